@@ -4,6 +4,6 @@
 namespace switchyard::link {
 
 // 14: plans have costs of moves; there are no migrations.
-inline constexpr int kProtocolVersion = 14;
+inline constexpr int kProtocolVersion = 15;
 
 }  // namespace switchyard::link

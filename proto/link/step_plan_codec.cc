@@ -47,10 +47,11 @@ constexpr auto TransferFields() {
 }
 
 constexpr auto CostFields() {
-  using M = v1::MoveCosts;
-  using S = placement::MoveCosts;
+  using M = v1::LayerCosts;
+  using S = placement::LayerCosts;
   return FieldTable(Field(&M::copy_ps, &M::set_copy_ps, &S::copy_ps), Field(&M::row_ps, &M::set_row_ps, &S::row_ps),
-                    Field(&M::layer_ps, &M::set_layer_ps, &S::layer_ps));
+                    Field(&M::layer_ps, &M::set_layer_ps, &S::layer_ps),
+                    Field(&M::weights_ps, &M::set_weights_ps, &S::weights_ps));
 }
 
 constexpr auto HeadFields() {
@@ -107,7 +108,7 @@ v1::StepPlan ToProto(const batching::StepPlan& plan, int rank, absl::Duration li
   for (const batching::RowTransfer& transfer : plan.transfers) {
     TransferFields().Put(transfer, message.add_transfers());
   }
-  CostFields().Put(plan.move_costs, message.mutable_move_costs());
+  CostFields().Put(plan.layer_costs, message.mutable_layer_costs());
   const batching::RankPlan& part = plan.ranks[rank];
   message.mutable_freed_slots()->Add(part.freed_slots.begin(), part.freed_slots.end());
   for (const batching::StepItem& item : part.items) *message.add_items() = ItemToProto(item);
@@ -117,7 +118,7 @@ v1::StepPlan ToProto(const batching::StepPlan& plan, int rank, absl::Duration li
 
 batching::RankPlan FromProto(const v1::StepPlan& message, batching::StepPlan* head, absl::Duration* limit) {
   HeadFields().Take(message, head);
-  head->move_costs = CostFields().FromProto(message.move_costs());
+  head->layer_costs = CostFields().FromProto(message.layer_costs());
   head->transfers.clear();
   for (const v1::RowTransfer& transfer : message.transfers()) {
     head->transfers.push_back(TransferFields().FromProto(transfer));

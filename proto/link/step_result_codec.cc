@@ -44,6 +44,8 @@ constexpr auto ResultFields() {
                     Field(&M::rows_received, &M::set_rows_received, &S::rows_received),
                     Field(&M::expert_rows, &M::set_expert_rows, &S::expert_rows),
                     Field(&M::layer_rows, &M::mutable_layer_rows, &S::layer_rows),
+                    Field(&M::layer_seconds, &M::mutable_layer_seconds, &S::layer_seconds),
+                    Field(&M::experts_read, &M::set_experts_read, &S::experts_read),
                     Field(&M::fine_tuned_layers, &M::set_fine_tuned_layers, &S::fine_tuned_layers),
                     Field(&M::ledger_hash, &M::set_ledger_hash, &S::ledger_hash));
 }

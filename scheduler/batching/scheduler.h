@@ -64,7 +64,7 @@ class Scheduler {
   bool Cancel(RequestId id, int32_t choice, FinishReason reason, absl::Time now, std::vector<Event>* events);
 
   // First ends what is past its deadline (finished events).  Then returns the next step, or nullopt: nothing to
-  // compute, no group, or max_in_flight plans are out.  The caller sets decides, move_costs, micro_batches.
+  // compute, no group, or max_in_flight plans are out.  The caller sets decides, layer_costs, micro_batches.
   std::optional<StepPlan> Plan(absl::Time now, std::vector<Event>* events);
 
   // Takes the result of the oldest plan in flight.

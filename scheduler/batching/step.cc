@@ -1,11 +1,17 @@
 #include "scheduler/batching/step.h"
 
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace switchyard::batching {
+namespace {
+
+void AppendMs(std::string* out, double seconds) { absl::StrAppend(out, seconds * 1e3); }
+
+}  // namespace
 
 int32_t RankPlan::NumRows() const {
   int32_t rows = 0;
@@ -47,7 +53,8 @@ std::string StepResult::DebugString() const {
     const RankResult& rank = ranks[r];
     absl::StrAppend(&out, "  rank ", r, ": rows ", rank.rows, " sent ", rank.rows_sent, " received ",
                     rank.rows_received, " ledger ", absl::Hex(rank.ledger_hash), " ", rank.timings.total_seconds * 1e3,
-                    " ms\n");
+                    " ms, layers' rows [", absl::StrJoin(rank.layer_rows, " "), "] ms [",
+                    absl::StrJoin(rank.layer_seconds, " ", AppendMs), "]\n");
     for (const ItemResult& item : rank.items) {
       absl::StrAppend(&out, "    ", item.status == ItemStatus::kOk ? "ok" : "non-finite", " tokens [",
                       absl::StrJoin(item.tokens, " "), "]\n");

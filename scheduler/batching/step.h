@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "scheduler/placement/per_step/move_costs.h"
+#include "scheduler/placement/layer_costs.h"
 
 namespace switchyard::batching {
 
@@ -97,7 +97,7 @@ struct StepPlan {
   std::vector<int32_t> rank_rows;             // [R] rows that each rank computes, after transfers; empty: not known
   // Whether layers with replicas decide, after their gates, where rows go; else rows go to their experts' homes.
   bool decides = true;
-  placement::MoveCosts move_costs;  // the times that its layers' decisions compare
+  placement::LayerCosts layer_costs;  // the times that its layers' decisions compare
   // How long workers that also train may, at most until the next plan.  Such a plan has no step and no result.
   int32_t train_slice_ms = 0;
   std::vector<RankPlan> ranks;  // [R]
@@ -152,9 +152,11 @@ struct RankResult {
   int64_t rows_sent = 0;                      // expert rows sent to other ranks, summed over layers
   int64_t rows_received = 0;                  // expert rows computed here for other ranks, summed over layers
   int64_t expert_rows = 0;                    // expert rows computed here in all, summed over layers
-  std::vector<int64_t> layer_rows;  // [MoE layers] of those, each layer's; zeros or none = the host does not know
-  int64_t fine_tuned_layers = 0;    // whose experts moved after their gate; the same on all ranks
-  uint64_t ledger_hash = 0;         // rolling hash of the collectives launched: equal on all ranks
+  std::vector<int64_t> layer_rows;    // [MoE layers] of those, each layer's; zeros or none = the host does not know
+  std::vector<double> layer_seconds;  // [MoE layers] in routed experts, waits for their copies included; likewise
+  int64_t experts_read = 0;           // that got rows here, summed over layers; 0 = the host does not know
+  int64_t fine_tuned_layers = 0;      // whose experts moved after their gate; the same on all ranks
+  uint64_t ledger_hash = 0;           // rolling hash of the collectives launched: equal on all ranks
   StepTimings timings;
   bool operator==(const RankResult& other) const = default;
 };

@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "scheduler/batching/step.h"
 #include "scheduler/fleet/worker_info.h"
-#include "scheduler/placement/per_step/move_costs.h"
+#include "scheduler/placement/layer_costs.h"
 #include "scheduler/popularity/expert_load_stats.h"
 #include "server/balancer/expert_view.h"
 #include "server/balancer/placement_cost_monitor.h"
@@ -29,7 +29,7 @@ class ExpertLoadBalancing final {
   void GroupUp(int world, const fleet::WorkerInfo& first);
   void GroupDown();
   // Of the next plan; layer_ps is 0 until they are measured.
-  const placement::MoveCosts& costs() const { return costs_; }
+  const placement::LayerCosts& costs() const { return costs_; }
   // Counts a finished step's rows; measures its times if they were not cut, since exchanges hide behind products else.
   void StepDone(const batching::StepResult& result, bool whole);
   void Report(int rank, std::shared_ptr<const placement::ExpertReport> report, absl::Time now);
@@ -49,7 +49,7 @@ class ExpertLoadBalancing final {
   int budget_slots_ = 0;                                   // ExpertsCopy::budget_slots
   int num_workers_ = 1;                                    // of the last group
   std::optional<PlacementCostMonitor> meter_;              // set when the first group forms, for models with experts
-  placement::MoveCosts costs_;
+  placement::LayerCosts costs_;
   int64_t steps_since_costs_ = 0;
   std::vector<ReceivedReport> reports_;  // [R] of the current group
 };

@@ -11,6 +11,10 @@ constexpr double kMemoryBytesPerSecond = 10e9;
 constexpr double kFlopPerSecond = 50e9;
 constexpr double kFlopPerByte = 1;  // of a row with an expert's weights in bf16: two operations per weight of two bytes
 
+// Rows of an expert, on average over a step, up to which the reading of its weights bounds it, and from which on its
+// products do.  Steps between tell neither.
+constexpr double kFewRows = 2, kManyRows = 16;
+
 constexpr double kLongestStep = 1e5;     // seconds
 constexpr double kMostExchanged = 1e12;  // rows of a step
 
@@ -28,10 +32,7 @@ void PlacementCostMonitor::Add(const batching::StepResult& step, int num_moe_lay
     // The exchange's time is the rank's that waited least; the work is the busiest rank's.
     exchange = std::min(exchange, Possible(rank.timings.exchange_seconds));
     exchanged = std::max(exchanged, static_cast<double>(std::max<int64_t>(rank.rows_received, 0)));
-    if (rank.expert_rows > 0) {
-      expert_seconds_ += Possible(rank.timings.expert_seconds);
-      expert_rows_ += static_cast<double>(rank.expert_rows);
-    }
+    AddExperts(rank);
     slowest = std::max(slowest, Possible(rank.timings.total_seconds));
   }
   num_ranks_ = static_cast<int>(step.ranks.size());
@@ -40,8 +41,21 @@ void PlacementCostMonitor::Add(const batching::StepResult& step, int num_moe_lay
   layers_ += num_moe_layers;
 }
 
+void PlacementCostMonitor::AddExperts(const batching::RankResult& rank) {
+  if (rank.expert_rows <= 0) return;
+  const auto rows = static_cast<double>(rank.expert_rows), read = static_cast<double>(rank.experts_read);
+  // A device does not tell how many experts got rows.
+  if (read <= 0 || rows >= kManyRows * read) {
+    row_seconds_ += Possible(rank.timings.expert_seconds);
+    rows_ += rows;
+  } else if (rows <= kFewRows * read) {
+    read_seconds_ += Possible(rank.timings.expert_seconds);
+    read_experts_ += read;
+  }
+}
+
 void PlacementCostMonitor::Fade() {
-  for (double* sum : {&expert_seconds_, &expert_rows_, &step_seconds_, &layers_}) *sum /= 2;
+  for (double* sum : {&row_seconds_, &rows_, &read_seconds_, &read_experts_, &step_seconds_, &layers_}) *sum /= 2;
   exchange_.Fade();
   // What is known of copies stays known where none are made.
   if (copied_.bytes >= 2 * kMeasurableBytes) copied_ = {copied_.bytes / 2, copied_.seconds / 2};
@@ -69,19 +83,18 @@ double PlacementCostMonitor::busiest_row_seconds() const {
   return row_seconds() + exchange_row_seconds() * (num_ranks_ - 1) / num_ranks_;
 }
 
-double PlacementCostMonitor::row_seconds() const { return expert_rows_ > 0 ? expert_seconds_ / expert_rows_ : 0; }
+double PlacementCostMonitor::row_seconds() const { return rows_ > 0 ? row_seconds_ / rows_ : 0; }
+
+double PlacementCostMonitor::weights_seconds() const { return read_experts_ > 0 ? read_seconds_ / read_experts_ : 0; }
 
 double PlacementCostMonitor::layer_seconds() const { return layers_ > 0 ? step_seconds_ / layers_ : 0; }
 
-placement::MoveCosts PlacementCostMonitor::Costs() const {
-  placement::CostModel model;
-  const double expert_bytes = static_cast<double>(expert_bytes_);
-  model.expert_bytes = expert_bytes;
-  model.copy_bytes_per_s = expert_bytes > 0 ? expert_bytes / copy_seconds() : 0;
-  const double unmeasured = kFlopPerByte * expert_bytes / kFlopPerSecond;
-  model.seconds_per_row = row_seconds() > 0 ? busiest_row_seconds() : unmeasured;
-  model.layer_seconds = layer_seconds();
-  return placement::CostsOf(model);
+placement::LayerCosts PlacementCostMonitor::Costs() const {
+  const double unmeasured = kFlopPerByte * static_cast<double>(expert_bytes_) / kFlopPerSecond;
+  return {.copy_ps = placement::Picoseconds(copy_seconds()),
+          .weights_ps = placement::Picoseconds(weights_seconds()),
+          .row_ps = placement::Picoseconds(row_seconds() > 0 ? busiest_row_seconds() : unmeasured),
+          .layer_ps = placement::Picoseconds(layer_seconds())};
 }
 
 }  // namespace switchyard::server

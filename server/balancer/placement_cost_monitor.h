@@ -1,14 +1,15 @@
 // The times that decisions about experts compare: of rows, exchanges and copies, as measured lately.
 //
 // It keeps sums of recent steps, which Fade halves so that they follow machine and traffic: the rows' time in experts
-// and in exchanges, the time of a layer, and how fast workers copy.  Thread-compatible; no clock.
+// and in exchanges, the time of an expert that gets few rows (so that its weights' reading bounds it), the time of a
+// layer, and how fast workers copy.  Thread-compatible; no clock.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "scheduler/batching/step.h"
-#include "scheduler/placement/per_step/phase_two.h"
+#include "scheduler/placement/layer_costs.h"
 #include "scheduler/placement/route/exchange_price.h"
 
 namespace switchyard::server {
@@ -28,17 +29,18 @@ class PlacementCostMonitor {
   // Sets a rank's copies since it got its current slots; called after each of its reports.
   void NoteCopies(int rank, int64_t bytes, double seconds);
 
-  // Time of one row of one expert on one rank, and of one whole layer; 0 before the first step with rows.
+  // Time of one row of one expert on one rank, of an expert with few rows, and of one whole layer; 0: not measured.
   double row_seconds() const;
+  double weights_seconds() const;
   double layer_seconds() const;
   // Time to copy one expert: as measured lately, at first by the speed of a host's memory.
   double copy_seconds() const;
   // Time of one more row that a rank exchanges with others.
   double exchange_row_seconds() const { return exchange_.seconds_per_row(); }
 
-  // Returns the per-step balancer's costs.  Before measurements a row takes the time of one core, and no work hides a
-  // copy.
-  placement::MoveCosts Costs() const;
+  // Returns the per-step balancer's costs.  Before measurements a row takes the time of one core, weights none, and no
+  // work hides a prefetch.
+  placement::LayerCosts Costs() const;
 
  private:
   struct Copies {
@@ -46,6 +48,7 @@ class PlacementCostMonitor {
     double seconds = 0;
   };
 
+  void AddExperts(const batching::RankResult& rank);
   // Time of one more row on the busiest rank, with its exchange.
   double busiest_row_seconds() const;
 
@@ -54,9 +57,10 @@ class PlacementCostMonitor {
   std::vector<Copies> copies_;    // [R] at each rank's last report
   Copies copied_;                 // lately, by all ranks
   placement::ExchangeCost exchange_;
-  int num_ranks_ = 1;  // of the last step
-  double expert_seconds_ = 0, expert_rows_ = 0;
-  double step_seconds_ = 0, layers_ = 0;  // layers_: of all these steps
+  int num_ranks_ = 1;                           // of the last step
+  double row_seconds_ = 0, rows_ = 0;           // of ranks whose experts got many rows each
+  double read_seconds_ = 0, read_experts_ = 0;  // few
+  double step_seconds_ = 0, layers_ = 0;        // layers_: of all these steps
 };
 
 }  // namespace switchyard::server

@@ -68,7 +68,7 @@ void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
     if (!plan) break;
     sent_[plan->step] = now;
     parts_.slices->End(now);
-    plan->move_costs = parts_.experts->costs();
+    plan->layer_costs = parts_.experts->costs();
     parts_.choices->Choose(&*plan, now);
     Dump(dump_directory_, "plan", *plan);
     parts_.group->workers().Execute(*plan, now);

@@ -163,7 +163,7 @@ struct Replay {
   const char* name;
   placement::PlacementMode mode;
   int spare;
-  placement::MoveCosts costs;
+  placement::LayerCosts costs;
 };
 
 class Replayer {
@@ -261,7 +261,7 @@ class Replayer {
 void TraceTable(const char* fit_path, const char* held_path) {
   const popularity::RoutingTrace fit = bench::ReadTraceOrExit(fit_path), held = bench::ReadTraceOrExit(held_path);
   Replayer replayer(fit, held, 16);
-  const placement::MoveCosts free{.copy_ps = 0, .row_ps = 1000, .layer_ps = 1000};
+  const placement::LayerCosts free{.copy_ps = 0, .row_ps = 1000, .layer_ps = 1000};
   using Source = Replayer::Source;
   using Mode = placement::PlacementMode;
   const std::tuple<Replay, const char*, Source> kRuns[] = {
@@ -289,7 +289,7 @@ void TraceTable(const char* fit_path, const char* held_path) {
     for (const auto& [run, estimate, source] : kRuns) {
       // Ours: a copy hides behind one layer, and a demanded one never pays, so that what is seen is the split.
       Replay replay = run;
-      if (replay.costs == placement::MoveCosts{})
+      if (replay.costs == placement::LayerCosts{})
         replay.costs = {.copy_ps = 1'000'000'000, .row_ps = 1, .layer_ps = 3'000'000'000};
       std::string line;
       for (const int64_t batch_tokens : {32, 256, 2048}) {

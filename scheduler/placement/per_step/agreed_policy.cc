@@ -1,55 +1,82 @@
 #include "scheduler/placement/per_step/agreed_policy.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "scheduler/placement/route/layer_time.h"
 #include "scheduler/placement/route/min_max.h"
 
 namespace switchyard::placement {
+namespace {
+
+// Of estimated rows, in 1 / kRow, on one device.
+int64_t TimeOf(int64_t rows, const LayerCosts& costs) {
+  return static_cast<int64_t>(
+      std::min<__int128>(static_cast<__int128>(rows) * costs.row_ps / popularity::kRow, INT64_MAX));
+}
+
+}  // namespace
 
 SlotPlan AgreedPolicy::FineTune(const LayerInputs& inputs) {
+  const LayerCosts& costs = shape().costs;
+  const SlotTable& now = table(inputs.layer);
   const std::vector<int64_t> rows = inputs.counts.OfExperts();
-  const int64_t busiest = MinimizeBusiest(table(inputs.layer).replicas(), rows).busiest;
-  return Consider(inputs.layer, {.estimate = rows, .hedge = false}, {.present_busiest = busiest});
+  split_ = SplitByCounts(inputs.counts, now.replicas(), costs);
+  MoveQuestion question = {.num_devices = inputs.counts.num_ranks,
+                           .present_ps = LayerTime(split_, costs),
+                           .even_enough = shape().even_enough};
+  for (const int64_t of_expert : rows) question.total_ps += costs.OfExpert(of_expert);
+  question.candidate_ps = question.total_ps / question.num_devices;
+  SlotPlan plan{.layer = inputs.layer, .choice = ChooseMove(question)};
+  if (!plan.choice.Moves()) return plan;
+  const Placement next =
+      FillEmptySlots(shape().residents[inputs.layer], now.placement(), {.estimate = rows, .hedge = false});
+  std::vector<SlotChange> changes = ChangesBetween(now.placement(), next);
+  SplitTable moved = SplitByCounts(inputs.counts, ReplicaIndex(next), costs);
+  question.candidate_ps = LayerTime(moved, costs);
+  question.delayed_ps = LayerTime(moved, costs, changes) - question.candidate_ps;
+  plan.choice = ChooseMove(question);
+  if (!plan.choice.Moves()) return plan;
+  plan.changes = std::move(changes);
+  split_ = std::move(moved);
+  return plan;
 }
 
-SplitTable AgreedPolicy::Split(const LayerInputs& inputs) {
-  return SplitByCounts(inputs.counts, table(inputs.layer).replicas());
-}
+SplitTable AgreedPolicy::Split(const LayerInputs&) { return std::move(split_); }
 
 SlotPlan AgreedPolicy::Prepare(const LayerEstimate& estimate, int layers_ahead) {
-  const int64_t busiest = MinimizeBusiest(table(estimate.layer).replicas(), estimate.popularity).busiest;
-  const int64_t expected_error = shape().mode == PlacementMode::kOracle ? 0 : error(estimate.layer);
-  return Consider(
-      estimate.layer, {.estimate = estimate.popularity, .error = expected_error},
-      {.unit = popularity::kRow, .present_busiest = busiest, .layers_ahead = layers_ahead, .horizon = shape().horizon});
-}
-
-SlotPlan AgreedPolicy::Consider(int layer, const FillTarget& target, MoveQuestion question) const {
-  question.total_rows = popularity::TotalOf(target.estimate);
-  question.num_devices = table(layer).placement().num_devices();
-  question.even_enough = shape().even_enough;
-  // At best the busiest device comes down to the mean, for one copy.
-  question.candidate_busiest = question.total_rows / question.num_devices;
-  question.copies = 1;
-  SlotPlan plan{.layer = layer, .choice = ChooseMove(question, shape().costs)};
+  const LayerCosts& costs = shape().costs;
+  FillTarget target = {.estimate = estimate.popularity,
+                       .error = shape().mode == PlacementMode::kOracle ? 0 : error(estimate.layer)};
+  MoveQuestion question = {
+      .num_devices = table(estimate.layer).placement().num_devices(),
+      .present_ps = TimeOf(MinimizeBusiest(table(estimate.layer).replicas(), estimate.popularity).busiest, costs),
+      .horizon = shape().horizon,
+      .even_enough = shape().even_enough};
+  question.total_ps = TimeOf(popularity::TotalOf(estimate.popularity), costs);
+  question.candidate_ps = question.total_ps / question.num_devices;
+  SlotPlan plan{.layer = estimate.layer, .choice = ChooseMove(question)};
   if (!plan.choice.Moves()) return plan;
-  plan = Try(layer, target, question);
-  if (!target.hedge || (plan.choice.Moves() && plan.choice.delayed_ps == 0)) return plan;
+  plan = Try(estimate, target, layers_ahead, question);
+  if (plan.choice.Moves() && plan.choice.delayed_ps == 0) return plan;
   // Copies of hedges delay the layer; those that the mean needs alone may delay it less, or not at all.
-  FillTarget frugal = target;
-  frugal.hedge = false;
-  SlotPlan less = Try(layer, frugal, question);
+  target.hedge = false;
+  SlotPlan less = Try(estimate, target, layers_ahead, question);
   const auto net = [](const MoveChoice& choice) { return choice.saved_ps - choice.delayed_ps; };
   return net(less.choice) > net(plan.choice) ? std::move(less) : std::move(plan);
 }
 
-SlotPlan AgreedPolicy::Try(int layer, const FillTarget& target, MoveQuestion question) const {
-  const Placement& present = table(layer).placement();
-  const Placement next = FillEmptySlots(shape().residents[layer], present, target);
+SlotPlan AgreedPolicy::Try(const LayerEstimate& estimate, const FillTarget& target, int layers_ahead,
+                           MoveQuestion question) const {
+  const LayerCosts& costs = shape().costs;
+  const Placement& present = table(estimate.layer).placement();
+  const Placement next = FillEmptySlots(shape().residents[estimate.layer], present, target);
   std::vector<SlotChange> changes = ChangesBetween(present, next);
-  question.candidate_busiest = MinimizeBusiest(ReplicaIndex(next), target.estimate).busiest;
-  question.copies = MostCopies(changes);
-  SlotPlan plan{.layer = layer, .choice = ChooseMove(question, shape().costs)};
+  question.candidate_ps = TimeOf(MinimizeBusiest(ReplicaIndex(next), estimate.popularity).busiest, costs);
+  const __int128 unhidden =
+      static_cast<__int128>(MostCopies(changes)) * costs.copy_ps - static_cast<__int128>(layers_ahead) * costs.layer_ps;
+  question.delayed_ps = static_cast<int64_t>(std::clamp<__int128>(unhidden, 0, INT64_MAX));
+  SlotPlan plan{.layer = estimate.layer, .choice = ChooseMove(question)};
   if (plan.choice.Moves()) plan.changes = std::move(changes);
   return plan;
 }

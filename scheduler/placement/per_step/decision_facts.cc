@@ -43,8 +43,8 @@ DecisionDigest DigestOf(const DecisionFacts& facts) {
   const LayerDecision& decision = facts.decision;
   DecisionDigest digest;
   digest.Mix(Field::kConstants, absl::MakeConstSpan({static_cast<int64_t>(shape.mode), int64_t{shape.top_k},
-                                                     shape.costs.copy_ps, shape.costs.row_ps, shape.costs.layer_ps,
-                                                     int64_t{shape.horizon}, shape.even_enough}));
+                                                     shape.costs.copy_ps, shape.costs.weights_ps, shape.costs.row_ps,
+                                                     shape.costs.layer_ps, int64_t{shape.horizon}, shape.even_enough}));
   digest.Mix(Field::kStep, inputs.step);
   digest.Mix(Field::kLayer, inputs.layer);
   digest.Mix(Field::kNumber, decision.number);

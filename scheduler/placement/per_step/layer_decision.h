@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "scheduler/placement/layer_costs.h"
 #include "scheduler/placement/per_step/decision_digest.h"
 #include "scheduler/placement/per_step/phase_two.h"
 #include "scheduler/placement/placement.h"
@@ -32,7 +33,7 @@ struct PolicyShape {
   // By layer: resident experts in their slots, empty slots for the per-step balancer.  Every expert is resident
   // somewhere.  In the paper's modes all devices have as many slots.
   std::vector<Placement> residents;  // [L]
-  MoveCosts costs = {};
+  LayerCosts costs = {};
   int horizon = 1;  // batches for which a move by an estimate is expected to help
   // The busiest may exceed the mean by this share of it before weights move.
   int64_t even_enough = popularity::kRow / 64;
@@ -75,7 +76,7 @@ class PlacementPolicy {
   LayerDecision Decide(const LayerInputs& inputs);
 
   // On every rank before the same decision.
-  void SetCosts(const MoveCosts& costs) { shape_.costs = costs; }
+  void SetCosts(const LayerCosts& costs) { shape_.costs = costs; }
 
   const PolicyShape& shape() const { return shape_; }
   // Before the first decision: what the slots hold when the group begins.  static+spare, agreed, auto and oracle begin

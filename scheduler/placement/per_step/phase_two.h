@@ -7,32 +7,17 @@
 
 #include <cstdint>
 
-#include "scheduler/placement/per_step/move_costs.h"
-
 namespace switchyard::placement {
 
-// One layer's costs as one process measured them.
-struct CostModel {
-  double expert_bytes = 0;      // weights of one expert
-  double copy_bytes_per_s = 0;  // host memory to a slot, per device
-  double seconds_per_row = 0;   // compute and exchange of one row
-  double layer_seconds = 0;     // of one layer beside its copies: what a copy for the next layer hides behind
-};
-
-// Rates of 0 count as free.
-MoveCosts CostsOf(const CostModel& model);
-
-// "Move to a placement whose busiest device has `candidate_busiest` rows?"  Rows in units of 1 / unit row.
+// "Move to a placement whose busiest device is done after `candidate_ps`?"
 struct MoveQuestion {
-  int64_t unit = 1;        // kRow for estimates, 1 for counts
-  int64_t total_rows = 0;  // of all devices
+  int64_t total_ps = 0;  // of all devices together, no expert's rows cut: what the best split takes at least
   int num_devices = 1;
-  int64_t present_busiest = 0;  // by the best split
-  int64_t candidate_busiest = 0;
-  int copies = 0;           // of the device that has to copy the most
-  int layers_ahead = 0;     // 0: needed now; products that may hide the copies are not counted on
-  int horizon = 1;          // batches for which the move is expected to help
-  int64_t even_enough = 0;  // share of the mean, in 1 / kRow, by which the busiest may be above it
+  int64_t present_ps = 0;    // until the busiest device is done, by the best split
+  int64_t candidate_ps = 0;  // likewise, if nothing had to be copied
+  int64_t delayed_ps = 0;    // by copies that nothing hides
+  int horizon = 1;           // batches for which the move is expected to help
+  int64_t even_enough = 0;   // share of the mean, in 1 / kRow, by which the busiest may be above it
 };
 
 enum class MoveReason {
@@ -50,7 +35,7 @@ struct MoveChoice {
   bool Moves() const { return reason == MoveReason::kPays; }
 };
 
-// Asked before a candidate is made, with the mean as its busiest and one copy, it says whether any could pay.
-MoveChoice ChooseMove(const MoveQuestion& question, const MoveCosts& costs);
+// Asked before a candidate is made, with the mean of all devices and no delay, it says whether any could pay.
+MoveChoice ChooseMove(const MoveQuestion& question);
 
 }  // namespace switchyard::placement

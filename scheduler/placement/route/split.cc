@@ -119,9 +119,65 @@ void CheckShapes(const RowCounts& counts, const ReplicaIndex& replicas) {
   SY_CHECK_EQ(counts.rows.size(), static_cast<size_t>(counts.num_ranks) * counts.num_experts);
 }
 
+// The time of each device [R] by rows of its replicas [P].
+std::vector<int64_t> TimesOf(const ReplicaIndex& replicas, const LayerCosts& costs, const std::vector<int64_t>& rows) {
+  std::vector<int64_t> times(replicas.num_devices(), 0);
+  for (int32_t replica = 0; replica < replicas.num_replicas(); ++replica) {
+    times[replicas.DeviceOf(replica)] += costs.OfExpert(rows[replica]);
+  }
+  return times;
+}
+
+int64_t BusiestOf(const std::vector<int64_t>& times) { return *std::max_element(times.begin(), times.end()); }
+
+// Gives small parts of an expert, whose weights take longer than their rows, to another of its replicas that has rows,
+// where no device gets later than the busiest is.
+void JoinParts(const ReplicaIndex& replicas, const LayerCosts& costs, std::vector<int64_t>* rows) {
+  std::vector<int64_t> times = TimesOf(replicas, costs, *rows);
+  const int64_t most = BusiestOf(times);
+  for (int32_t part = 0; part < replicas.num_replicas(); ++part) {
+    int64_t& of_part = (*rows)[part];
+    const int expert = replicas.ExpertOf(part);
+    if (of_part == 0 || costs.OfExpert(of_part) > costs.weights_ps) continue;
+    for (int32_t other = replicas.FirstReplica(expert); other < replicas.EndReplica(expert); ++other) {
+      int64_t& of_other = (*rows)[other];
+      int64_t& time = times[replicas.DeviceOf(other)];
+      const int64_t more = costs.OfExpert(of_other + of_part) - costs.OfExpert(of_other);
+      if (other == part || of_other == 0 || time + more > most) continue;
+      times[replicas.DeviceOf(part)] -= costs.OfExpert(of_part);
+      time += more;
+      of_other += of_part;
+      of_part = 0;
+      break;
+    }
+  }
+}
+
+// Each expert whole, the dearest first, on that of its devices that is done first.
+std::vector<int64_t> WholeExperts(const ReplicaIndex& replicas, const LayerCosts& costs,
+                                  const std::vector<int64_t>& expert_rows) {
+  std::vector<int32_t> order;
+  for (int32_t expert = 0; expert < replicas.num_experts(); ++expert) order.push_back(expert);
+  const auto is_only = [&](int32_t expert) { return replicas.NumReplicas(expert) == 1; };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    if (is_only(a) != is_only(b)) return is_only(a);
+    return expert_rows[a] > expert_rows[b];
+  });
+  std::vector<int64_t> rows(replicas.num_replicas(), 0), times(replicas.num_devices(), 0);
+  for (const int32_t expert : order) {
+    int32_t least = replicas.FirstReplica(expert);
+    for (int32_t other = least + 1; other < replicas.EndReplica(expert); ++other) {
+      if (times[replicas.DeviceOf(other)] < times[replicas.DeviceOf(least)]) least = other;
+    }
+    rows[least] = expert_rows[expert];
+    times[replicas.DeviceOf(least)] += costs.OfExpert(expert_rows[expert]);
+  }
+  return rows;
+}
+
 }  // namespace
 
-SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas) {
+SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas, const LayerCosts& costs) {
   CheckShapes(counts, replicas);
   // All rows that can stay do, the rest goes to the least loaded; from there only rows that must are moved.
   std::vector<int64_t> rows(replicas.num_replicas()), foreign = counts.OfExperts();
@@ -131,6 +187,13 @@ SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas) 
   }
   PourRows(replicas, foreign, absl::MakeSpan(rows));
   MinMaxLoads optimum = MinimizeBusiestFrom(replicas, std::move(rows));
+  if (costs.weights_ps > 0) {
+    JoinParts(replicas, costs, &optimum.rows);
+    std::vector<int64_t> whole = WholeExperts(replicas, costs, counts.OfExperts());
+    if (BusiestOf(TimesOf(replicas, costs, whole)) < BusiestOf(TimesOf(replicas, costs, optimum.rows))) {
+      optimum.rows = std::move(whole);
+    }
+  }
   return SplitBuilder(counts, replicas, std::move(optimum.rows)).Build();
 }
 

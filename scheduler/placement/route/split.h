@@ -3,7 +3,7 @@
 // A row's name is (source rank, expert, ordinal), ordinal = how many rows of this rank and expert come before it in
 // (token, choice) order.  So a source knows where a row goes, and an owner which rows come, without a message.
 // There are two splits: by the actual counts (SplitByCounts; scheduler/PAPERS.md, "Beyond Lina"), which minimises the
-// busiest device exactly, and as planned beforehand (SplitAsPlanned: Lina's "tokens per replica", scheduler/PAPERS.md,
+// busiest device, and as planned beforehand (SplitAsPlanned: Lina's "tokens per replica", scheduler/PAPERS.md,
 // item 6).  Rows stay on their source rank where that costs no balance.  Pure, integers only.
 #pragma once
 
@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "scheduler/placement/layer_costs.h"
 #include "scheduler/placement/route/min_max.h"
 #include "scheduler/placement/route/replica_index.h"
 
@@ -64,8 +65,10 @@ class SplitTable {
 };
 
 // The busiest device has as few rows as these replicas allow (exact).  Second to that, many rows stay at their source
-// (not exact). REQUIRES: as many devices as ranks, the same experts.
-SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas);
+// (not exact).  Where experts' weights take long to read beside their rows (costs.weights_ps), experts stay whole
+// instead if the busiest device is done sooner so; such a split is good, not exact.
+// REQUIRES: as many devices as ranks, the same experts.
+SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas, const LayerCosts& costs = {});
 
 // Each expert's rows in the proportions of `planned` [P] (any unit; all zero for an expert = equal parts), by largest
 // remainder, ties to the smaller device.

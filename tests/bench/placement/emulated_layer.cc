@@ -27,7 +27,8 @@ absl::Status EmulatedLayer::Run(const LayerRows& rows, PhaseTimes* phases) {
   phases->dispatch += lap();
   int64_t computed = 0;
   for (const int64_t count : rows.received) computed += count;
-  SleepUntil(std::max(absl::Now(), rows.weights_ready) + times_.row_compute * computed);
+  SleepUntil(absl::Now() + times_.row_compute * (computed - rows.late));
+  if (rows.late > 0) SleepUntil(std::max(absl::Now(), rows.weights_ready) + times_.row_compute * rows.late);
   phases->compute += lap();
   RETURN_IF_ERROR(Exchange(rows.received, rows.sent));
   phases->combine += lap();

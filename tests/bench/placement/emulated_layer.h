@@ -24,7 +24,8 @@ struct LayerTimes {
 struct LayerRows {
   std::vector<int64_t> sent;                        // [R] rows of this rank that rank r computes; the own ones stay
   std::vector<int64_t> received;                    // [R] rows of rank r that this rank computes
-  absl::Time weights_ready = absl::InfinitePast();  // no expert runs before
+  int64_t late = 0;                                 // of received: their experts' weights are being copied ...
+  absl::Time weights_ready = absl::InfinitePast();  // ... until then; the others run before
 };
 
 // Where the time of layers goes, summed.

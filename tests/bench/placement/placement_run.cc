@@ -177,15 +177,21 @@ void PlacementRun::StartCopies(const placement::SlotPlan& slots, int64_t number)
   }
 }
 
-absl::Time PlacementRun::WhenReady(const placement::LayerDecision& decision) {
-  absl::Time ready = absl::InfinitePast();
+void PlacementRun::AwaitCopies(const placement::LayerDecision& decision, LayerRows* rows) const {
+  const int me = mesh_->rank();
+  const std::vector<int32_t>& slots = policy_->table(decision.layer).placement().slots[static_cast<size_t>(me)];
   for (const placement::AwaitedCopy& copy : decision.awaited) {
-    if (copy.device != mesh_->rank()) continue;
+    if (copy.device != me) continue;
     const auto end = copy_ends_.find({decision.layer, copy.slot, copy.decision});
     // (One of a layer that was only decided arrived long ago.)
-    if (end != copy_ends_.end()) ready = std::max(ready, end->second);
+    if (end == copy_ends_.end() || end->second <= absl::Now()) continue;
+    rows->weights_ready = std::max(rows->weights_ready, end->second);
+    for (int rank = 0; rank < mesh_->world(); ++rank) {
+      for (const placement::SplitPiece& piece : decision.split.Pieces(rank, slots[static_cast<size_t>(copy.slot)])) {
+        if (piece.device == me) rows->late += piece.rows;
+      }
+    }
   }
-  return ready;
 }
 
 void PlacementRun::SkipBatch(int batch) {
@@ -223,7 +229,7 @@ absl::Status PlacementRun::RunLayer(int batch, int layer, RunResult* result) {
   StartCopies(decision.demand, decision.number);
   const PlannedLayer& planned = plan_->batches[static_cast<size_t>(batch)][static_cast<size_t>(layer)];
   LayerRows rows = options_.mode == placement::PlacementMode::kIdeal ? BalancedRows(planned) : RowsOf(decision);
-  rows.weights_ready = WhenReady(decision);
+  AwaitCopies(decision, &rows);
   NoteRows(rows, result);
   RETURN_IF_ERROR(layer_.Run(rows, &result->phases));
   result->end_us = absl::ToUnixMicros(absl::Now());

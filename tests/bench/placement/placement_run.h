@@ -32,10 +32,10 @@ struct RunOptions {
   placement::PlacementMode mode = placement::PlacementMode::kStatic;
   int spare_slots = 1;  // a device and layer
   LayerTimes layer;
-  absl::Duration copy;         // of one expert into a slot
-  absl::Duration dense;        // between a layer's experts and the next gate
-  double policy_scale = 1;     // what a second of the policy's CPU time is charged as
-  placement::MoveCosts costs;  // what the policy believes
+  absl::Duration copy;          // of one expert into a slot
+  absl::Duration dense;         // between a layer's experts and the next gate
+  double policy_scale = 1;      // what a second of the policy's CPU time is charged as
+  placement::LayerCosts costs;  // what the policy believes
 };
 
 // The figures of the layer that was run.
@@ -81,7 +81,8 @@ class PlacementRun {
   LayerRows BalancedRows(const PlannedLayer& layer) const;
   void StartPrefetch(const placement::LayerDecision& decision);
   void StartCopies(const placement::SlotPlan& slots, int64_t number);
-  absl::Time WhenReady(const placement::LayerDecision& decision);
+  // Sets what waits for copies.
+  void AwaitCopies(const placement::LayerDecision& decision, LayerRows* rows) const;
 
   const RunOptions options_;
   const BatchPlan* const plan_;

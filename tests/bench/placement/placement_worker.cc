@@ -102,16 +102,14 @@ absl::StatusOr<NamedRun> MakeRun(const std::string& name, const BatchPlan& plan,
   options.copy = absl::Microseconds(absl::GetFlag(FLAGS_copy_us));
   options.dense = absl::Microseconds(absl::GetFlag(FLAGS_dense_us));
   options.policy_scale = absl::GetFlag(FLAGS_policy_scale);
-  placement::CostModel costs;
-  costs.expert_bytes = absl::GetFlag(FLAGS_copy_us);
-  costs.copy_bytes_per_s = 1e6;
-  costs.seconds_per_row = absl::GetFlag(FLAGS_row_us) * 1e-6;
+  double row_seconds = absl::GetFlag(FLAGS_row_us) * 1e-6;
   // There and back.
   const double exchanged_bytes = 2.0 * static_cast<double>(absl::GetFlag(FLAGS_row_bytes));
   const double link_bytes_per_s = absl::GetFlag(FLAGS_link_bytes_per_s);
-  if (link_bytes_per_s > 0) costs.seconds_per_row += exchanged_bytes / link_bytes_per_s;
-  costs.layer_seconds = absl::GetFlag(FLAGS_dense_us) * 1e-6;
-  options.costs = placement::CostsOf(costs);
+  if (link_bytes_per_s > 0) row_seconds += exchanged_bytes / link_bytes_per_s;
+  options.costs = {.copy_ps = placement::Picoseconds(absl::GetFlag(FLAGS_copy_us) * 1e-6),
+                   .row_ps = placement::Picoseconds(row_seconds),
+                   .layer_ps = placement::Picoseconds(absl::GetFlag(FLAGS_dense_us) * 1e-6)};
   NamedRun named{.name = name, .run = nullptr};
   ASSIGN_OR_RETURN(named.run, PlacementRun::Create(options, &plan, mesh));
   return named;

@@ -33,9 +33,9 @@ batching::SamplingParams Sampling() {
 batching::StepPlan Plan() {
   batching::StepPlan out;
   auto& [step, group_epoch, exchange, micro_batches, transfers, rank_rows, decides, costs, slice, ranks] = out;
-  auto& [copy, row, layer] = costs;
+  auto& [copy, weights, row, layer] = costs;
   test::Distinct values;
-  values.Fill(step, group_epoch, exchange, micro_batches, rank_rows, copy, row, layer, slice);
+  values.Fill(step, group_epoch, exchange, micro_batches, rank_rows, copy, weights, row, layer, slice);
   EXPECT_TRUE(decides);
   step += int64_t{1} << 40;
   for (auto& [from, to, rows] : (transfers.resize(2), transfers)) values.Fill(from, to, rows);
@@ -55,9 +55,10 @@ batching::StepPlan Plan() {
 
 batching::RankResult Result() {
   batching::RankResult out;
-  auto& [items, counts, decode_counts, rows, sent, received, expert_rows, layer_rows, tuned, hash, timings] = out;
+  auto& [items, counts, decode_counts, rows, sent, received, expert_rows, layer_rows, layer_seconds, read, tuned, hash,
+         timings] = out;
   test::Distinct values;
-  values.Fill(counts, decode_counts, rows, sent, received, expert_rows, layer_rows, tuned, hash);
+  values.Fill(counts, decode_counts, rows, sent, received, expert_rows, layer_rows, layer_seconds, read, tuned, hash);
   counts[0] = int64_t{1} << 40;
   hash = ~uint64_t{0} - 3;
   items.resize(2);

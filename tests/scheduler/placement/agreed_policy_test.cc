@@ -21,7 +21,7 @@ struct Tried {
   bool needed_helps = false;
 };
 
-Tried Try(const popularity::Popularity& estimate, const MoveCosts& costs) {
+Tried Try(const popularity::Popularity& estimate, const LayerCosts& costs) {
   AgreedPolicy policy({.top_k = 2, .residents = {2, ContiguousPlacement(kExperts, kDevices, 2)}, .costs = costs});
   const Placement present = policy.table(1).placement();
   const Placement& residents = policy.shape().residents[1];
@@ -46,7 +46,7 @@ Tried Try(const popularity::Popularity& estimate, const MoveCosts& costs) {
 }
 
 // One copy hides behind the layer before; of two one delays by more than any move saves.
-constexpr MoveCosts kOneHides{.copy_ps = int64_t{1} << 40, .row_ps = 1000, .layer_ps = int64_t{1} << 40};
+constexpr LayerCosts kOneHides{.copy_ps = int64_t{1} << 40, .row_ps = 1000, .layer_ps = int64_t{1} << 40};
 
 TEST(AgreedPolicyTest, WhereHedgesDelayWhatTheMeanNeedsMovesAlone) {
   std::mt19937_64 rng(1);

@@ -16,7 +16,7 @@ struct Facts {
   PolicyShape shape = {.mode = PlacementMode::kAgreed,
                        .top_k = 2,
                        .residents = {ContiguousPlacement(kExperts, kDevices, 1)},
-                       .costs = {.copy_ps = 1, .row_ps = 2, .layer_ps = 3}};
+                       .costs = {.copy_ps = 1, .weights_ps = 5, .row_ps = 2, .layer_ps = 3}};
   int64_t step = 1;
   int layer = 0;
   std::vector<int32_t> rows = std::vector<int32_t>(kDevices * kExperts, 5);
@@ -59,6 +59,7 @@ TEST(DecisionFactsTest, EverythingAloneMakesADifferenceUnderItsName) {
       {"constants", "mode", [](Facts* f) { f->shape.mode = PlacementMode::kOracle; }},
       {"constants", "top_k", [](Facts* f) { f->shape.top_k = 1; }},
       {"constants", "copy_ps", [](Facts* f) { f->shape.costs.copy_ps = 4; }},
+      {"constants", "weights_ps", [](Facts* f) { f->shape.costs.weights_ps = 4; }},
       {"constants", "row_ps", [](Facts* f) { f->shape.costs.row_ps = 4; }},
       {"constants", "layer_ps", [](Facts* f) { f->shape.costs.layer_ps = 4; }},
       {"constants", "horizon", [](Facts* f) { f->shape.horizon = 2; }},

@@ -3,6 +3,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/placement/lina/paper_allocation.h"
+#include "scheduler/placement/route/layer_time.h"
 #include "tests/scheduler/placement/drill.h"
 
 namespace switchyard::placement {
@@ -16,16 +17,16 @@ using testing::SizeIs;
 
 constexpr int kExperts = 16, kDevices = 8, kLayers = 3;
 
-PolicyShape ShapeOf(PlacementMode mode, const MoveCosts& costs) {
+PolicyShape ShapeOf(PlacementMode mode, const LayerCosts& costs) {
   return {.mode = mode,
           .top_k = 2,
           .residents = std::vector<Placement>(kLayers, ContiguousPlacement(kExperts, kDevices, 2)),
           .costs = costs};
 }
 
-constexpr MoveCosts kCheapCopies{.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
+constexpr LayerCosts kCheapCopies{.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
 
-std::unique_ptr<PlacementPolicy> Make(PlacementMode mode, const MoveCosts& costs = kCheapCopies) {
+std::unique_ptr<PlacementPolicy> Make(PlacementMode mode, const LayerCosts& costs = kCheapCopies) {
   absl::StatusOr<std::unique_ptr<PlacementPolicy>> policy = MakePlacementPolicy(ShapeOf(mode, costs));
   EXPECT_TRUE(policy.ok()) << policy.status();
   return *std::move(policy);
@@ -126,7 +127,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, EveryModeTest,
                          });
 
 // Mean of busiest over the mean device.
-double Imbalance(PlacementMode mode, const MoveCosts& costs = kCheapCopies) {
+double Imbalance(PlacementMode mode, const LayerCosts& costs = kCheapCopies) {
   const std::unique_ptr<PlacementPolicy> policy = Make(mode, costs);
   Routing routing(2);
   double sum = 0;
@@ -183,11 +184,14 @@ TEST(LayerDecisionTest, WhatDoesNotPayDoesNotMove) {
   for (int round = 0; round < 600; ++round) {
     routing.Next(0);
     const int64_t copy_ps = 1000 * (round % 150);
-    const std::unique_ptr<PlacementPolicy> policy = Make(PlacementMode::kAgreed, {.copy_ps = copy_ps, .row_ps = 1000});
-    const LayerDecision decision = policy->Decide({.layer = 0, .counts = routing.Counts(0), .estimates = {}});
+    const LayerCosts costs{.copy_ps = copy_ps, .row_ps = 1000}, dear{.copy_ps = int64_t{1} << 45, .row_ps = 1000};
+    const LayerInputs inputs{.layer = 0, .counts = routing.Counts(0), .estimates = {}};
+    const LayerDecision decision = Make(PlacementMode::kAgreed, costs)->Decide(inputs);
+    const SplitTable stays = Make(PlacementMode::kAgreed, dear)->Decide(inputs).split;
     const bool pays = decision.demand.choice.reason == MoveReason::kPays;
     EXPECT_EQ(pays, !decision.demand.changes.empty());
-    EXPECT_TRUE(!pays || decision.demand.choice.saved_ps > copy_ps * MostCopies(decision.demand.changes));
+    const int64_t time = LayerTime(decision.split, costs, decision.demand.changes), before = LayerTime(stays, costs);
+    EXPECT_TRUE(pays ? time < before : time == before) << time << " for " << before;
     ++(pays ? moved : stayed);
   }
   EXPECT_GT(moved, 0);
@@ -200,7 +204,7 @@ TEST(LayerDecisionTest, CopiesHideBehindTheLayersBetween) {
   popularity::Popularity hot(kExperts, 0);
   hot[0] = 800 * popularity::kRow;
   // One layer hides half a copy; nobody copies more than two experts.
-  const MoveCosts costs{.copy_ps = 1'000'000, .row_ps = 10'000, .layer_ps = 500'000};
+  const LayerCosts costs{.copy_ps = 1'000'000, .row_ps = 10'000, .layer_ps = 500'000};
   const auto delayed = [&](int at, int of) {
     const LayerEstimate reported{.layer = of, .popularity = hot};
     const LayerDecision decision =

@@ -1,8 +1,12 @@
 #include "scheduler/placement/per_step/phase_two.h"
 
+#include <cstdint>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/placement/layer_costs.h"
 #include "scheduler/placement/per_step/decision_digest.h"
 #include "scheduler/placement/placement_mode.h"
 #include "scheduler/placement/route/slot_table.h"
@@ -15,11 +19,19 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-TEST(PhaseTwoTest, CostsInPicoseconds) {
-  const MoveCosts costs =
-      CostsOf({.expert_bytes = 1e6, .copy_bytes_per_s = 1e10, .seconds_per_row = 2e-6, .layer_seconds = 5e-5});
-  EXPECT_EQ(costs, (MoveCosts{.copy_ps = 100'000'000, .row_ps = 2'000'000, .layer_ps = 50'000'000}));
-  EXPECT_EQ(CostsOf({}), MoveCosts{});
+TEST(LayerCostsTest, InPicoseconds) {
+  EXPECT_EQ(Picoseconds(2e-6), 2'000'000);
+  EXPECT_EQ(Picoseconds(-1), 0);
+  EXPECT_EQ(Picoseconds(1e9), Picoseconds(86400)) << "a day at most";
+}
+
+TEST(LayerCostsTest, FewRowsTakeAsLongAsTheWeights) {
+  const LayerCosts costs{.weights_ps = 500, .row_ps = 100};
+  EXPECT_EQ(costs.OfExpert(0), 0) << "it is not read";
+  EXPECT_EQ(costs.OfExpert(1), 500);
+  EXPECT_EQ(costs.OfExpert(5), 500);
+  EXPECT_EQ(costs.OfExpert(6), 600);
+  EXPECT_EQ(LayerCosts{.row_ps = INT64_MAX}.OfExpert(INT64_MAX), LayerCosts::kMostOfExpert);
 }
 
 std::string TextOf(const MoveChoice& choice) {
@@ -30,36 +42,32 @@ std::string TextOf(const MoveChoice& choice) {
 }
 
 TEST(PhaseTwoTest, AMoveHasToPay) {
-  const MoveCosts costs{.copy_ps = 100'000'000, .row_ps = 2'000'000, .layer_ps = 60'000'000};
-  MoveQuestion question{
-      .total_rows = 400, .num_devices = 4, .present_busiest = 160, .candidate_busiest = 110, .copies = 1};
-  EXPECT_EQ(TextOf(ChooseMove(question, costs)), "too dear: saves 100 us, delays 100 us");
-  question.candidate_busiest = 109;
-  EXPECT_EQ(TextOf(ChooseMove(question, costs)), "pays: saves 102 us, delays 100 us");
-  question.copies = 2;
-  EXPECT_EQ(TextOf(ChooseMove(question, costs)), "too dear: saves 102 us, delays 200 us");
-  question.layers_ahead = 2;  // 120 us are hidden
-  EXPECT_EQ(TextOf(ChooseMove(question, costs)), "pays: saves 102 us, delays 80 us");
-  question.layers_ahead = 4;
-  EXPECT_EQ(TextOf(ChooseMove(question, costs)), "pays: saves 102 us, delays 0 us");
-  question.layers_ahead = 0;
+  constexpr int64_t kUs = 1'000'000;
+  MoveQuestion question{.total_ps = 800 * kUs,
+                        .num_devices = 4,
+                        .present_ps = 320 * kUs,
+                        .candidate_ps = 220 * kUs,
+                        .delayed_ps = 100 * kUs};
+  EXPECT_EQ(TextOf(ChooseMove(question)), "too dear: saves 100 us, delays 100 us");
+  question.candidate_ps = 218 * kUs;
+  EXPECT_EQ(TextOf(ChooseMove(question)), "pays: saves 102 us, delays 100 us");
+  question.delayed_ps = 200 * kUs;
+  EXPECT_EQ(TextOf(ChooseMove(question)), "too dear: saves 102 us, delays 200 us");
   question.horizon = 3;
-  EXPECT_EQ(TextOf(ChooseMove(question, costs)), "pays: saves 306 us, delays 200 us");
-  question.unit = 1000;
-  EXPECT_EQ(TextOf(ChooseMove(question, costs)), "too dear: saves 0 us, delays 200 us");
+  EXPECT_EQ(TextOf(ChooseMove(question)), "pays: saves 306 us, delays 200 us");
+  question.delayed_ps = -5;
+  EXPECT_EQ(TextOf(ChooseMove(question)), "pays: saves 306 us, delays 0 us");
 }
 
 TEST(PhaseTwoTest, AnEvenSplitAsksForNothing) {
-  const MoveCosts costs{.copy_ps = 1, .row_ps = 1000};
-  MoveQuestion question{
-      .total_rows = 400, .num_devices = 4, .present_busiest = 101, .candidate_busiest = 100, .copies = 1};
-  EXPECT_EQ(ChooseMove(question, costs).reason, MoveReason::kPays);
+  MoveQuestion question{.total_ps = 400, .num_devices = 4, .present_ps = 101, .candidate_ps = 100};
+  EXPECT_EQ(ChooseMove(question).reason, MoveReason::kPays);
   question.even_enough = popularity::kRow / 100 - 1;
-  EXPECT_EQ(ChooseMove(question, costs).reason, MoveReason::kPays);
+  EXPECT_EQ(ChooseMove(question).reason, MoveReason::kPays);
   question.even_enough = popularity::kRow / 100 + 1;
-  EXPECT_EQ(ChooseMove(question, costs).reason, MoveReason::kEvenEnough);
-  question = {.total_rows = 400, .num_devices = 4, .present_busiest = 150, .candidate_busiest = 150, .copies = 1};
-  EXPECT_EQ(ChooseMove(question, costs).reason, MoveReason::kNoBetter);
+  EXPECT_EQ(ChooseMove(question).reason, MoveReason::kEvenEnough);
+  question = {.total_ps = 400, .num_devices = 4, .present_ps = 150, .candidate_ps = 150};
+  EXPECT_EQ(ChooseMove(question).reason, MoveReason::kNoBetter);
 }
 
 TEST(PlacementModeTest, NamesGoThereAndBack) {

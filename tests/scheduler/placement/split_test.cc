@@ -1,10 +1,12 @@
 #include "scheduler/placement/route/split.h"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/placement/route/layer_time.h"
 #include "tests/scheduler/placement/drill.h"
 
 namespace switchyard::placement {
@@ -111,6 +113,74 @@ TEST(SplitTest, FewRowsLeaveTheirSource) {
     fewest_in_all += fewest;
   }
   EXPECT_LE(ours, fewest_in_all + fewest_in_all / 50);
+}
+
+TEST(SplitTest, AFewRowsAreNotCutWhereWeightsTakeLonger) {
+  const Placement placement{.num_experts = 2, .slots = {{0, 1}, {1, 0}}};
+  const ReplicaIndex replicas(placement);
+  const std::vector<int32_t> rows = {2, 2, 2, 2};  // each expert has four, two on either rank
+  const RowCounts counts = CountsOf(rows, 2);
+  EXPECT_THAT(SplitByCounts(counts, replicas).Pieces(0, 0), ElementsAre(SplitPiece{0, 2}));
+  const LayerCosts reads{.weights_ps = 1000, .row_ps = 100};
+  const SplitTable whole = SplitByCounts(counts, replicas, reads);
+  ExpectValid(whole, counts, placement);
+  EXPECT_EQ(LayerTime(whole, reads), 1000) << "cut, each device reads both";
+  const LayerCosts products{.weights_ps = 100, .row_ps = 100};
+  EXPECT_EQ(LayerTime(SplitByCounts(counts, replicas, products), products), 400);
+}
+
+// Beside all ways to place experts whole, and beside the split that has the fewest rows on the busiest.
+TEST(SplitTest, WhereWeightsTakeLongerTheBusiestIsDoneSooner) {
+  std::mt19937_64 rng(5);
+  int sooner = 0;
+  int64_t ours = 0, best_whole = 0;
+  for (int round = 0; round < 500; ++round) {
+    const int num_devices = 2 + static_cast<int>(rng() % 4), num_experts = 2 + static_cast<int>(rng() % 5);
+    const Placement placement = placement_drill::RandomPlacement(rng, num_experts, num_devices, 3);
+    const ReplicaIndex replicas(placement);
+    const std::vector<int32_t> rows = placement_drill::RandomCounts(rng, num_devices, num_experts, 3);
+    const RowCounts counts = CountsOf(rows, num_devices);
+    const LayerCosts costs{.weights_ps = static_cast<int64_t>(rng() % 2000), .row_ps = 100};
+    const SplitTable table = SplitByCounts(counts, replicas, costs);
+    ExpectValid(table, counts, placement);
+    const int64_t time = LayerTime(table, costs), by_rows = LayerTime(SplitByCounts(counts, replicas), costs);
+    ASSERT_LE(time, by_rows) << placement.ToString();
+    sooner += time < by_rows;
+    const std::vector<int64_t> of = counts.OfExperts();
+    int64_t best = INT64_MAX;
+    std::vector<int32_t> choice(static_cast<size_t>(num_experts), 0);
+    for (bool more = true; more;) {
+      std::vector<int64_t> times(static_cast<size_t>(num_devices), 0);
+      for (int e = 0; e < num_experts; ++e) {
+        times[replicas.DeviceOf(replicas.FirstReplica(e) + choice[e])] += costs.OfExpert(of[e]);
+      }
+      best = std::min(best, *std::max_element(times.begin(), times.end()));
+      more = false;
+      for (int e = 0; e < num_experts && !more; ++e) {
+        more = ++choice[e] < replicas.NumReplicas(e);
+        if (!more) choice[e] = 0;
+      }
+    }
+    ours += time;
+    best_whole += best;
+  }
+  EXPECT_GT(sooner, 100);
+  EXPECT_LE(ours, best_whole + best_whole / 50);
+}
+
+TEST(LayerTimeTest, CopiesRunBesideTheExpertsThatAreThere) {
+  const Placement placement{.num_experts = 2, .slots = {{0, kEmptySlot}, {1, 0}}};
+  const std::vector<int32_t> rows = {10, 0, 0, 4};  // expert 0: five rows on each device; expert 1: four
+  const SplitTable split = SplitByCounts(CountsOf(rows, 2), ReplicaIndex(placement));
+  LayerCosts costs{.copy_ps = 30, .row_ps = 10};
+  EXPECT_EQ(split.loads(), (std::vector<int64_t>{7, 7}));
+  const std::vector<SlotChange> copy = {{.device = 1, .slot = 1, .expert = 0}};
+  EXPECT_EQ(LayerTime(split, costs), 70);
+  EXPECT_EQ(LayerTime(split, costs, copy), 70) << "hidden by expert 1's rows";
+  costs.copy_ps = 60;
+  EXPECT_EQ(LayerTime(split, costs, copy), 60 + 30);
+  const std::vector<SlotChange> emptied = {{.device = 1, .slot = 1, .expert = kEmptySlot}};
+  EXPECT_EQ(LayerTime(split, costs, emptied), 70);
 }
 
 TEST(SplitTest, AsPlannedKeepsTheProportions) {

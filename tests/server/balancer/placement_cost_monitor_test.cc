@@ -25,7 +25,7 @@ class PlacementCostMonitorTest : public testing::Test {
 
 TEST_F(PlacementCostMonitorTest, BeforeTheFirstStepCostsAreThoseOfThisKindOfMachine) {
   EXPECT_EQ(meter_.row_seconds(), 0);
-  const placement::MoveCosts costs = meter_.Costs();
+  const placement::LayerCosts costs = meter_.Costs();
   EXPECT_EQ(costs.copy_ps, 2'000'000'000);  // 20 MB at 10 GB/s
   EXPECT_EQ(costs.row_ps, 400'000'000);     // 10 M weights, 2 operations each, at 50 GFLOP/s
   EXPECT_EQ(costs.layer_ps, 0);
@@ -43,6 +43,27 @@ TEST_F(PlacementCostMonitorTest, CostsAreMeasured) {
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3);
   meter_.Add(Step(4e-3, 4, 10e-3), kLayers);
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 6e-3 / 8);
+}
+
+TEST_F(PlacementCostMonitorTest, FewRowsTellWhatWeightsTakeAndManyWhatRowsDo) {
+  const auto add = [&](double seconds, int64_t rows, int64_t read) {
+    batching::StepResult step = Step(seconds, rows, 10e-3);
+    step.ranks[0].experts_read = read;
+    meter_.Add(step, kLayers);
+  };
+  add(4e-3, 8, 4);  // two rows an expert
+  EXPECT_DOUBLE_EQ(meter_.weights_seconds(), 1e-3);
+  EXPECT_EQ(meter_.row_seconds(), 0);
+  EXPECT_EQ(meter_.Costs().weights_ps, 1'000'000'000);
+  EXPECT_EQ(meter_.Costs().row_ps, 400'000'000) << "as before measurements";
+  add(50e-3, 40, 4);  // between
+  EXPECT_DOUBLE_EQ(meter_.weights_seconds(), 1e-3);
+  EXPECT_EQ(meter_.row_seconds(), 0);
+  add(20e-3, 80, 5);
+  EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.25e-3);
+  meter_.Fade();
+  add(6e-3, 2, 2);
+  EXPECT_DOUBLE_EQ(meter_.weights_seconds(), 8e-3 / 4);
 }
 
 // Copies are measured by workers' reports, and are never faster than the emulated link.

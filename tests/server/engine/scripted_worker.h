@@ -53,7 +53,7 @@ class ScriptedWorker final : public WorkerClient {
     result.layer_rows = script.layer_rows.empty() ? std::vector<int64_t>{result.expert_rows} : script.layer_rows;
     result.timings.expert_seconds = 1e-6 * static_cast<double>(result.expert_rows);
     result.timings.total_seconds = script.step_seconds;
-    move_costs_.Set(plan.move_costs);
+    layer_costs_.Set(plan.layer_costs);
     for (const batching::StepItem& item : plan.ranks[rank].items) {
       int32_t& outputs = outputs_[item.slot];
       if (item.init) outputs = static_cast<int32_t>(item.init->tokens.size()) - item.init->num_prompt_tokens;
@@ -83,9 +83,9 @@ class ScriptedWorker final : public WorkerClient {
   void Close(const absl::Status& status) override { closed_.Set(status); }
 
   // The following methods are thread-safe.
-  int profile_asked() const { return profile_asked_; }                   // calls of SendProfile
-  int slices() const { return slices_; }                                 // of its time for training, so far
-  placement::MoveCosts move_costs() const { return move_costs_.Get(); }  // of the last plan
+  int profile_asked() const { return profile_asked_; }                      // calls of SendProfile
+  int slices() const { return slices_; }                                    // of its time for training, so far
+  placement::LayerCosts layer_costs() const { return layer_costs_.Get(); }  // of the last plan
   // Sets how long a step takes from now on.  Call on the engine's thread.
   void set_step_ms(int ms) { step_ms_ = ms; }
   // Sends `count` more answers, then holds the others back; -1 = sends all.
@@ -139,7 +139,7 @@ class ScriptedWorker final : public WorkerClient {
   LinkEvents* const engine_;
   std::map<batching::SlotId, int32_t> outputs_;  // so far, of each slot
   std::atomic<int> profile_asked_{0}, slices_{0}, step_ms_{0};
-  Watched<placement::MoveCosts> move_costs_;
+  Watched<placement::LayerCosts> layer_costs_;
   Watched<Answers> answers_;
   Watched<absl::Status> closed_;
 };

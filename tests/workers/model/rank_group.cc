@@ -247,7 +247,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std
   std::vector<std::vector<std::vector<int32_t>>> owners;  // [step][rank][item]
   batching::StepPlan plan;
   for (std::vector<std::vector<int32_t>> step_owners; planner.Next(&plan, &step_owners);) {
-    plan.move_costs = options_.costs;
+    plan.layer_costs = options_.costs;
     plans.push_back(plan);
     for (const batching::RowTransfer& transfer : plan.transfers) rows_given_ += transfer.rows;
     owners.push_back(step_owners);

@@ -47,7 +47,7 @@ struct RankGroupOptions {
   // Every rank has a load balancer of this mode and so many spare slots a layer; static: rows follow the layout.
   placement::PlacementMode placement = placement::PlacementMode::kStatic;
   int spare_slots = 1;
-  placement::MoveCosts costs = {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
+  placement::LayerCosts costs = {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
   // Makes the load predictor of each rank; none: no rank forecasts.
   std::function<std::unique_ptr<moe::LayerLoadPredictor>(const Model& model)> load_predictor = {};
   // This process is this rank alone, on device 0; the others run elsewhere, with the same options but for this one, and

@@ -125,7 +125,7 @@ TEST(PerStepBalancerTest, WithoutHomesEveryStepDecides) {
   const absl::Status status = (*balancer)->BeginStep({.step = 2, .decides = false});
   EXPECT_EQ(status.message(), "plan: step 2 decides nothing, but under --placement=central experts have no homes");
   EXPECT_EQ((*balancer)->BeginStep({.step = 3, .costs = {.row_ps = -1}}).message(),
-            "plan: step 3 has negative costs: copy_ps=0 row_ps=-1 layer_ps=0");
+            "plan: step 3 has negative costs: copy_ps=0 weights_ps=0 row_ps=-1 layer_ps=0");
 }
 
 TEST(PerStepBalancerTest, WhatChangesAnswersOrLooksAheadIsForBenchmarks) {

@@ -181,6 +181,8 @@ void ModelRunner::TakeStats(moe::MoeStats* stats, batching::RankResult* result) 
   result->rows_received = stats->rows_received;
   result->expert_rows = stats->expert_rows;
   result->layer_rows = std::move(stats->layer_rows);
+  result->layer_seconds = std::move(stats->layer_seconds);
+  result->experts_read = stats->experts_read;
   result->fine_tuned_layers = stats->fine_tuned_layers;
   result->timings.gather_seconds = stats->gather_seconds;
   result->timings.decide_seconds = stats->decide_seconds;
@@ -190,7 +192,7 @@ void ModelRunner::TakeStats(moe::MoeStats* stats, batching::RankResult* result) 
 absl::Status ModelRunner::BeginGuides(const batching::StepPlan& plan) {
   if (guides_.balancer != nullptr)
     RETURN_IF_ERROR(
-        guides_.balancer->BeginStep({.step = plan.step, .decides = plan.decides, .costs = plan.move_costs}));
+        guides_.balancer->BeginStep({.step = plan.step, .decides = plan.decides, .costs = plan.layer_costs}));
   if (guides_.load_predictor == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(
       const absl::Span<const placement::LayerEstimate> expected,

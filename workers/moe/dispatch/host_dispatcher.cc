@@ -252,6 +252,9 @@ absl::Status HostDispatcher::FinishDispatch(const MoeContext& context, const Lay
   SortByExpert(num_slots);
   PlaceOutputs(me);
   context.stats->expert_rows += x_rows_.size();
+  for (size_t slot = 0; slot + 1 < begin_of_.size(); ++slot) {
+    context.stats->experts_read += begin_of_[slot + 1] > begin_of_[slot] ? 1 : 0;
+  }
   return absl::OkStatus();
 }
 

@@ -9,11 +9,13 @@
 namespace switchyard::moe {
 
 struct MoeStats {
-  int64_t rows_sent = 0;            // (token, expert) pairs of this rank computed by other ranks
-  int64_t rows_received = 0;        // (token, expert) pairs of other ranks computed here
-  int64_t expert_rows = 0;          // pairs computed here in all
-  int64_t dropped_rows = 0;         // pairs of this rank that found no room at their expert (expert_capacity.h)
-  std::vector<int64_t> layer_rows;  // [MoE layers] of those, each layer's
+  int64_t rows_sent = 0;              // (token, expert) pairs of this rank computed by other ranks
+  int64_t rows_received = 0;          // (token, expert) pairs of other ranks computed here
+  int64_t expert_rows = 0;            // pairs computed here in all
+  int64_t dropped_rows = 0;           // pairs of this rank that found no room at their expert (expert_capacity.h)
+  std::vector<int64_t> layer_rows;    // [MoE layers] of those, each layer's
+  std::vector<double> layer_seconds;  // [MoE layers] in routed experts, waits for their copies included
+  int64_t experts_read = 0;           // experts that got rows here, on hosts
   int64_t hidden_rows_sent = 0;   // hidden rows that travelled out: a token travels once per rank, however many experts
   int64_t bytes_sent = 0;         // to other ranks, dispatch and combine, headers not counted
   int64_t fine_tuned_layers = 0;  // whose weights moved after their gate (phase 2)
@@ -23,10 +25,14 @@ struct MoeStats {
   double decide_cpu_seconds = 0;  // of this rank's thread, for that
   double expert_seconds = 0;      // expert FFNs, the shared one included
 
-  void CountLayer(int moe_layer, int64_t rows) {
+  void CountLayer(int moe_layer, int64_t rows, double seconds) {
     const auto layer = static_cast<size_t>(moe_layer);
-    if (layer_rows.size() <= layer) layer_rows.resize(layer + 1);
+    if (layer_rows.size() <= layer) {
+      layer_rows.resize(layer + 1);
+      layer_seconds.resize(layer + 1);
+    }
     layer_rows[layer] += rows;
+    layer_seconds[layer] += seconds;
   }
   void Clear() { *this = MoeStats(); }
 };

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "scheduler/placement/per_step/move_costs.h"
+#include "scheduler/placement/layer_costs.h"
 #include "scheduler/placement/route/split.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/layer/moe_context.h"
@@ -24,8 +24,8 @@ struct LayerPlacement {
 // What a balancer learns of a step, the same on every rank.
 struct BalancedStep {
   int64_t step = 0;
-  bool decides = true;              // false: rows go to their experts' homes, and nothing is gathered
-  placement::MoveCosts costs = {};  // the times that decisions compare
+  bool decides = true;               // false: rows go to their experts' homes, and nothing is gathered
+  placement::LayerCosts costs = {};  // the times that decisions compare
 };
 
 class LayerBalancer {

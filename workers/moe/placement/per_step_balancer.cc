@@ -65,9 +65,11 @@ std::vector<std::vector<int32_t>> PerStepBalancer::ExpertsHere() const {
 }
 
 absl::Status PerStepBalancer::BeginStep(const BalancedStep& of) {
-  if (of.costs.copy_ps < 0 || of.costs.row_ps < 0 || of.costs.layer_ps < 0) {
-    return absl::InternalError(absl::StrCat("plan: step ", of.step, " has negative costs: copy_ps=", of.costs.copy_ps,
-                                            " row_ps=", of.costs.row_ps, " layer_ps=", of.costs.layer_ps));
+  const placement::LayerCosts& costs = of.costs;
+  if (std::min({costs.copy_ps, costs.weights_ps, costs.row_ps, costs.layer_ps}) < 0) {
+    return absl::InternalError(absl::StrCat("plan: step ", of.step, " has negative costs: copy_ps=", costs.copy_ps,
+                                            " weights_ps=", costs.weights_ps, " row_ps=", costs.row_ps,
+                                            " layer_ps=", costs.layer_ps));
   }
   if (!of.decides && placement::IsPaper(mode_)) {
     return absl::InternalError(absl::StrCat("plan: step ", of.step, " decides nothing, but under --placement=",
@@ -75,7 +77,7 @@ absl::Status PerStepBalancer::BeginStep(const BalancedStep& of) {
   }
   step_ = of.step;
   decides_ = of.decides;
-  if (policy_ != nullptr) policy_->SetCosts(of.costs);
+  if (policy_ != nullptr) policy_->SetCosts(costs);
   return absl::OkStatus();
 }
 
