@@ -81,6 +81,11 @@ void CheckExpertFlags(const ServerConfig& config, Problems* problems) {
   problems->Check(placement::CheckExpertMemory(config.placement.mode, config.experts.budget));
   problems->Check(offload::CheckColdExperts(config.experts, config.device == "cpu", config.deterministic));
   problems->Check(placement::CheckPlacementSettings(config.placement));
+  problems->Check(!config.add_outputs || config.placement.mode == placement::PlacementMode::kStatic,
+                  absl::StrCat("--combine=added with --placement=", placement::NameOf(config.placement.mode),
+                               ": an answer's roundings would follow the placement; needs --placement=static"));
+  problems->Check(!config.add_outputs || config.device == "cpu",
+                  absl::StrCat("--combine=added: for workers on CPUs, but --device=", config.device));
   const offload::ExpertBudgetOptions defaults;
   problems->OnlyFor(!config.experts.empty(), "expert_policy", config.experts.policy, defaults.policy,
                     "--expert_memory, which is not given");

@@ -47,6 +47,7 @@ struct ServerConfig {
   std::string forecast = "auto";           // of local workers: auto, always or never
   int path_length = 3;                     // of local workers: layers of the paths that predict, [1, kMaxPathLength]
   placement::PlacementSettings placement;  // of all workers
+  bool add_outputs = false;                // of a row on one worker, before they travel
   int micro_batches = 0;                   // that rows of steps with prompts are cut into; 0 = by trial
 
   // Training jobs (server/jobs).

@@ -43,7 +43,8 @@ fleet::EngineSettings SettingsOf(const ServerConfig& config) {
           .max_batched_tokens = config.batching.max_batched_tokens,
           .max_model_len = config.batching.max_model_len,
           .train_yield_ms = config.train_yield_ms,
-          .placement = config.placement};
+          .placement = config.placement,
+          .add_outputs = config.add_outputs};
 }
 
 void SetKeepalive(grpc::ServerBuilder* builder) {

@@ -114,6 +114,16 @@ void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* set) {
 void AddStepFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Experts");
   set->AddFunction(
+      "combine=exact|added", "exact",
+      [c](absl::string_view text) {
+        if (text != "exact" && text != "added") return std::string("must be exact or added");
+        c->add_outputs = text == "added";
+        return std::string();
+      },
+      "with several workers on CPUs: exact = each expert's output of a row travels back, and answers are those of one "
+      "worker; added = a worker first adds the outputs of its experts, so one row travels back: less to send over slow "
+      "links, but other roundings, which depend on the number of workers (GetModelInfo names them)");
+  set->AddFunction(
       "micro_batches=auto|N", "auto",
       [c](absl::string_view text) {
         int number = 0;

@@ -51,7 +51,8 @@ constexpr auto SettingsFields() {
                     Field(&M::max_num_seqs, &M::set_max_num_seqs, &S::max_num_seqs),
                     Field(&M::max_batched_tokens, &M::set_max_batched_tokens, &S::max_batched_tokens),
                     Field(&M::max_model_len, &M::set_max_model_len, &S::max_model_len),
-                    Field(&M::train_yield_ms, &M::set_train_yield_ms, &S::train_yield_ms));
+                    Field(&M::train_yield_ms, &M::set_train_yield_ms, &S::train_yield_ms),
+                    Field(&M::add_outputs, &M::set_add_outputs, &S::add_outputs));
 }
 
 constexpr auto PlacementFields() {

@@ -16,6 +16,7 @@ struct EngineSettings {
   int32_t max_model_len = 0;   // 0 = the model's context
   int32_t train_yield_ms = 0;  // workers that also train: within which training must stop when a plan comes
   placement::PlacementSettings placement = {};  // of its experts; the same on all workers
+  bool add_outputs = false;  // a rank adds its experts' outputs of a row before they travel: other bits
 
   bool operator==(const EngineSettings& other) const = default;
 };

@@ -225,6 +225,26 @@ TEST(SamenessTest, LongropesTwoKindsOfKeysAreNeverMixed) {
   }
 }
 
+// --combine=added has roundings of its own, which depend on the number of workers alone.
+TEST(SamenessTest, AddedOutputsKeepTheirBits) {
+  std::vector<Tokens> of_flags;
+  for (const char* flag : {"--prefix_reuse=false", "--prefill_chunk=7", "--preempt_every_step=true",
+                           "--micro_batches=3", "--min_rebalance_rows=1"}) {
+    const auto server =
+        TestServer::Start({.model = kTinyModel, .workers = 2, .flags = {"--threads=1", "--combine=added", flag}});
+    ASSERT_NE(server, nullptr);
+    const auto info = server->client().GetModelInfo();
+    ASSERT_TRUE(info.ok()) << info.status();
+    EXPECT_EQ(info->combine(), "added by 2 workers");
+    of_flags.push_back(TokensOf(GenerateAll(server->client(), Prompts())));
+    EXPECT_EQ(of_flags.back(), of_flags.front()) << flag;
+  }
+  const auto alone = TestServer::Start({.model = kTinyModel, .workers = 1, .flags = {"--combine=added"}});
+  ASSERT_NE(alone, nullptr);
+  EXPECT_EQ(alone->client().GetModelInfo()->combine(), "exact");
+  EXPECT_EQ(TokensOf(GenerateAll(alone->client(), Prompts())), Reference());
+}
+
 // The reference depends on its prompts, or the comparisons would say nothing.
 TEST(SamenessTest, PromptsGiveDifferentTokens) {
   const std::set<std::vector<int32_t>> different(Reference().begin(), Reference().end());

@@ -302,6 +302,18 @@ TEST_F(ConfigTest, APlacementGoesWithAProfileOnEveryDeviceAndWithNoBudget) {
   EXPECT_EQ(std::string(config_.Finish().message()), "--spare_slots=2: --placement=static has no replicas");
 }
 
+TEST_F(ConfigTest, AddedOutputsAreOfCpusAndExpertsThatStay) {
+  config_.add_outputs = true;
+  EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+  config_.placement = {.mode = placement::PlacementMode::kAuto, .spare_slots = 1};
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--combine=added with --placement=auto: an answer's roundings would follow the placement; needs "
+            "--placement=static");
+  config_.placement = {};
+  config_.device = "cuda";
+  EXPECT_EQ(std::string(config_.Finish().message()), "--combine=added: for workers on CPUs, but --device=cuda");
+}
+
 TEST_F(ConfigTest, ColdExpertsOnTheHostAreOfGpusWithABudgetAndMayChangeBits) {
   config_.experts.cold = "host";
   EXPECT_EQ(std::string(config_.Finish().message()),

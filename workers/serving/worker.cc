@@ -146,6 +146,10 @@ absl::StatusOr<std::unique_ptr<comm::Communicator>> Worker::FormGroup(const flee
 absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::string& address,
                           const fleet::EngineSettings& settings, comm::RendezvousStore* store, Progress progress) {
   RETURN_IF_ERROR(CheckPlacement(settings.placement, assignment.world));
+  if (settings.add_outputs && !options_.device.is_cpu()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--combine=added: for workers on CPUs, this one has ", options_.device.ToString()));
+  }
   const auto report = [&](fleet::LoadPhase phase, int64_t done, int64_t total) {
     return progress == nullptr || progress({assignment.epoch, phase, done, total});
   };

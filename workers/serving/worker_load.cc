@@ -295,6 +295,7 @@ absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const f
   options.block_size = settings.block_size;
   options.max_rows = settings.max_batched_tokens;
   options.context = model_->max_positions();
+  options.add_outputs = settings.add_outputs;
   options.graphs = uses_graphs() && placement_ == nullptr;
   options.pace = {.weights_seconds = 1e-6 * options_.experts.weights_us, .row_seconds = 1e-6 * options_.experts.row_us};
   // The cache takes what is left.

@@ -74,9 +74,10 @@ Json SnapshotJson(const Snapshot& now) {
   if (!now.serving) out["not_ready_reason"] = now.load.not_ready_reason();
   if (now.model.ok()) {
     out["model"] = {{"name", now.model->model()}};
-    out["model"].update(ToJson(*now.model, {"architecture", "dtype", "vocab_size", "max_model_len", "num_layers",
-                                            "num_experts", "experts_per_token", "eos_token_ids", "has_tokenizer",
-                                            "has_chat_template", "num_workers", "weights_hash", "server_version"}));
+    out["model"].update(
+        ToJson(*now.model, {"architecture", "dtype", "vocab_size", "max_model_len", "num_layers", "num_experts",
+                            "experts_per_token", "eos_token_ids", "has_tokenizer", "has_chat_template", "num_workers",
+                            "weights_hash", "server_version", "combine"}));
   }
   out["requests"] = {{"running", now.load.running_requests()},
                      {"waiting", now.load.waiting_requests()},
@@ -102,6 +103,7 @@ void PrintModel(std::ostream& out, const v1::GetModelInfoResponse& model) {
       model.experts_per_token(), model.vocab_size(), model.max_model_len());
   out << "text       tokenizer " << (model.has_tokenizer() ? "yes" : "no (send token ids)") << ", chat template "
       << (model.has_chat_template() ? "yes" : "no") << "\n";
+  if (!model.combine().empty() && model.combine() != "exact") out << "roundings  outputs " << model.combine() << "\n";
 }
 
 void PrintTable(std::ostream& out, const std::string& address, const Snapshot& now) {

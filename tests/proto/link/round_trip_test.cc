@@ -151,9 +151,9 @@ TEST(LinkRoundTrip, ARegistration) {
 
 TEST(LinkRoundTrip, Settings) {
   fleet::EngineSettings settings;
-  auto& [block_size, kv_cache_bytes, seqs, tokens, model_len, yield_ms, placement] = settings;
+  auto& [block_size, kv_cache_bytes, seqs, tokens, model_len, yield_ms, placement, adds] = settings;
   auto& [mode, spare] = placement;
-  test::Distinct().Fill(block_size, kv_cache_bytes, seqs, tokens, model_len, yield_ms, spare);
+  test::Distinct().Fill(block_size, kv_cache_bytes, seqs, tokens, model_len, yield_ms, spare, adds);
   mode = placement::PlacementMode::kAgreed;
   const v1::EngineOptions message = test::OverTheWire(ToProto(settings));
   EXPECT_THAT(test::Unset(message), IsEmpty());

@@ -62,28 +62,50 @@ TEST(ExpertLayoutTest, ReplicasAreNearFirstThenTakeTurns) {
 
 TEST(DispatchMessageTest, WhatIsWrittenIsRead) {
   auto pool = comm::MessagePool::Create();
-  const DispatchMessageLayout layout(2, 3, 32);
+  const DispatchMessageLayout layout(2, 3, {.row_bytes = 32});
   EXPECT_EQ(layout.rows_offset % 64, 0);
   const comm::Message message = pool->Take(layout.bytes);
-  const DispatchMessageView writing = BeginDispatchMessage(message, 2, 3, 32);
+  const DispatchMessageView writing = BeginDispatchMessage(message, 2, 3, {.row_bytes = 32});
   for (int i = 0; i < 3; ++i) {
     writing.pair_row[i] = i / 2;
     writing.pair_slot[i] = i;
   }
   std::memset(writing.rows, 7, 64);
-  const auto view = ReadDispatchMessage(message, 3, 32);
+  const auto view = ReadDispatchMessage(message, 3, {.row_bytes = 32});
   ASSERT_TRUE(view.ok()) << view.status();
   EXPECT_EQ(view->num_rows, 2);
   EXPECT_THAT(view->pair_row, ElementsAre(0, 0, 1));
   EXPECT_EQ(view->rows[63], 7);
 
   // Whatever a peer sends, nothing outside is reachable.
-  EXPECT_EQ(ReadDispatchMessage(message, 2, 32).status().code(), absl::StatusCode::kInternal);  // slot 2 of 2
-  EXPECT_EQ(ReadDispatchMessage(message, 3, 64).status().code(), absl::StatusCode::kInternal);  // another width
+  EXPECT_EQ(ReadDispatchMessage(message, 2, {.row_bytes = 32}).status().code(),
+            absl::StatusCode::kInternal);  // slot 2 of 2
+  EXPECT_EQ(ReadDispatchMessage(message, 3, {.row_bytes = 64}).status().code(),
+            absl::StatusCode::kInternal);  // another width
   writing.pair_row[1] = -1;
-  EXPECT_EQ(ReadDispatchMessage(message, 3, 32).status().code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(ReadDispatchMessage(pool->Take(4), 3, 32).status().code(), absl::StatusCode::kInternal);
-  EXPECT_EQ(ReadDispatchMessage(comm::Message(), 3, 32)->num_rows, 0);
+  EXPECT_EQ(ReadDispatchMessage(message, 3, {.row_bytes = 32}).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ReadDispatchMessage(pool->Take(4), 3, {.row_bytes = 32}).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(ReadDispatchMessage(comm::Message(), 3, {.row_bytes = 32})->num_rows, 0);
+}
+
+TEST(DispatchMessageTest, WeightsTravelBetweenPairsAndRows) {
+  auto pool = comm::MessagePool::Create();
+  const DispatchMessageSizes sizes = {.row_bytes = 32, .weight_bytes = 8};
+  const DispatchMessageLayout layout(1, 3, sizes);
+  EXPECT_EQ(layout.weights_offset % 8, 0);
+  EXPECT_GE(layout.rows_offset, layout.weights_offset + 24);
+  const comm::Message message = pool->Take(layout.bytes);
+  const DispatchMessageView writing = BeginDispatchMessage(message, 1, 3, sizes);
+  ASSERT_EQ(writing.weights.size(), 24u);
+  for (int i = 0; i < 3; ++i) writing.pair_row[i] = writing.pair_slot[i] = 0;
+  std::memset(writing.weights.data(), 5, 24);
+  std::memset(writing.rows, 7, 32);
+  const auto view = ReadDispatchMessage(message, 1, sizes);
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(view->weights[23], 5);
+  EXPECT_EQ(view->rows[0], 7);
+  EXPECT_EQ(ReadDispatchMessage(message, 1, {.row_bytes = 32, .weight_bytes = 32}).status().code(),
+            absl::StatusCode::kInternal);
 }
 
 // Records the calls of a runner and of a watch.

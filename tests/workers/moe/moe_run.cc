@@ -135,6 +135,7 @@ absl::Status RunMoeRank(const MoeTestModel& model, const MoeRun& run, comm::Comm
                                   .deadline = Soon(),
                                   .stats = &result->stats[rank],
                                   .balancer = balancer.get(),
+                                  .add_outputs = run.add_outputs,
                                   .pace = run.pace,
                                   .exchange = ModeOf(run.exchange),
                                   .max_rows = run.max_rows()},

@@ -42,6 +42,7 @@ struct MoeRun {
   // expert's rows on the host one second.
   double cold_price = -1;
   placement::ExpertCost pace = {};  // of MoeContext
+  bool add_outputs = false;         // likewise
   int64_t max_rows() const;         // a little more than any rank has, so that bounds are never the counts
 };
 

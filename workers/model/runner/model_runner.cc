@@ -46,6 +46,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
                              .max_rows = options.max_rows};
   std::unique_ptr<ModelRunner> runner(new ModelRunner(model, stream, std::move(cache), limits));
   runner->pace_ = options.pace;
+  runner->add_outputs_ = options.add_outputs;
   if (device_steps == nullptr) return runner;
   runner->records_steps_ = options.graphs;
   runner->device_steps_ = std::move(device_steps);
@@ -132,6 +133,7 @@ moe::MoeContext ModelRunner::ContextOf(absl::Time deadline, moe::MoeStats* stats
           .stats = stats,
           .balancer = guides_.balancer,
           .load_predictor = guides_.load_predictor,
+          .add_outputs = add_outputs_,
           .pace = pace_};
 }
 

@@ -48,6 +48,7 @@ struct RunnerOptions {
   // On a device: record and replay steps of decodes.  Not with guides, nor with an ExpertWeightProvider.
   bool graphs = true;
   placement::ExpertCost pace = {};  // of MoeContext
+  bool add_outputs = false;         // likewise
 };
 
 // The objects that decide over a group's layers beside its layout.  Borrowed; may be null.
@@ -166,6 +167,7 @@ class ModelRunner {
   const moe::ExpertLayout* layout_ = nullptr;
   LayerGuides guides_;
   placement::ExpertCost pace_;
+  bool add_outputs_ = false;
   pipeline::MoeSchedule schedule_;
   int32_t schedule_micro_batches_ = 0;  // what schedule_ was built for; 0 = not yet
 

@@ -76,16 +76,21 @@ absl::Status HostDispatcher::Route(const MoeContext& context, const LayerContext
   return absl::OkStatus();
 }
 
-comm::Message HostDispatcher::Pack(const MoeContext& context, const Outgoing& outgoing) const {
+DispatchMessageSizes HostDispatcher::MessageSizes() const {
+  return {.row_bytes = RowBytes(own_x_), .weight_bytes = adds_ ? DTypeBytes(weight_dtype_) : 0};
+}
+
+comm::Message HostDispatcher::Pack(const MoeContext& context, const Outgoing& outgoing, char** weights) const {
   if (outgoing.pair_row.empty()) return comm::Message();
-  const int64_t row_bytes = RowBytes(own_x_);
+  const DispatchMessageSizes sizes = MessageSizes();
   const int64_t num_rows = static_cast<int64_t>(outgoing.token.size());
   const int64_t num_pairs = static_cast<int64_t>(outgoing.pair_row.size());
-  const DispatchMessageLayout layout(num_rows, num_pairs, row_bytes);
+  const DispatchMessageLayout layout(num_rows, num_pairs, sizes);
   comm::Message message = context.comm->NewMessage(layout.bytes);
-  const DispatchMessageView view = BeginDispatchMessage(message, num_rows, num_pairs, row_bytes);
+  const DispatchMessageView view = BeginDispatchMessage(message, num_rows, num_pairs, sizes);
   std::copy(outgoing.pair_row.begin(), outgoing.pair_row.end(), view.pair_row.begin());
   std::copy(outgoing.pair_slot.begin(), outgoing.pair_slot.end(), view.pair_slot.begin());
+  *weights = view.weights.data();
   GatherTo(*context.stream, own_x_, outgoing.token, view.rows);
   context.stats->rows_sent += num_pairs;
   context.stats->hidden_rows_sent += num_rows;
@@ -101,10 +106,20 @@ absl::Status HostDispatcher::StartDispatch(const MoeContext& context, const Laye
   RETURN_IF_ERROR(CheckDispatch(context, layer));
   const comm::Timed timed(&context.stats->exchange_seconds);
   own_x_ = layer.x.Rows(layer.rows().begin, layer.rows().count);
+  adds_ = context.add_outputs && context.comm->world() > 1;
+  if (adds_) weight_dtype_ = layer.topk_weight.dtype();
   RETURN_IF_ERROR(Route(context, layer));
   if (context.comm->world() == 1) return context.comm->status();  // whether it is given up
   std::vector<comm::Message> out;
-  for (const Outgoing& to : routes_.outgoing) out.push_back(Pack(context, to));
+  std::vector<char*> weights(routes_.outgoing.size(), nullptr);  // of pairs that go to each rank
+  for (size_t rank = 0; rank < weights.size(); ++rank) {
+    out.push_back(Pack(context, routes_.outgoing[rank], &weights[rank]));
+  }
+  if (adds_) {
+    const TensorView topk_weight = layer.topk_weight.Rows(layer.rows().begin, layer.rows().count);
+    added_.Begin(routes_, context.comm->rank(), topk_weight);
+    added_.PackWeights(weights);
+  }
   ASSIGN_OR_RETURN(
       work_, context.comm->AllToAllV(context.Call(comm::CallUse::kDispatch, layer.index, layer.chunk), std::move(out)));
   return absl::OkStatus();
@@ -114,12 +129,12 @@ absl::Status HostDispatcher::StartDispatch(const MoeContext& context, const Laye
 absl::Status HostDispatcher::Unpack(const MoeContext& context, int64_t num_slots,
                                     std::vector<comm::Message>* received) {
   const int me = context.comm->rank();
-  const int64_t row_bytes = RowBytes(own_x_);
+  const DispatchMessageSizes sizes = MessageSizes();
   std::vector<DispatchMessageView> views(received->size());
   const int64_t own_rows = routes_.num_rows;
   for (int source = 0; source < context.comm->world(); ++source) {
     if (source == me) continue;
-    ASSIGN_OR_RETURN(views[source], ReadDispatchMessage((*received)[source], num_slots, row_bytes));
+    ASSIGN_OR_RETURN(views[source], ReadDispatchMessage((*received)[source], num_slots, sizes));
     routes_.num_rows += views[source].num_rows;
   }
   PlaceInputs();
@@ -127,7 +142,8 @@ absl::Status HostDispatcher::Unpack(const MoeContext& context, int64_t num_slots
   for (int source = 0; source < context.comm->world(); ++source) {
     const DispatchMessageView& view = views[source];
     if (view.num_rows == 0) continue;
-    std::memcpy(RowAt(x_, base), view.rows, view.num_rows * row_bytes);
+    std::memcpy(RowAt(x_, base), view.rows, view.num_rows * sizes.row_bytes);
+    if (adds_) added_.TakeWeights(source, view.weights);
     Incoming& from = routes_.incoming[source];
     for (const int32_t row : view.pair_row) from.row.push_back(static_cast<int32_t>(base) + row);
     from.slot.assign(view.pair_slot.begin(), view.pair_slot.end());
@@ -250,7 +266,11 @@ absl::Status HostDispatcher::FinishDispatch(const MoeContext& context, const Lay
     work_.reset();
   }
   SortByExpert(num_slots);
-  PlaceOutputs(me);
+  if (adds_) {
+    added_.PlaceParts(x_rows_.size(), &routes_);
+  } else {
+    PlaceOutputs(me);
+  }
   context.stats->expert_rows += x_rows_.size();
   for (size_t slot = 0; slot + 1 < begin_of_.size(); ++slot) {
     context.stats->experts_read += begin_of_[slot + 1] > begin_of_[slot] ? 1 : 0;
@@ -264,10 +284,23 @@ absl::Status HostDispatcher::StartCombine(const MoeContext& context, const Layer
   std::vector<comm::Message> out(context.comm->world());
   for (int rank = 0; rank < context.comm->world(); ++rank) {
     const Incoming& from = routes_.incoming[rank];
-    if (rank == context.comm->rank() || from.y_row.empty()) continue;
-    out[rank] = context.comm->NewMessage(static_cast<int64_t>(from.y_row.size()) * RowBytes(y_));
-    GatherTo(*context.stream, y_, from.y_row, out[rank].payload());
+    const bool own = rank == context.comm->rank();
+    if ((own && !adds_) || from.y_row.empty()) continue;
+    const auto num_rows = adds_ ? added_.NumRows(rank) : static_cast<int64_t>(from.y_row.size());
+    if (own) {
+      RETURN_IF_ERROR(added_.Add(*context.stream, rank, y_, all_y_.Rows(routes_.back_rows[rank], num_rows)));
+      continue;
+    }
+    out[rank] = context.comm->NewMessage(num_rows * RowBytes(y_));
     context.stats->bytes_sent += out[rank].bytes();
+    if (!adds_) {
+      GatherTo(*context.stream, y_, from.y_row, out[rank].payload());
+      continue;
+    }
+    const TensorView answer(out[rank].payload(), y_.dtype(), {num_rows, y_.dim(1)});
+    const absl::Status added = added_.Add(*context.stream, rank, y_, answer);
+    if (!added.ok()) context.comm->Abort(added.message());
+    RETURN_IF_ERROR(added);
   }
   ASSIGN_OR_RETURN(
       work_, context.comm->AllToAllV(context.Call(comm::CallUse::kCombine, layer.index, layer.chunk), std::move(out)));
@@ -300,6 +333,7 @@ absl::Status HostDispatcher::FinishCombine(const MoeContext& context, ops::Combi
   }
   terms.y = all_y_;
   terms.slot_row = routes_.slot_row;
+  if (adds_) terms.weight = added_.Ones();
   return ops::Combine(*context.stream, terms, residual);
 }
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "workers/comm/core/communicator.h"
+#include "workers/moe/dispatch/added_outputs.h"
 #include "workers/moe/dispatch/dispatch_message.h"
 #include "workers/moe/dispatch/host_routes.h"
 #include "workers/moe/dispatch/token_dispatcher.h"
@@ -43,7 +44,8 @@ class HostDispatcher : public TokenDispatcher {
   using Outgoing = HostRoutes::Outgoing;
 
   absl::Status Route(const MoeContext& context, const LayerContext& layer);
-  comm::Message Pack(const MoeContext& context, const Outgoing& outgoing) const;
+  comm::Message Pack(const MoeContext& context, const Outgoing& outgoing, char** weights) const;
+  DispatchMessageSizes MessageSizes() const;
   absl::Status Unpack(const MoeContext& context, int64_t num_slots, std::vector<comm::Message>* received);
   // Makes x() of this rank's own rows, and room for those of others, if there are any.
   void PlaceInputs();
@@ -60,6 +62,9 @@ class HostDispatcher : public TokenDispatcher {
   std::vector<int32_t> cursor_;       // [El + 1] of the sort
   RowScratch* x_memory_ = nullptr;
   bool holds_rows_ = false;
+  AddedOutputs added_;
+  bool adds_ = false;  // this exchange's outputs
+  DType weight_dtype_ = DType::kF32;
 };
 
 }  // namespace switchyard::moe

@@ -31,6 +31,7 @@ absl::Status LayerRouter::Begin(const MoeContext& context, const MoeLayerDesc& d
                        layer->saved != nullptr ? &layer->saved->gate_memory : &memory_));
   layer->logits = logits_;
   layer->topk_idx = chosen_;
+  layer->topk_weight = topk_weight_;
   layer->layout = context.layout;
   return absl::OkStatus();
 }

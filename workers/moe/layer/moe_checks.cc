@@ -114,6 +114,9 @@ absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: a router's bias ", bias.ToString(), " for ",
                                                    context.layout->num_experts(), " experts"));
   }
+  if (context.add_outputs && !context.stream->device().is_cpu()) {
+    return absl::UnimplementedError("moe_layer: outputs are added before they travel on hosts alone");
+  }
   if (layer.desc.shared_ffn > 0 && !ops::IsGated(layer.desc.activation)) {
     return absl::UnimplementedError("moe_layer: a shared expert with gelu");
   }

@@ -49,6 +49,9 @@ struct MoeContext {
   LayerLoadPredictor* load_predictor = nullptr;
   AllToAllWatch* watch = nullptr;        // observes the layers' all-to-alls; may be null
   ActivationOffload* offload = nullptr;  // of programs that save and restore; may be null
+  // On hosts, where nothing is saved: a rank adds its experts' outputs of a row before they travel, which changes bits
+  // (added_outputs.h).
+  bool add_outputs = false;
   // On the CPU: experts' products take at least so long, as on another machine (benchmarks).
   placement::ExpertCost pace = {};
   // Drops choices without room before rows are placed.  On the CPU, where all rows are gated at once.
@@ -80,6 +83,7 @@ struct LayerContext {
   TensorView x = {};             // [T, H] model dtype: what goes to the experts
   TensorView logits = {};        // [T, E] AccDType, the router's
   TensorView topk_idx = {};      // [T, K] int32, -1 = dropped
+  TensorView topk_weight = {};   // [T, K] AccDType
   TensorView topk_on_host = {};  // the same on the host, for load balancer and load predictor
   // The load predictor's forecasts of this rank's rows for coming layers, nearest first; may be empty.
   absl::Span<const placement::LayerEstimate> estimates = {};

@@ -69,8 +69,9 @@ struct CombineArgs {
   const void* weight;       // [T, K] AccDType
   const void* shared;       // [T, H] or null
   const void* shared_gate;  // [T, 1] AccDType or null
-  void* residual;           // [T, H] AccDType
-  int64_t y_stride, weight_stride, shared_stride, gate_stride, residual_stride;
+  void* residual;           // [T, H] AccDType; null: the sum goes to `out` instead
+  void* out;                // [T, H], null but on the CPU
+  int64_t y_stride, weight_stride, shared_stride, gate_stride, residual_stride, out_stride;
   int64_t top_k, width;
 };
 

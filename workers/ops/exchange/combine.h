@@ -27,4 +27,9 @@ struct CombineInputs {
 absl::Status Combine(const Stream& stream, const CombineInputs& inputs,
                      const TensorView& residual);  // [T, H] AccDType, added to
 
+// out[t] = Σ_k weight[t, k] · y[slot_row[t, k]], the same sum, rounded once.  Unimplemented except on the CPU, and with
+// a shared expert.
+absl::Status AddOutputs(const Stream& stream, const CombineInputs& inputs,
+                        const TensorView& out);  // [T, H] model dtype
+
 }  // namespace switchyard::ops

@@ -15,7 +15,8 @@ SY_INLINE void CombineRow(const CombineArgs& a, int64_t t) {
     const AccType logit = static_cast<const AccType*>(a.shared_gate)[t * a.gate_stride];
     gate = AccType{1} / (Exp(-Splat(logit))[0] + AccType{1});
   }
-  AccType* residual = static_cast<AccType*>(a.residual) + t * a.residual_stride;
+  AccType* residual = a.residual ? static_cast<AccType*>(a.residual) + t * a.residual_stride : nullptr;
+  Elem* out = a.out ? static_cast<Elem*>(a.out) + t * a.out_stride : nullptr;
   for (int64_t j = 0; j < a.width; j += kN) {
     const int64_t n = a.width - j < kN ? a.width - j : kN;
     VecT<Elem> sum = {};
@@ -25,7 +26,11 @@ SY_INLINE void CombineRow(const CombineArgs& a, int64_t t) {
       sum = Fma(Splat(weight[k]), LoadPart(y + j, n), sum);
     }
     if (shared) sum = Fma(Splat(gate), LoadPart(shared + j, n), sum);
-    StorePart(LoadPart(residual + j, n) + sum, residual + j, n);
+    if (out) {
+      StorePart(sum, out + j, n);
+    } else {
+      StorePart(LoadPart(residual + j, n) + sum, residual + j, n);
+    }
   }
 }
 
