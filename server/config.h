@@ -40,6 +40,7 @@ struct ServerConfig {
   double gpu_memory_fraction = 0.9;  // of a GPU's memory that may be in use: kGpuMemoryFractionHelp
   bool deterministic = false;        // on GPUs: a sequence's results do not depend on the rest of the batch
   bool cuda_graphs = true;
+  bool share_weights = false;              // of local workers: kShareWeightsHelp
   std::string load_format = "auto";        // "dummy": random weights of the config's shapes
   offload::ExpertBudgetOptions experts;    // of local workers
   std::string profile;                     // of local workers: file of a profiling run; empty: none
@@ -47,7 +48,7 @@ struct ServerConfig {
   std::string forecast = "auto";           // of local workers: auto, always or never
   int path_length = 3;                     // of local workers: layers of the paths that predict, [1, kMaxPathLength]
   placement::PlacementSettings placement;  // of all workers
-  bool add_outputs = false;                // of a row on one worker, before they travel
+  bool add_outputs = false;                // a worker adds its outputs of a row before they travel
   int micro_batches = 0;                   // that rows of steps with prompts are cut into; 0 = by trial
 
   // Training jobs (server/jobs).

@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 14: plans have costs of moves; there are no migrations.
+// 15: plans have a layer's costs, results its seconds; settings say whether outputs are added.
 inline constexpr int kProtocolVersion = 15;
 
 }  // namespace switchyard::link

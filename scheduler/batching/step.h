@@ -136,6 +136,7 @@ struct StepTimings {
   double total_seconds = 0;
   double attention_seconds = 0;
   double expert_seconds = 0;
+  double routed_seconds = 0;      // of those, without the shared expert; 0 = not told apart
   double exchange_seconds = 0;    // waiting included
   double head_seconds = 0;        // lm_head and sampling
   double gather_seconds = 0;      // of the exchanges, the gather of what ranks place experts from

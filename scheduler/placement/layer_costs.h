@@ -18,8 +18,9 @@ struct LayerCosts {
   int64_t layer_ps = 0;    // that pass anyway between the decisions of one layer and the next
   bool operator==(const LayerCosts& other) const = default;
 
-  // So many rows of one expert on one device; at most kMostOfExpert, so that a device's sum fits.
-  static constexpr int64_t kMostOfExpert = INT64_MAX >> 14;
+  // Returns the time of so many rows of one expert on one device; at most kMostOfExpert, so that the sum over all
+  // experts fits.
+  static constexpr int64_t kMostOfExpert = INT64_MAX >> 17;
   int64_t OfExpert(int64_t rows) const {
     if (rows <= 0) return 0;
     const __int128 products = static_cast<__int128>(rows) * row_ps;

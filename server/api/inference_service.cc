@@ -48,7 +48,7 @@ void FillInfo(const RequestContext& request_context, const ServedModel& model, v
   out->set_num_workers(model.num_workers);
   out->set_weights_hash(model.weights_hash);
   out->set_server_version(kVersion);
-  const bool adds = request_context.config->add_outputs && model.num_workers > 1;
+  const bool adds = request_context.config->add_outputs && model.num_workers > 1 && model.num_moe_layers > 0;
   out->set_combine(adds ? absl::StrCat("added by ", model.num_workers, " workers") : "exact");
 }
 

@@ -12,8 +12,8 @@ constexpr double kFlopPerSecond = 50e9;
 constexpr double kFlopPerByte = 1;  // of a row with an expert's weights in bf16: two operations per weight of two bytes
 
 // Rows of an expert, on average over a step, up to which the reading of its weights bounds it, and from which on its
-// products do.  Steps between tell neither.
-constexpr double kFewRows = 2, kManyRows = 16;
+// products do.
+constexpr double kFewRows = 2, kManyRows = 64;
 
 constexpr double kLongestStep = 1e5;     // seconds
 constexpr double kMostExchanged = 1e12;  // rows of a step
@@ -44,18 +44,24 @@ void PlacementCostMonitor::Add(const batching::StepResult& step, int num_moe_lay
 void PlacementCostMonitor::AddExperts(const batching::RankResult& rank) {
   if (rank.expert_rows <= 0) return;
   const auto rows = static_cast<double>(rank.expert_rows), read = static_cast<double>(rank.experts_read);
+  const double routed = Possible(rank.timings.routed_seconds);
+  const double seconds = routed > 0 ? routed : Possible(rank.timings.expert_seconds);
   // A device does not tell how many experts got rows.
   if (read <= 0 || rows >= kManyRows * read) {
-    row_seconds_ += Possible(rank.timings.expert_seconds);
-    rows_ += rows;
-  } else if (rows <= kFewRows * read) {
-    read_seconds_ += Possible(rank.timings.expert_seconds);
-    read_experts_ += read;
+    many_.seconds += seconds;
+    many_.number += rows;
+    return;
   }
+  some_.seconds += seconds;
+  some_.number += rows;
+  if (rows > kFewRows * read) return;
+  few_.seconds += seconds;
+  few_.number += read;
 }
 
 void PlacementCostMonitor::Fade() {
-  for (double* sum : {&row_seconds_, &rows_, &read_seconds_, &read_experts_, &step_seconds_, &layers_}) *sum /= 2;
+  for (Sum* sum : {&many_, &some_, &few_}) *sum = {sum->seconds / 2, sum->number / 2};
+  for (double* sum : {&step_seconds_, &layers_}) *sum /= 2;
   exchange_.Fade();
   // What is known of copies stays known where none are made.
   if (copied_.bytes >= 2 * kMeasurableBytes) copied_ = {copied_.bytes / 2, copied_.seconds / 2};
@@ -83,9 +89,9 @@ double PlacementCostMonitor::busiest_row_seconds() const {
   return row_seconds() + exchange_row_seconds() * (num_ranks_ - 1) / num_ranks_;
 }
 
-double PlacementCostMonitor::row_seconds() const { return rows_ > 0 ? row_seconds_ / rows_ : 0; }
+double PlacementCostMonitor::row_seconds() const { return many_.number > 0 ? many_.each() : some_.each(); }
 
-double PlacementCostMonitor::weights_seconds() const { return read_experts_ > 0 ? read_seconds_ / read_experts_ : 0; }
+double PlacementCostMonitor::weights_seconds() const { return few_.each(); }
 
 double PlacementCostMonitor::layer_seconds() const { return layers_ > 0 ? step_seconds_ / layers_ : 0; }
 

@@ -29,7 +29,8 @@ class PlacementCostMonitor {
   // Sets a rank's copies since it got its current slots; called after each of its reports.
   void NoteCopies(int rank, int64_t bytes, double seconds);
 
-  // Time of one row of one expert on one rank, of an expert with few rows, and of one whole layer; 0: not measured.
+  // Time of one row of one expert on one rank (by experts with many rows, where there were any), of an expert with few
+  // rows, and of one whole layer; 0: not measured.
   double row_seconds() const;
   double weights_seconds() const;
   double layer_seconds() const;
@@ -43,6 +44,10 @@ class PlacementCostMonitor {
   placement::LayerCosts Costs() const;
 
  private:
+  struct Sum {
+    double seconds = 0, number = 0;
+    double each() const { return number > 0 ? seconds / number : 0; }
+  };
   struct Copies {
     int64_t bytes = 0;
     double seconds = 0;
@@ -57,10 +62,11 @@ class PlacementCostMonitor {
   std::vector<Copies> copies_;    // [R] at each rank's last report
   Copies copied_;                 // lately, by all ranks
   placement::ExchangeCost exchange_;
-  int num_ranks_ = 1;                           // of the last step
-  double row_seconds_ = 0, rows_ = 0;           // of ranks whose experts got many rows each
-  double read_seconds_ = 0, read_experts_ = 0;  // few
-  double step_seconds_ = 0, layers_ = 0;        // layers_: of all these steps
+  int num_ranks_ = 1;  // of the last step
+  // Of ranks whose experts got many rows each, fewer, and so few that reading their weights took the time: by row, by
+  // row, by expert.
+  Sum many_, some_, few_;
+  double step_seconds_ = 0, layers_ = 0;  // layers_: of all these steps
 };
 
 }  // namespace switchyard::server

@@ -10,7 +10,8 @@ machine's cores, so all these times are longer by workers / cores, and links as 
 Texts are this repository's own, in pieces that no other benchmark fits on; no prompt comes twice.  A batch is 2048 tokens: 256 of each of 8
 prompts (`mixed`: all kinds of files; `skewed`: few different words, so that few experts get most rows).  Decode: 1, 8 and 64 sequences
 at once.  The servers of all modes are up and take turns, batch by batch.  Figures are the sums of all batches' seconds over each other, so with
-auto's trials; the table has medians of the ratios within a batch, too.  Spare slots are one a worker and layer, lina's four.
+auto's trials; the table has medians of the ratios within a batch, too.  Spare slots are one a worker and layer, lina's four.  Servers
+write down each step's result (SY_DUMP_STEP), of which p95_over_bound is made: a layer's time over the bound that replicas with such slots could reach.
 
 Needs root (network namespaces).  Checked, before and after: all modes give the same tokens.
 """
@@ -75,8 +76,8 @@ class ClusterServer(SwitchyardOnLinks):
         for path in self._steps.glob("*-result.txt"):
             ranks = re.findall(r"layers' rows \[(.*?)\] ms \[(.*?)\]", path.read_text())
             rows, ms = ([[float(x) for x in rank[part].split()] for rank in ranks] for part in (0, 1))
-            for of_layer, seconds in zip(zip(*rows), zip(*ms)):
-                if sum(of_layer) >= PROMPT * BATCH:  # each row has two experts
+            for of_layer, seconds in zip(zip(*rows, strict=True), zip(*ms, strict=True), strict=True):
+                if sum(of_layer) >= PROMPT * BATCH:  # half a batch, as each row has two experts
                     ratios.append(max(seconds) * 1e-3 / (sum(of_layer) / len(of_layer) * row_seconds))
         return ratios
 
@@ -206,7 +207,7 @@ def main():
           f"over the least: {skew['mixed']:.2f} (mixed), {skew['all']:.2f} (all); auto says that it gained {gained.get('auto', 0):.1f} s")
     rows = [["", *modes], ["mixed, workers' rows, mean / busiest", *(f"{total / max(1, count):.3f}" for total, count in even.values())],
             ["mixed, a layer over its bound, median", *(f"{statistics.median(over_bound[mode]):.3f}" for mode in modes)],
-            ["p95", *(f"{p95[mode]:.3f}" for mode in modes)]]
+            ["p95", *(f"{p95[mode]:.3f}" for mode in modes)], ["layers of which", *(str(len(over_bound[mode])) for mode in modes)]]
     for name, seconds in results.items():
         rows.append([f"{name}, s", *(f"{statistics.median(seconds[mode]):.3f}" for mode in modes)])
         rows.append([f"{name}, static over it, all", *(f"{over_all(seconds, 'static', mode):.3f}" for mode in modes)])

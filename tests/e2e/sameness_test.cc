@@ -227,6 +227,20 @@ TEST(SamenessTest, LongropesTwoKindsOfKeysAreNeverMixed) {
 
 // --combine=added has roundings of its own, which depend on the number of workers alone.
 TEST(SamenessTest, AddedOutputsKeepTheirBits) {
+  // The log probabilities of a prompt's tokens, which have more bits than choices.
+  v1::GenerateRequest probe = IdsRequest(RandomIds(150, 256, 3), 1);
+  probe.set_prompt_logprobs(2);
+  const auto bits_of = [&](TestServer* server) {
+    const StreamSeen seen = Generate(server->client(), probe);
+    EXPECT_TRUE(seen.ok()) << seen.end << " " << seen.fault;
+    std::vector<double> logprobs;
+    for (const v1::PositionLogprobs& position : seen.prompt_logprobs) {
+      for (const v1::TokenLogprob& token : position.top()) logprobs.push_back(token.logprob());
+    }
+    EXPECT_GT(logprobs.size(), 100U);
+    return logprobs;
+  };
+  std::vector<std::vector<double>> bits;
   std::vector<Tokens> of_flags;
   for (const char* flag : {"--prefix_reuse=false", "--prefill_chunk=7", "--preempt_every_step=true",
                            "--micro_batches=3", "--min_rebalance_rows=1"}) {
@@ -236,12 +250,15 @@ TEST(SamenessTest, AddedOutputsKeepTheirBits) {
     const auto info = server->client().GetModelInfo();
     ASSERT_TRUE(info.ok()) << info.status();
     EXPECT_EQ(info->combine(), "added by 2 workers");
+    bits.push_back(bits_of(server.get()));
+    EXPECT_EQ(bits.back(), bits.front()) << flag;
     of_flags.push_back(TokensOf(GenerateAll(server->client(), Prompts())));
     EXPECT_EQ(of_flags.back(), of_flags.front()) << flag;
   }
   const auto alone = TestServer::Start({.model = kTinyModel, .workers = 1, .flags = {"--combine=added"}});
   ASSERT_NE(alone, nullptr);
   EXPECT_EQ(alone->client().GetModelInfo()->combine(), "exact");
+  EXPECT_NE(bits_of(alone.get()), bits.front()) << "two workers add what they have first";
   EXPECT_EQ(TokensOf(GenerateAll(alone->client(), Prompts())), Reference());
 }
 

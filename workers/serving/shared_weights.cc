@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
@@ -25,6 +27,7 @@ namespace switchyard::worker {
 namespace {
 
 constexpr int64_t kPiece = 64 << 20;
+constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK;  // that a file must have whose bytes are not to change
 
 // The processors that this process may use where the machine has memory of more than one distance; else empty.
 std::string Processors() {
@@ -34,6 +37,21 @@ std::string Processors() {
     if (absl::StartsWith(line, "Cpus_allowed_list:")) return line;
   }
   return "";
+}
+
+// Whether the kernel's choice, "always [madvise] never", is one of these.
+bool IsChosen(const char* knob, std::initializer_list<const char*> choices) {
+  std::ifstream file(absl::StrCat("/sys/kernel/mm/transparent_hugepage/", knob));
+  std::string text;
+  std::getline(file, text);
+  return std::any_of(choices.begin(), choices.end(),
+                     [&](const char* choice) { return absl::StrContains(text, absl::StrCat("[", choice, "]")); });
+}
+
+// Whether shared memory has as large pages as a process's own.
+bool KeepsHugePages() {
+  return IsChosen("shmem_enabled", {"always", "within_size", "advise", "force"}) ||
+         !IsChosen("enabled", {"always", "madvise"});
 }
 
 // The same for processes of one machine, bound to the same processors, that see each other's files in /proc; empty:
@@ -69,8 +87,9 @@ class View {
 std::string PathOf(int fd) { return fd < 0 ? "" : absl::StrCat("/proc/", getpid(), "/fd/", fd); }
 
 // A rank's part of the first exchange: what must be equal to share, and the memory file if it has one already.
-std::string Offer(int64_t bytes, int fd) {
-  const std::string machine = bytes < SharedWeights::kLeastBytes ? "" : MachineName();
+std::string Offer(int64_t bytes, bool always, int fd) {
+  const bool shares = bytes >= SharedWeights::kLeastBytes && (always || KeepsHugePages());
+  const std::string machine = shares ? MachineName() : "";
   return machine.empty() ? "" : absl::StrCat(machine, " ", bytes, "\n", PathOf(fd));
 }
 
@@ -94,8 +113,12 @@ int OwnerOf(int rank, const std::vector<std::string>& offers) {
 
 }  // namespace
 
-SharedWeights::SharedWeights(const Buffer& memory)
-    : data_(static_cast<char*>(memory.data())), bytes_(memory.device().is_cpu() ? memory.bytes() : 0) {}
+static_assert(SharedWeights::kLeastBytes >= kHugePageBytes, "a Buffer has pages of its own from there on");
+
+SharedWeights::SharedWeights(const Buffer& memory, bool always)
+    : data_(static_cast<char*>(memory.data())), bytes_(memory.device().is_cpu() ? memory.bytes() : 0), always_(always) {
+  if (bytes_ >= kLeastBytes) SY_CHECK_EQ(reinterpret_cast<uintptr_t>(data_) % kHugePageBytes, 0U);
+}
 
 SharedWeights::~SharedWeights() {
   if (fd_ >= 0) close(fd_);
@@ -105,80 +128,81 @@ absl::Status SharedWeights::Share(int rank, int world, comm::RendezvousStore* st
   shared_ = false;
   if (world == 1) return absl::OkStatus();
   std::vector<std::string> offers;
-  ASSIGN_OR_RETURN(offers, comm::ExchangeValues(store, "shared_weights", rank, world, Offer(bytes_, fd_), deadline));
+  ASSIGN_OR_RETURN(offers,
+                   comm::ExchangeValues(store, "shared_weights", rank, world, Offer(bytes_, always_, fd_), deadline));
   // All ranks know whether there is anything to share.
   bool any = false;
   for (int r = 0; r < world; ++r) any = any || OwnerOf(r, offers) >= 0;
   if (!any) return absl::OkStatus();
   const int owner = OwnerOf(rank, offers);
-  if (owner == rank && fd_ < 0) RETURN_IF_ERROR(Publish());
+  const bool published = owner == rank && (fd_ >= 0 || Publish());
   std::vector<std::string> paths;
-  ASSIGN_OR_RETURN(paths, comm::ExchangeValues(store, "shared_weights_file", rank, world,
-                                               owner == rank ? PathOf(fd_) : "", deadline));
+  ASSIGN_OR_RETURN(
+      paths, comm::ExchangeValues(store, "shared_weights_file", rank, world, published ? PathOf(fd_) : "", deadline));
   if (owner < 0 || paths[static_cast<size_t>(owner)].empty()) return absl::OkStatus();
-  if (owner != rank) RETURN_IF_ERROR(MapOf(owner, paths[static_cast<size_t>(owner)]));
-  shared_ = fd_ >= 0;
+  shared_ = published || MapOf(owner, paths[static_cast<size_t>(owner)]);
   if (shared_) LogInfo("rank ", rank, ": ", Mib(bytes_), " of weights are rank ", owner, "'s, on the same machine");
   return absl::OkStatus();
 }
 
-absl::Status SharedWeights::Map(int64_t offset, int64_t bytes) const {
-  if (mmap(data_ + offset, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED | MAP_FIXED, fd_, offset) != MAP_FAILED) {
-    madvise(data_ + offset, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-    return absl::OkStatus();
-  }
-  return absl::InternalError(absl::StrCat("shared weights: mapping ", bytes, " bytes: ", std::strerror(errno)));
+void SharedWeights::Map(int file, int64_t offset, int64_t bytes) const {
+  const void* const mapped =
+      mmap(data_ + offset, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED | MAP_FIXED, file, offset);
+  // What was there may be gone.
+  SY_CHECK(mapped != MAP_FAILED);
+  madvise(data_ + offset, static_cast<size_t>(bytes), MADV_HUGEPAGE);
 }
 
-absl::Status SharedWeights::Publish() {
+bool SharedWeights::Publish() {
   const auto keep = [](const char* what) {
     LogWarn("weights are not shared with the machine's other workers: ", what, ": ", std::strerror(errno));
-    return absl::OkStatus();
+    return false;
   };
   const int file = memfd_create("switchyard-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return keep("memfd_create");
   const absl::Cleanup close_file = [file] { close(file); };
   if (ftruncate(file, bytes_) != 0) return keep("ftruncate");
-  fd_ = open(absl::StrCat("/proc/self/fd/", file).c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) return keep("/proc/self/fd");
-  // Piece by piece, so that no more than one is held twice.
+  const int readable = open(absl::StrCat("/proc/self/fd/", file).c_str(), O_RDONLY | O_CLOEXEC);
+  if (readable < 0) return keep("/proc/self/fd");
+  absl::Cleanup close_readable = [readable] { close(readable); };
+  // Piece by piece, so that no more than one is held twice.  After an error the pieces so far hold the same bytes.
   for (int64_t done = 0; done < bytes_; done += kPiece) {
     const int64_t piece = std::min(kPiece, bytes_ - done);
     const View view(file, done, piece, PROT_READ | PROT_WRITE);
-    if (view.data() == nullptr) {
-      close(std::exchange(fd_, -1));
-      return keep("mmap");
-    }
+    if (view.data() == nullptr) return keep("mmap");
     std::memcpy(view.data(), data_ + done, static_cast<size_t>(piece));
-    RETURN_IF_ERROR(Map(done, piece));
+    Map(readable, done, piece);
   }
-  fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL);
-  return absl::OkStatus();
+  if (fcntl(file, F_ADD_SEALS, kSeals | F_SEAL_GROW | F_SEAL_SEAL) != 0) return keep("sealing it");
+  std::move(close_readable).Cancel();
+  fd_ = readable;
+  return true;
 }
 
-absl::Status SharedWeights::MapOf(int owner, const std::string& path) {
+bool SharedWeights::MapOf(int owner, const std::string& path) {
   const auto keep = [&](absl::string_view why) {
     LogWarn("weights are not shared with rank ", owner, " on the same machine: ", path, ": ", why);
-    return absl::OkStatus();
+    return false;
   };
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // A path that a stranger names must not block.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return keep(std::strerror(errno));
   absl::Cleanup close_file = [file] { close(file); };
   struct stat theirs = {}, mine = {};
   if (fstat(file, &theirs) != 0 || theirs.st_size != bytes_) return keep("another size");
-  if (fd_ >= 0 && fstat(fd_, &mine) == 0 && mine.st_dev == theirs.st_dev && mine.st_ino == theirs.st_ino) {
-    return absl::OkStatus();
-  }
+  if ((fcntl(file, F_GET_SEALS) & kSeals) != kSeals) return keep("its bytes may change");
+  if (fd_ >= 0 && fstat(fd_, &mine) == 0 && mine.st_dev == theirs.st_dev && mine.st_ino == theirs.st_ino) return true;
   for (int64_t done = 0; done < bytes_; done += kPiece) {
     const int64_t piece = std::min(kPiece, bytes_ - done);
     const View view(file, done, piece, PROT_READ);
     if (view.data() == nullptr) return keep(std::strerror(errno));
     if (std::memcmp(view.data(), data_ + done, static_cast<size_t>(piece)) != 0) return keep("other bytes");
   }
+  Map(file, 0, bytes_);
   std::move(close_file).Cancel();
   if (fd_ >= 0) close(fd_);
   fd_ = file;
-  return Map(0, bytes_);
+  return true;
 }
 
 }  // namespace switchyard::worker

@@ -3,9 +3,11 @@
 //
 // One of them, the owner, puts its own into a memory file (memfd) and maps that, read only, where they were; the others
 // open it through the owner's process, compare every byte, and map it over theirs.  Addresses stay.  The memory lives
-// as long as any of them maps it; one that cannot open it, or finds other bytes, keeps its own.
-// Such memory has small pages unless /sys/kernel/mm/transparent_hugepage/shmem_enabled allows huge ones.
-// Thread-compatible.
+// as long as any of them maps it, and nobody can change it (it is sealed); one that cannot open it, or finds other
+// bytes, keeps its own.  Each worker loads its own first, and checks of memory count that.  A process whose memory
+// could not be mapped ends. Shared memory has huge pages only where /sys/kernel/mm/transparent_hugepage/shmem_enabled
+// allows them, which by default it does not; small ones are read 7 % slower (tests/bench/README.md).  So a worker
+// shares where that loses nothing, or where it is told to (--share_weights).  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -23,28 +25,31 @@ class SharedWeights {
   // Less is not worth a file.
   static constexpr int64_t kLeastBytes = 4 << 20;
 
-  // Borrows memory of a host, which nobody writes once Share was called.
-  explicit SharedWeights(const Buffer& memory);
+  // Borrows memory of a host, which nobody writes once Share was called.  REQUIRES: from kLeastBytes on it has pages of
+  // its own.
+  // always: also where huge pages are lost.
+  SharedWeights(const Buffer& memory, bool always);
   ~SharedWeights();
   SharedWeights(const SharedWeights&) = delete;
   SharedWeights& operator=(const SharedWeights&) = delete;
 
   // Every rank of a group calls it, with the same world, once all hold the same; again for each group.  Nothing may run
-  // that reads the memory.  Errors: the store's; Internal where the memory is lost, and this worker with it.
+  // that reads the memory.  Errors: the store's.
   absl::Status Share(int rank, int world, comm::RendezvousStore* store, absl::Time deadline);
 
-  // Of the memory, that other workers of the machine have mapped, too; 0: it is this worker's own.
+  // Of the memory, that other workers of the machine map, too, or, at its owner, may; 0: it is this worker's own.
   int64_t bytes() const { return shared_ ? bytes_ : 0; }
 
  private:
-  // Both set fd_, or log why not.
-  absl::Status Publish();
-  absl::Status MapOf(int owner, const std::string& path);
+  // Both set fd_ and return true, or log why not.
+  bool Publish();
+  bool MapOf(int owner, const std::string& path);
   // Puts the file's bytes where the memory is.
-  absl::Status Map(int64_t offset, int64_t bytes) const;
+  void Map(int file, int64_t offset, int64_t bytes) const;
 
   char* const data_;
   const int64_t bytes_;
+  const bool always_;
   int fd_ = -1;  // of the memory file, read only
   bool shared_ = false;
 };

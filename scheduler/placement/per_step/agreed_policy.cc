@@ -15,6 +15,13 @@ int64_t TimeOf(int64_t rows, const LayerCosts& costs) {
       std::min<__int128>(static_cast<__int128>(rows) * costs.row_ps / popularity::kRow, INT64_MAX));
 }
 
+// Of a layer so far ahead, by so many copies on one device.
+int64_t DelayOf(int copies, int layers_ahead, const LayerCosts& costs) {
+  const __int128 unhidden =
+      static_cast<__int128>(copies) * costs.copy_ps - static_cast<__int128>(layers_ahead) * costs.layer_ps;
+  return static_cast<int64_t>(std::clamp<__int128>(unhidden, 0, INT64_MAX));
+}
+
 }  // namespace
 
 SlotPlan AgreedPolicy::FineTune(const LayerInputs& inputs) {
@@ -26,7 +33,8 @@ SlotPlan AgreedPolicy::FineTune(const LayerInputs& inputs) {
                            .present_ps = LayerTime(split_, costs),
                            .even_enough = shape().even_enough};
   for (const int64_t of_expert : rows) question.total_ps += costs.OfExpert(of_expert);
-  question.candidate_ps = question.total_ps / question.num_devices;
+  // At best all are done at once, one of them with an expert that had to be copied.
+  question.candidate_ps = std::max(question.total_ps / question.num_devices, costs.copy_ps);
   SlotPlan plan{.layer = inputs.layer, .choice = ChooseMove(question)};
   if (!plan.choice.Moves()) return plan;
   const Placement next =
@@ -54,7 +62,9 @@ SlotPlan AgreedPolicy::Prepare(const LayerEstimate& estimate, int layers_ahead) 
       .horizon = shape().horizon,
       .even_enough = shape().even_enough};
   question.total_ps = TimeOf(popularity::TotalOf(estimate.popularity), costs);
+  // At best the busiest device comes down to the mean, for one copy.
   question.candidate_ps = question.total_ps / question.num_devices;
+  question.delayed_ps = DelayOf(1, layers_ahead, costs);
   SlotPlan plan{.layer = estimate.layer, .choice = ChooseMove(question)};
   if (!plan.choice.Moves()) return plan;
   plan = Try(estimate, target, layers_ahead, question);
@@ -73,9 +83,7 @@ SlotPlan AgreedPolicy::Try(const LayerEstimate& estimate, const FillTarget& targ
   const Placement next = FillEmptySlots(shape().residents[estimate.layer], present, target);
   std::vector<SlotChange> changes = ChangesBetween(present, next);
   question.candidate_ps = TimeOf(MinimizeBusiest(ReplicaIndex(next), estimate.popularity).busiest, costs);
-  const __int128 unhidden =
-      static_cast<__int128>(MostCopies(changes)) * costs.copy_ps - static_cast<__int128>(layers_ahead) * costs.layer_ps;
-  question.delayed_ps = static_cast<int64_t>(std::clamp<__int128>(unhidden, 0, INT64_MAX));
+  question.delayed_ps = DelayOf(MostCopies(changes), layers_ahead, costs);
   SlotPlan plan{.layer = estimate.layer, .choice = ChooseMove(question)};
   if (plan.choice.Moves()) plan.changes = std::move(changes);
   return plan;

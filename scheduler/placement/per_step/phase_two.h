@@ -35,7 +35,7 @@ struct MoveChoice {
   bool Moves() const { return reason == MoveReason::kPays; }
 };
 
-// Asked before a candidate is made, with the mean of all devices and no delay, it says whether any could pay.
+// Asked before a candidate is made, with the best that any could be, it says whether one could pay.
 MoveChoice ChooseMove(const MoveQuestion& question);
 
 }  // namespace switchyard::placement

@@ -130,26 +130,31 @@ std::vector<int64_t> TimesOf(const ReplicaIndex& replicas, const LayerCosts& cos
 
 int64_t BusiestOf(const std::vector<int64_t>& times) { return *std::max_element(times.begin(), times.end()); }
 
-// Gives small parts of an expert, whose weights take longer than their rows, to another of its replicas that has rows,
-// where no device gets later than the busiest is.
+// While the busiest device has a small part of an expert, whose weights take longer than its rows, gives that to
+// another replica with rows of the expert whose device stays less busy.
 void JoinParts(const ReplicaIndex& replicas, const LayerCosts& costs, std::vector<int64_t>* rows) {
   std::vector<int64_t> times = TimesOf(replicas, costs, *rows);
-  const int64_t most = BusiestOf(times);
-  for (int32_t part = 0; part < replicas.num_replicas(); ++part) {
-    int64_t& of_part = (*rows)[part];
-    const int expert = replicas.ExpertOf(part);
-    if (of_part == 0 || costs.OfExpert(of_part) > costs.weights_ps) continue;
-    for (int32_t other = replicas.FirstReplica(expert); other < replicas.EndReplica(expert); ++other) {
-      int64_t& of_other = (*rows)[other];
-      int64_t& time = times[replicas.DeviceOf(other)];
-      const int64_t more = costs.OfExpert(of_other + of_part) - costs.OfExpert(of_other);
-      if (other == part || of_other == 0 || time + more > most) continue;
-      times[replicas.DeviceOf(part)] -= costs.OfExpert(of_part);
-      time += more;
-      of_other += of_part;
-      of_part = 0;
-      break;
+  const auto join = [&](int32_t device) {
+    for (const int32_t part : replicas.OnDevice(device)) {
+      int64_t& of_part = (*rows)[part];
+      const int expert = replicas.ExpertOf(part);
+      if (of_part == 0 || costs.OfExpert(of_part) > costs.weights_ps) continue;
+      for (int32_t other = replicas.FirstReplica(expert); other < replicas.EndReplica(expert); ++other) {
+        int64_t& of_other = (*rows)[other];
+        int64_t& time = times[replicas.DeviceOf(other)];
+        const int64_t more = costs.OfExpert(of_other + of_part) - costs.OfExpert(of_other);
+        if (other == part || of_other == 0 || time + more >= times[device]) continue;
+        times[device] -= costs.OfExpert(of_part);
+        time += more;
+        of_other += of_part;
+        of_part = 0;
+        return true;
+      }
     }
+    return false;
+  };
+  // A part without rows never gets any again.
+  while (join(static_cast<int32_t>(std::max_element(times.begin(), times.end()) - times.begin()))) {
   }
 }
 

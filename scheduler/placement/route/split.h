@@ -65,8 +65,9 @@ class SplitTable {
 };
 
 // The busiest device has as few rows as these replicas allow (exact).  Second to that, many rows stay at their source
-// (not exact).  Where experts' weights take long to read beside their rows (costs.weights_ps), experts stay whole
-// instead if the busiest device is done sooner so; such a split is good, not exact.
+// (not exact).  Where that makes the busiest device done sooner, as experts' weights take long to read beside their rows
+// (costs.weights_ps), small parts of experts are joined or all experts stay whole instead; such a split is good, not
+// exact, and has more rows leave their source.
 // REQUIRES: as many devices as ranks, the same experts.
 SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas, const LayerCosts& costs = {});
 

@@ -75,8 +75,8 @@ batching::RankResult Result() {
       }
     }
   }
-  auto& [total, attention, expert, exchange, head, gather, decide, decide_cpu] = timings;
-  values.Fill(total, attention, expert, exchange, head, gather, decide);
+  auto& [total, attention, expert, routed, exchange, head, gather, decide, decide_cpu] = timings;
+  values.Fill(total, attention, expert, routed, exchange, head, gather, decide);
   decide_cpu = 0;  // stays on the worker
   return out;
 }

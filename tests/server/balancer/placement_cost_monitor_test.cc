@@ -53,17 +53,22 @@ TEST_F(PlacementCostMonitorTest, FewRowsTellWhatWeightsTakeAndManyWhatRowsDo) {
   };
   add(4e-3, 8, 4);  // two rows an expert
   EXPECT_DOUBLE_EQ(meter_.weights_seconds(), 1e-3);
-  EXPECT_EQ(meter_.row_seconds(), 0);
   EXPECT_EQ(meter_.Costs().weights_ps, 1'000'000'000);
-  EXPECT_EQ(meter_.Costs().row_ps, 400'000'000) << "as before measurements";
+  EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3) << "nothing better is known";
   add(50e-3, 40, 4);  // between
   EXPECT_DOUBLE_EQ(meter_.weights_seconds(), 1e-3);
-  EXPECT_EQ(meter_.row_seconds(), 0);
-  add(20e-3, 80, 5);
+  EXPECT_DOUBLE_EQ(meter_.row_seconds(), 54e-3 / 48);
+  add(80e-3, 320, 5);
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.25e-3);
   meter_.Fade();
   add(6e-3, 2, 2);
   EXPECT_DOUBLE_EQ(meter_.weights_seconds(), 8e-3 / 4);
+  // The shared expert's time is nobody's row's.
+  batching::StepResult shared = Step(1.0, 320, 10e-3);
+  shared.ranks[0].experts_read = 5;
+  shared.ranks[0].timings.routed_seconds = 40e-3;
+  meter_.Add(shared, kLayers);
+  EXPECT_DOUBLE_EQ(meter_.row_seconds(), 80e-3 / 480);
 }
 
 // Copies are measured by workers' reports, and are never faster than the emulated link.

@@ -1,6 +1,10 @@
 // Weights of workers on one machine come to lie in one memory; here threads of one process stand for the workers.
 #include "workers/serving/shared_weights.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <fstream>
 #include <memory>
 #include <string>
@@ -28,7 +32,7 @@ constexpr int64_t kBytes = SharedWeights::kLeastBytes + 12345;
 
 // A rank's weights.
 struct Rank {
-  explicit Rank(int64_t bytes = kBytes) : memory(bytes, Device::Cpu()), shared(memory) {
+  explicit Rank(int64_t bytes = kBytes) : memory(bytes, Device::Cpu()), shared(memory, /*always=*/true) {
     for (int64_t i = 0; i < bytes; ++i) data()[i] = Byte(i);
   }
   static char Byte(int64_t i) { return static_cast<char>(i * 7 + i / 4096); }
@@ -123,6 +127,56 @@ TEST(SharedWeightsTest, TheMemoryOutlivesItsOwner) {
   EXPECT_THAT(ShareAll({&b, &late, &anew}), Each(absl::OkStatus()));
   EXPECT_EQ(late.File(), file);
   EXPECT_TRUE(anew.is_whole() && b.is_whole() && late.is_whole());
+}
+
+// Offers what rank 1 offers, with this path as the file, and is its owner.
+absl::Status ShareWith(const std::string& path, Rank* rank) {
+  comm::InMemoryStore store;
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  absl::Status done;
+  std::thread sharing([&] { done = rank->shared.Share(1, 2, &store, deadline); });
+  const auto offer = store.Get({"shared_weights/1"}, deadline);
+  EXPECT_TRUE(offer.ok()) << offer.status();
+  if (offer.ok()) {
+    EXPECT_TRUE(store.Set("shared_weights/0", absl::StrCat(offer->front(), path)).ok());
+    EXPECT_TRUE(store.Set("shared_weights_file/0", path).ok());
+  }
+  sharing.join();
+  return done;
+}
+
+// A file with a rank's bytes.
+struct Copy {
+  explicit Copy(int64_t bytes = kBytes) : file(memfd_create("copy", MFD_ALLOW_SEALING)) {
+    const Rank whole(bytes);
+    EXPECT_EQ(pwrite(file, whole.data(), static_cast<size_t>(bytes), 0), bytes);
+  }
+  ~Copy() { close(file); }
+  std::string path() const { return absl::StrCat("/proc/", getpid(), "/fd/", file); }
+
+  const int file;
+};
+
+TEST(SharedWeightsTest, WhatCannotBeTakenIsNot) {
+  const Copy may_change, longer(kBytes + 1), sealed;
+  for (const Copy* copy : {&longer, &sealed})
+    ASSERT_EQ(fcntl(copy->file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK), 0);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  for (const std::string& path : {absl::StrCat("/proc/", getpid(), "/fd/1000000"), may_change.path(), longer.path(),
+                                  absl::StrCat("/proc/", getpid(), "/fd/", ends[0]), std::string("/")}) {
+    Rank rank;
+    EXPECT_TRUE(ShareWith(path, &rank).ok()) << path;
+    EXPECT_EQ(rank.shared.bytes(), 0) << path;
+    EXPECT_EQ(rank.File(), "") << path;
+    EXPECT_TRUE(rank.is_whole()) << path;
+  }
+  close(ends[0]);
+  close(ends[1]);
+  Rank rank;
+  EXPECT_TRUE(ShareWith(sealed.path(), &rank).ok());
+  EXPECT_EQ(rank.shared.bytes(), kBytes) << "the same bytes, which stay";
+  EXPECT_TRUE(rank.is_whole());
 }
 
 TEST(SharedWeightsTest, AGroupThatDoesNotFormChangesNothing) {

@@ -51,9 +51,12 @@ class WorkerDeviceMemoryTest : public testing::Test {
                           .kv_cache_bytes = kv_cache_bytes,
                           .max_num_seqs = 1024,
                           .max_batched_tokens = 4,
-                          .max_model_len = 128},
+                          .max_model_len = 128,
+                          .add_outputs = adds_},
                          &store, nullptr);
   }
+  bool adds_ = false;  // --combine=added
+
   static int64_t InUse() { return static_cast<int64_t>(cuda_emulation::MemoryInUse(0)); }
   int64_t BlockBytes() const { return 16 * model::KvBytesPerToken(worker_->config(), worker_->dtype()); }
   // The answer to a prompt of three tokens.
@@ -156,6 +159,13 @@ TEST_F(WorkerDeviceMemoryTest, GraphsThatDoNotFitDoNotFailTheStart) {
     EXPECT_EQ(Tokens(), expected);
     EXPECT_EQ(worker_->num_replayed(), room == 0 ? 0 : kTokens - 1);
   }
+}
+
+TEST_F(WorkerDeviceMemoryTest, OutputsAreAddedOnCpusAlone) {
+  adds_ = true;
+  const absl::Status joined = Join(0.9, /*graphs=*/false);
+  EXPECT_EQ(joined.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(joined.message()), HasSubstr("--combine=added: for workers on CPUs, this one has cuda:0"));
 }
 
 }  // namespace

@@ -186,6 +186,7 @@ void ModelRunner::TakeStats(moe::MoeStats* stats, batching::RankResult* result) 
   result->layer_seconds = std::move(stats->layer_seconds);
   result->experts_read = stats->experts_read;
   result->fine_tuned_layers = stats->fine_tuned_layers;
+  result->timings.routed_seconds = stats->routed_seconds;
   result->timings.gather_seconds = stats->gather_seconds;
   result->timings.decide_seconds = stats->decide_seconds;
   result->timings.decide_cpu_seconds = stats->decide_cpu_seconds;

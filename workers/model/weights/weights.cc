@@ -8,7 +8,7 @@
 namespace switchyard::model {
 namespace {
 
-// One run of a device's memory for many weights.  The calls that take from it are made twice: they count first.
+// One run of memory for many weights.  The calls that take from it are made twice: they count first.
 class Arena {
  public:
   // The next so many bytes; null while they are counted.

@@ -78,7 +78,7 @@ absl::Status CheckStorable(const ModelConfig& config);
 
 // Allocates the weights of a rank with these residents, with undefined contents: on a device from one allocation, each
 // at a multiple of kDeviceAlignment; the sum is WeightBytes (memory_plan.h).  in_arena: on a host all but the routed
-// experts likewise, so that workers can share them.
+// experts come from one allocation, too, so that workers can share it.
 // REQUIRES: residents are experts of the config; on the CPU CheckMemory has passed; with a place CheckStorable, too.
 // Errors: ResourceExhausted on a device, with needed and available bytes.
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,

@@ -14,15 +14,15 @@ void AddedOutputs::Begin(const HostRoutes& routes, int rank, const TensorView& t
   rank_ = rank;
   topk_weight_ = topk_weight;
   number_bytes_ = DTypeBytes(topk_weight.dtype());
-  parts_ = std::min<int64_t>(topk_weight.dim(1), static_cast<int64_t>(routes.outgoing.size()));
+  partials_ = std::min<int64_t>(topk_weight.dim(1), static_cast<int64_t>(routes.outgoing.size()));
   weights_.resize(routes.outgoing.size());
   for (std::vector<char>& of_rank : weights_) of_rank.clear();
   const HostRoutes::Incoming& own = routes.incoming[static_cast<size_t>(rank)];
-  own_part_.assign(static_cast<size_t>(topk_weight.dim(0)), -1);
-  own_parts_ = 0;
+  own_partial_.assign(static_cast<size_t>(topk_weight.dim(0)), -1);
+  own_partials_ = 0;
   for (const int32_t row : own.row) {
-    int32_t& part = own_part_[static_cast<size_t>(row)];
-    if (part < 0) part = static_cast<int32_t>(own_parts_++);
+    int32_t& partial = own_partial_[static_cast<size_t>(row)];
+    if (partial < 0) partial = static_cast<int32_t>(own_partials_++);
   }
   weights_[static_cast<size_t>(rank)].resize(own.row.size() * static_cast<size_t>(number_bytes_));
   std::vector<char*> to(weights_.size(), nullptr);
@@ -46,20 +46,20 @@ void AddedOutputs::TakeWeights(int source, absl::Span<const char> weights) {
 }
 
 int64_t AddedOutputs::NumRows(int source) const {
-  return source == rank_ ? own_parts_ : routes_->incoming[static_cast<size_t>(source)].num_rows;
+  return source == rank_ ? own_partials_ : routes_->incoming[static_cast<size_t>(source)].num_rows;
 }
 
-void AddedOutputs::PlaceParts(int64_t num_outputs, HostRoutes* routes) {
+void AddedOutputs::PlacePartials(int64_t num_outputs, HostRoutes* routes) {
   const size_t world = routes->outgoing.size();
   routes->back_rows.assign(world + 1, num_outputs);
   for (size_t r = 0; r < world; ++r) {
     const bool own = static_cast<int>(r) == rank_;
     routes->back_rows[r + 1] =
-        routes->back_rows[r] + (own ? own_parts_ : static_cast<int64_t>(routes->outgoing[r].token.size()));
+        routes->back_rows[r] + (own ? own_partials_ : static_cast<int64_t>(routes->outgoing[r].token.size()));
   }
   const int64_t top_k = topk_weight_.dim(1);
   const auto num_rows = static_cast<size_t>(topk_weight_.dim(0));
-  routes->slot_row.assign(num_rows * static_cast<size_t>(parts_), -1);
+  routes->slot_row.assign(num_rows * static_cast<size_t>(partials_), -1);
   std::vector<std::pair<int32_t, int32_t>> of_row;  // (rank, row of the batch)
   for (size_t t = 0; t < num_rows; ++t) {
     of_row.clear();
@@ -68,13 +68,13 @@ void AddedOutputs::PlaceParts(int64_t num_outputs, HostRoutes* routes) {
       if (rank < 0) continue;
       const auto r = static_cast<size_t>(rank);
       const int32_t part =
-          rank == rank_ ? own_part_[t] : routes->outgoing[r].pair_row[static_cast<size_t>(routes->pair_of[i])];
+          rank == rank_ ? own_partial_[t] : routes->outgoing[r].pair_row[static_cast<size_t>(routes->pair_of[i])];
       of_row.emplace_back(rank, static_cast<int32_t>(routes->back_rows[r]) + part);
     }
     std::sort(of_row.begin(), of_row.end());
     of_row.erase(std::unique(of_row.begin(), of_row.end()), of_row.end());
     for (size_t i = 0; i < of_row.size(); ++i) {
-      routes->slot_row[t * static_cast<size_t>(parts_) + i] = of_row[i].second;
+      routes->slot_row[t * static_cast<size_t>(partials_) + i] = of_row[i].second;
     }
   }
 }
@@ -87,7 +87,7 @@ absl::Status AddedOutputs::Add(const Stream& stream, int source, const TensorVie
   slot_row_.assign(static_cast<size_t>(num_rows * top_k), -1);
   filled_.assign(static_cast<size_t>(num_rows), 0);
   for (size_t i = 0; i < from.row.size(); ++i) {
-    const int64_t row = source == rank_ ? own_part_[static_cast<size_t>(from.row[i])] : from.row[i] - from.first_row;
+    const int64_t row = source == rank_ ? own_partial_[static_cast<size_t>(from.row[i])] : from.row[i] - from.first_row;
     int32_t& filled = filled_[static_cast<size_t>(row)];
     if (filled == top_k) {
       return absl::InternalError(absl::StrCat("combine: rank ", source, " wants more than ", top_k, " experts for row ",
@@ -103,7 +103,7 @@ absl::Status AddedOutputs::Add(const Stream& stream, int source, const TensorVie
 }
 
 TensorView AddedOutputs::Ones() {
-  const TensorView ones = ones_memory_.Rows(topk_weight_.dim(0), parts_, topk_weight_.dtype());
+  const TensorView ones = ones_memory_.Rows(topk_weight_.dim(0), partials_, topk_weight_.dtype());
   FillOnes(ones);
   return ones;
 }

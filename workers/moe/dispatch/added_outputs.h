@@ -1,8 +1,9 @@
 // Outputs that a rank adds up before they travel (--combine=added): one row comes back for each row that was sent to a
 // rank, not one for each of its experts there.
 //
-//   a rank's part of a row: Σ over its experts, in top-k order, of weight · output, rounded once to the model's dtype
-//   a row's sum:            Σ of its parts in the order of their ranks, this rank's own part like the others'
+//   a rank's partial sum of a row: Σ over its experts, in top-k order, of weight · output, rounded once to the model's
+//   dtype
+//   a row's sum: Σ of its partial sums in the order of their ranks, this rank's own like the others'
 //
 // So a row's bits depend on which experts lie together, but neither on the rank that has the row nor on other rows.
 // One object for one exchange at a time, on hosts; keeps its buffers.  Thread-compatible.
@@ -21,35 +22,35 @@ namespace switchyard::moe {
 
 class AddedOutputs {
  public:
-  // This rank's rows have these weights [T, K], AccDType, which stay until Rows().
+  // This rank's rows have these weights [T, K], AccDType, which stay until PackWeights was called.
   void Begin(const HostRoutes& routes, int rank, const TensorView& topk_weight);
   // Copies the weights of the pairs that go to each rank: to[r] has room for them, or is null.
   void PackWeights(absl::Span<char* const> to) const;
   // Those that came with a rank's pairs.
   void TakeWeights(int source, absl::Span<const char> weights);
 
-  // Where parts come in this rank's batch, behind its outputs, which are so many: sets back_rows and slot_row
-  // [T * parts()] of the routes.
-  void PlaceParts(int64_t num_outputs, HostRoutes* routes);
-  // Ranks that may have a part of one row.
-  int64_t parts() const { return parts_; }
+  // Where partial sums come in this rank's batch, behind its outputs, which are so many: sets back_rows and slot_row
+  // [T * partials()] of the routes.
+  void PlacePartials(int64_t num_outputs, HostRoutes* routes);
+  // Ranks that may have experts of one row.
+  int64_t partials() const { return partials_; }
 
   // Rows of the answer to a rank.
   int64_t NumRows(int source) const;
   // Fills in the answer: [NumRows(source), H] model dtype.  y: outputs by their places in the batch.  Internal: a
   // message has more pairs of a row than the row has choices.
   absl::Status Add(const Stream& stream, int source, const TensorView& y, const TensorView& answer);
-  // Ones, [T, parts()]: the weights of parts.
+  // Ones, [T, partials()]: the weights of partial sums.
   TensorView Ones();
 
  private:
   const HostRoutes* routes_ = nullptr;
   int rank_ = 0;
-  int64_t parts_ = 1, number_bytes_ = 4;
+  int64_t partials_ = 1, number_bytes_ = 4;
   TensorView topk_weight_;
   std::vector<std::vector<char>> weights_;  // [R] of incoming pairs
-  std::vector<int32_t> own_part_;           // [T] row of this rank's answer to itself; -1: none of its experts
-  int64_t own_parts_ = 0;
+  std::vector<int32_t> own_partial_;        // [T] row of this rank's answer to itself; -1: none of its experts
+  int64_t own_partials_ = 0;
   std::vector<int32_t> slot_row_, filled_;  // of an answer
   RowScratch weight_memory_, ones_memory_;
 };

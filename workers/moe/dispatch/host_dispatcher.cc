@@ -267,7 +267,7 @@ absl::Status HostDispatcher::FinishDispatch(const MoeContext& context, const Lay
   }
   SortByExpert(num_slots);
   if (adds_) {
-    added_.PlaceParts(x_rows_.size(), &routes_);
+    added_.PlacePartials(x_rows_.size(), &routes_);
   } else {
     PlaceOutputs(me);
   }

@@ -37,7 +37,8 @@ struct HostRoutes {
   std::vector<Outgoing> outgoing;  // [R]
   std::vector<Incoming> incoming;  // [R], this rank's own among them
   std::vector<int64_t> back_rows;  // [R + 1] rows behind the outputs made here where each rank's answers come
-  std::vector<int32_t> slot_row;   // [T * K] row among outputs made here and answers; -1 = dropped
+  // [T * K] row among outputs made here and answers; -1 = dropped.  (AddedOutputs: of partial sums.)
+  std::vector<int32_t> slot_row;
 };
 
 inline int64_t RowBytes(const TensorView& rows) { return rows.dim(1) * DTypeBytes(rows.dtype()); }

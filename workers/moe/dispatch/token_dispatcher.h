@@ -2,8 +2,9 @@
 //
 // Dispatch sends each row once to every rank that holds one of its experts, where rows become one batch sorted by
 // expert. Combine sends one output per (row, expert) back and adds them to the residual in top-k order.  Experts read,
-// and rows receive, the same bits on any number of ranks.  A group of one rank moves no rows: experts read them through
-// indices. Each half is started and finished apart, so that other work fits between.
+// and rows receive, the same bits on any number of ranks (but with MoeContext::add_outputs: added_outputs.h).  A group
+// of one rank moves no rows: experts read them through indices. Each half is started and finished apart, so that other
+// work fits between.
 //
 // One is for hosts (host_dispatcher.h), one works in the stream's order (device_dispatcher.h) and has two modes: kExact
 // waits once for the counts, kPadded for nothing.  An object is the handle of one exchange at a time and keeps its

@@ -143,6 +143,7 @@ absl::Status CheckSchedule(const pipeline::MoeSchedule& schedule, const MoeLayer
 absl::Status CheckSaved(const MoeContext& context, const MoeLayer& layer) {
   const char* with = !context.stream->device().is_cpu()         ? "a device"
                      : context.exchange != ExchangeMode::kExact ? "a bounded exchange"
+                     : context.add_outputs                      ? "outputs that are added before they travel"
                      : context.balancer != nullptr              ? "a load balancer"
                      : context.load_predictor != nullptr        ? "a load predictor"
                      : layer.weights.experts != nullptr         ? "experts that are not all in tables"

@@ -166,12 +166,12 @@ class MoeExecutor::Impl : public MicroOpRunner {
     keeps_hidden_ = layer_.saved != nullptr && context_->schedule->Keeps(pipeline::BufferKind::kHidden);
     wants_sums_ =
         keeps_hidden_ || (layer_.saved != nullptr && context_->schedule->Saves(pipeline::BufferKind::kHidden));
-    routed_seconds_ = 0;
+    layer_seconds_ = 0;
     const int64_t rows_before = context_->stats->expert_rows;
     RETURN_IF_ERROR(RunSchedule(context_->schedule->forward, this, context_->watch));
     if (layer_.saved != nullptr) Save(layer_.saved);
     context_->stats->CountLayer(layer_.index, context_->stats->expert_rows - rows_before,
-                                context_->stream->device().is_cpu() ? routed_seconds_ : 0);
+                                context_->stream->device().is_cpu() ? layer_seconds_ : 0);
     return router_.CountChoices(*context_, layer_);
   }
 
@@ -249,7 +249,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   absl::Status RoutedExperts(const pipeline::MicroOp& op) {
-    const comm::Timed timed(&routed_seconds_);
+    const comm::Timed timed(&layer_seconds_);
     TokenDispatcher& rows = exchange();
     rows.TakeOutputs(&outputs_[op.SlotOf(pipeline::BufferKind::kOutput)]);
     const MoeLayerDesc& desc = moe_->desc;
@@ -271,7 +271,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
                               .up_biases = weights.up_biases,
                               .down_biases = weights.down_biases};
     const auto compute = [&]() -> absl::Status {
-      const comm::Timed timed(&context_->stats->expert_seconds);
+      const comm::Timed timed(&context_->stats->expert_seconds), routed(&context_->stats->routed_seconds);
       const absl::Time begun = absl::Now();
       RETURN_IF_ERROR(ops::ExpertFfn(*context_->stream, ffn, rows.x(), hidden, y));
       if (context_->pace.any() && y.device().is_cpu()) absl::SleepFor(begun + PaceOf(ffn) - absl::Now());
@@ -369,7 +369,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   ScratchSlots<HiddenScratch> hidden_;
   bool keeps_inputs_ = false, keeps_hidden_ = false;  // in what is saved, else in these
   bool wants_sums_ = false;                           // of experts, for backward
-  double routed_seconds_ = 0;                         // of this layer, in routed experts
+  double layer_seconds_ = 0;                          // of this layer, in routed experts and their waits
   RowScratch shared_memory_, shared_gate_memory_;
 };
 

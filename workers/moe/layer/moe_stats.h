@@ -24,6 +24,7 @@ struct MoeStats {
   double decide_seconds = 0;      // that layers waited for the decision where their rows go, beside the gather
   double decide_cpu_seconds = 0;  // of this rank's thread, for that
   double expert_seconds = 0;      // expert FFNs, the shared one included
+  double routed_seconds = 0;      // of those, without the shared one
 
   void CountLayer(int moe_layer, int64_t rows, double seconds) {
     const auto layer = static_cast<size_t>(moe_layer);
