@@ -22,7 +22,7 @@ struct MemoryShare {
 // "512 MiB", rounded down.
 inline std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
-// The help of the flag --gpu_memory_fraction, which servers and workers have.
+// The help of the flags --share_weights and --gpu_memory_fraction, which servers and workers have.
 inline constexpr char kShareWeightsHelp[] =
     "on CPUs: workers of one machine keep the weights that all of them hold in one memory also where that has small "
     "pages, which makes decoding some hundredths slower; else only where "

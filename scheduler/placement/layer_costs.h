@@ -18,8 +18,8 @@ struct LayerCosts {
   int64_t layer_ps = 0;    // that pass anyway between the decisions of one layer and the next
   bool operator==(const LayerCosts& other) const = default;
 
-  // Returns the time of so many rows of one expert on one device; at most kMostOfExpert, so that the sum over all
-  // experts fits.
+  // Returns the time of so many rows of one expert on one device; at most kMostOfExpert, so that 2^17 of them can be
+  // added.
   static constexpr int64_t kMostOfExpert = INT64_MAX >> 17;
   int64_t OfExpert(int64_t rows) const {
     if (rows <= 0) return 0;

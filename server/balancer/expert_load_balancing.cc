@@ -61,7 +61,7 @@ void ExpertLoadBalancing::StepDone(const batching::StepResult& result, bool whol
 
 void ExpertLoadBalancing::LookAtCosts() {
   if (++steps_since_costs_ < (costs_.layer_ps > 0 ? kCostsApart : kFirstCosts)) return;
-  if (meter_->row_seconds() <= 0 || meter_->layer_seconds() <= 0) return;
+  if ((meter_->row_seconds() <= 0 && meter_->weights_seconds() <= 0) || meter_->layer_seconds() <= 0) return;
   steps_since_costs_ = 0;
   costs_ = meter_->Costs();
   meter_->Fade();

@@ -52,11 +52,10 @@ void PlacementCostMonitor::AddExperts(const batching::RankResult& rank) {
     many_.number += rows;
     return;
   }
-  some_.seconds += seconds;
-  some_.number += rows;
-  if (rows > kFewRows * read) return;
-  few_.seconds += seconds;
-  few_.number += read;
+  const bool few = rows <= kFewRows * read;
+  Sum& sum = few ? few_ : some_;
+  sum.seconds += seconds;
+  sum.number += few ? read : rows;
 }
 
 void PlacementCostMonitor::Fade() {

@@ -63,8 +63,8 @@ class PlacementCostMonitor {
   Copies copied_;                 // lately, by all ranks
   placement::ExchangeCost exchange_;
   int num_ranks_ = 1;  // of the last step
-  // Of ranks whose experts got many rows each, fewer, and so few that reading their weights took the time: by row, by
-  // row, by expert.
+  // Of ranks whose experts got many rows each, fewer, and so few that reading their weights took the time.  The numbers
+  // are of rows, of rows, and of experts.
   Sum many_, some_, few_;
   double step_seconds_ = 0, layers_ = 0;  // layers_: of all these steps
 };

@@ -190,7 +190,8 @@ bool SharedWeights::MapOf(int owner, const std::string& path) {
   absl::Cleanup close_file = [file] { close(file); };
   struct stat theirs = {}, mine = {};
   if (fstat(file, &theirs) != 0 || theirs.st_size != bytes_) return keep("another size");
-  if ((fcntl(file, F_GET_SEALS) & kSeals) != kSeals) return keep("its bytes may change");
+  const int seals = fcntl(file, F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) return keep("its bytes may change");
   if (fd_ >= 0 && fstat(fd_, &mine) == 0 && mine.st_dev == theirs.st_dev && mine.st_ino == theirs.st_ino) return true;
   for (int64_t done = 0; done < bytes_; done += kPiece) {
     const int64_t piece = std::min(kPiece, bytes_ - done);

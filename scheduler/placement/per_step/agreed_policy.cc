@@ -34,7 +34,8 @@ SlotPlan AgreedPolicy::FineTune(const LayerInputs& inputs) {
                            .even_enough = shape().even_enough};
   for (const int64_t of_expert : rows) question.total_ps += costs.OfExpert(of_expert);
   // At best all are done at once, one of them with an expert that had to be copied.
-  question.candidate_ps = std::max(question.total_ps / question.num_devices, costs.copy_ps);
+  question.candidate_ps = question.total_ps / question.num_devices;
+  question.delayed_ps = costs.copy_ps - question.candidate_ps;
   SlotPlan plan{.layer = inputs.layer, .choice = ChooseMove(question)};
   if (!plan.choice.Moves()) return plan;
   const Placement next =

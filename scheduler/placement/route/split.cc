@@ -193,10 +193,12 @@ SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas, 
   PourRows(replicas, foreign, absl::MakeSpan(rows));
   MinMaxLoads optimum = MinimizeBusiestFrom(replicas, std::move(rows));
   if (costs.weights_ps > 0) {
-    JoinParts(replicas, costs, &optimum.rows);
-    std::vector<int64_t> whole = WholeExperts(replicas, costs, counts.OfExperts());
-    if (BusiestOf(TimesOf(replicas, costs, whole)) < BusiestOf(TimesOf(replicas, costs, optimum.rows))) {
-      optimum.rows = std::move(whole);
+    std::vector<int64_t> joined = optimum.rows, whole = WholeExperts(replicas, costs, counts.OfExperts());
+    JoinParts(replicas, costs, &joined);
+    for (std::vector<int64_t>* other : {&joined, &whole}) {
+      if (BusiestOf(TimesOf(replicas, costs, *other)) < BusiestOf(TimesOf(replicas, costs, optimum.rows))) {
+        optimum.rows = std::move(*other);
+      }
     }
   }
   return SplitBuilder(counts, replicas, std::move(optimum.rows)).Build();

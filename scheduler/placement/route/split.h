@@ -65,10 +65,9 @@ class SplitTable {
 };
 
 // The busiest device has as few rows as these replicas allow (exact).  Second to that, many rows stay at their source
-// (not exact).  Where that makes the busiest device done sooner, as experts' weights take long to read beside their rows
-// (costs.weights_ps), small parts of experts are joined or all experts stay whole instead; such a split is good, not
-// exact, and has more rows leave their source.
-// REQUIRES: as many devices as ranks, the same experts.
+// (not exact).  Where that makes the busiest device done sooner, as experts' weights take long to read beside their
+// rows (costs.weights_ps), small parts of experts are joined or all experts stay whole instead; such a split is good,
+// not exact, and may have more rows leave their source. REQUIRES: as many devices as ranks, the same experts.
 SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas, const LayerCosts& costs = {});
 
 // Each expert's rows in the proportions of `planned` [P] (any unit; all zero for an expert = equal parts), by largest

@@ -170,7 +170,8 @@ TEST(SplitTest, WhereWeightsTakeLongerTheBusiestIsDoneSooner) {
 
 TEST(LayerTimeTest, CopiesRunBesideTheExpertsThatAreThere) {
   const Placement placement{.num_experts = 2, .slots = {{0, kEmptySlot}, {1, 0}}};
-  const std::vector<int32_t> rows = {10, 0, 0, 4};  // seven rows of expert 0 on device 0, three on device 1; four of expert 1
+  const std::vector<int32_t> rows = {10, 0, 0,
+                                     4};  // seven rows of expert 0 on device 0, three on device 1; four of expert 1
   const SplitTable split = SplitByCounts(CountsOf(rows, 2), ReplicaIndex(placement));
   LayerCosts costs{.copy_ps = 30, .row_ps = 10};
   EXPECT_EQ(split.loads(), (std::vector<int64_t>{7, 7}));

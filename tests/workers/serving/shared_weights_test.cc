@@ -161,10 +161,12 @@ TEST(SharedWeightsTest, WhatCannotBeTakenIsNot) {
   const Copy may_change, longer(kBytes + 1), sealed;
   for (const Copy* copy : {&longer, &sealed})
     ASSERT_EQ(fcntl(copy->file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK), 0);
+  const std::string on_disk = absl::StrCat(testing::TempDir(), "/shared-weights-", getpid());
+  std::ofstream(on_disk, std::ios::binary).write(Rank().data(), kBytes);
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   for (const std::string& path : {absl::StrCat("/proc/", getpid(), "/fd/1000000"), may_change.path(), longer.path(),
-                                  absl::StrCat("/proc/", getpid(), "/fd/", ends[0]), std::string("/")}) {
+                                  absl::StrCat("/proc/", getpid(), "/fd/", ends[0]), std::string("/"), on_disk}) {
     Rank rank;
     EXPECT_TRUE(ShareWith(path, &rank).ok()) << path;
     EXPECT_EQ(rank.shared.bytes(), 0) << path;
@@ -173,6 +175,7 @@ TEST(SharedWeightsTest, WhatCannotBeTakenIsNot) {
   }
   close(ends[0]);
   close(ends[1]);
+  unlink(on_disk.c_str());
   Rank rank;
   EXPECT_TRUE(ShareWith(sealed.path(), &rank).ok());
   EXPECT_EQ(rank.shared.bytes(), kBytes) << "the same bytes, which stay";
