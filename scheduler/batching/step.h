@@ -136,7 +136,7 @@ struct StepTimings {
   double total_seconds = 0;
   double attention_seconds = 0;
   double expert_seconds = 0;
-  double routed_seconds = 0;      // of those, without the shared expert; 0 = not told apart
+  double routed_seconds = 0;      // of those, without the shared expert; 0 = not known
   double exchange_seconds = 0;    // waiting included
   double head_seconds = 0;        // lm_head and sampling
   double gather_seconds = 0;      // of the exchanges, the gather of what ranks place experts from
@@ -153,11 +153,12 @@ struct RankResult {
   int64_t rows_sent = 0;                      // expert rows sent to other ranks, summed over layers
   int64_t rows_received = 0;                  // expert rows computed here for other ranks, summed over layers
   int64_t expert_rows = 0;                    // expert rows computed here in all, summed over layers
-  std::vector<int64_t> layer_rows;    // [MoE layers] of those, each layer's; zeros or none = the host does not know
-  std::vector<double> layer_seconds;  // [MoE layers] in routed experts, waits for their copies included; likewise
-  int64_t experts_read = 0;           // that got rows here, summed over layers; 0 = the host does not know
-  int64_t fine_tuned_layers = 0;      // whose experts moved after their gate; the same on all ranks
-  uint64_t ledger_hash = 0;           // rolling hash of the collectives launched: equal on all ranks
+  std::vector<int64_t> layer_rows;  // [MoE layers] of those, each layer's; zeros or none = the host does not know
+  std::vector<double>
+      layer_seconds;  // [MoE layers] in routed experts, waits for their copies included, for SY_DUMP_STEP; likewise
+  int64_t experts_read = 0;       // that got rows here, summed over layers; 0 = the host does not know
+  int64_t fine_tuned_layers = 0;  // whose experts moved after their gate; the same on all ranks
+  uint64_t ledger_hash = 0;       // rolling hash of the collectives launched: equal on all ranks
   StepTimings timings;
   bool operator==(const RankResult& other) const = default;
 };

@@ -5,10 +5,11 @@
 // open it through the owner's process, compare every byte, and map it over theirs.  Addresses stay.  The memory lives
 // as long as any of them maps it, and nobody can change it (it is sealed); one that cannot open it, or finds other
 // bytes, keeps its own.  Each worker loads its own first, and checks of memory count that.  A process whose memory
-// could not be mapped ends. Shared memory has huge pages only where /sys/kernel/mm/transparent_hugepage/shmem_enabled
-// allows them, which by default it does not; small ones are read 7 % slower (tests/bench/README.md,
-// `workers`).  So a worker
-// shares where that loses nothing, or where it is told to (--share_weights).  Thread-compatible.
+// could not be mapped ends.
+//
+// Shared memory has huge pages only where /sys/kernel/mm/transparent_hugepage/shmem_enabled allows them, which by
+// default it does not; small ones are read 7 % slower (tests/bench/README.md, `workers`).  So a worker shares where
+// that loses nothing, or with --share_weights.  Thread-compatible.
 #pragma once
 
 #include <cstdint>

@@ -185,20 +185,24 @@ std::vector<int64_t> WholeExperts(const ReplicaIndex& replicas, const LayerCosts
 SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas, const LayerCosts& costs) {
   CheckShapes(counts, replicas);
   // All rows that can stay do, the rest goes to the least loaded; from there only rows that must are moved.
-  std::vector<int64_t> rows(replicas.num_replicas()), foreign = counts.OfExperts();
+  const std::vector<int64_t> of_experts = counts.OfExperts();
+  std::vector<int64_t> rows(replicas.num_replicas()), foreign = of_experts;
   for (int32_t replica = 0; replica < replicas.num_replicas(); ++replica) {
     rows[replica] = counts.At(replicas.DeviceOf(replica), replicas.ExpertOf(replica));
     foreign[replicas.ExpertOf(replica)] -= rows[replica];
   }
   PourRows(replicas, foreign, absl::MakeSpan(rows));
   MinMaxLoads optimum = MinimizeBusiestFrom(replicas, std::move(rows));
-  if (costs.weights_ps > 0) {
-    std::vector<int64_t> joined = optimum.rows, whole = WholeExperts(replicas, costs, counts.OfExperts());
+  const auto reads_longer = [&](int64_t part) { return part > 0 && costs.OfExpert(part) <= costs.weights_ps; };
+  if (std::any_of(optimum.rows.begin(), optimum.rows.end(), reads_longer)) {
+    std::vector<int64_t> joined = optimum.rows, whole = WholeExperts(replicas, costs, of_experts);
     JoinParts(replicas, costs, &joined);
+    int64_t least = BusiestOf(TimesOf(replicas, costs, optimum.rows));
     for (std::vector<int64_t>* other : {&joined, &whole}) {
-      if (BusiestOf(TimesOf(replicas, costs, *other)) < BusiestOf(TimesOf(replicas, costs, optimum.rows))) {
-        optimum.rows = std::move(*other);
-      }
+      const int64_t busiest = BusiestOf(TimesOf(replicas, costs, *other));
+      if (busiest >= least) continue;
+      least = busiest;
+      optimum.rows = std::move(*other);
     }
   }
   return SplitBuilder(counts, replicas, std::move(optimum.rows)).Build();
