@@ -40,7 +40,6 @@ struct ServerConfig {
   double gpu_memory_fraction = 0.9;  // of a GPU's memory that may be in use: kGpuMemoryFractionHelp
   bool deterministic = false;        // on GPUs: a sequence's results do not depend on the rest of the batch
   bool cuda_graphs = true;
-  bool share_weights = false;              // of local workers: kShareWeightsHelp
   std::string load_format = "auto";        // "dummy": random weights of the config's shapes
   offload::ExpertBudgetOptions experts;    // of local workers
   std::string profile;                     // of local workers: file of a profiling run; empty: none

@@ -1,4 +1,4 @@
-# CUDA, where a complete toolkit is: SY_CUDA_FOUND, the language, the libraries as sy_cudart, sy_cublaslt and sy_nccl, and sy_cuda_library().
+# CUDA, where a complete toolkit is: SY_CUDA_FOUND, the language, the libraries as sy_cudart, and sy_cuda_library().
 # One STATUS line says what it found, or what is missing; then the build is for the CPU alone.
 include("${CMAKE_CURRENT_LIST_DIR}/SyFindCuda.cmake")
 
@@ -67,15 +67,17 @@ if(SY_CUDA_FOUND)
     set(CMAKE_CUDA_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
   endif()
 
-  # Full paths, so that a program's RUNPATH names their folders.  Where these are not (another machine), the loader goes on to
-  # LD_LIBRARY_PATH (which comes first anyway) and the system's folders; tests/gpu/run.sh also looks into Python's packages.
   add_library(sy_cudart INTERFACE IMPORTED GLOBAL)
   target_include_directories(sy_cudart SYSTEM INTERFACE ${SY_CUDA_INCLUDES})
   target_link_libraries(sy_cudart INTERFACE "${SY_CUDA_CUDART}" Threads::Threads ${CMAKE_DL_LIBS} rt)
-  add_library(sy_cublaslt INTERFACE IMPORTED GLOBAL)
-  target_link_libraries(sy_cublaslt INTERFACE "${SY_CUDA_CUBLASLT}" sy_cudart)
-  add_library(sy_nccl INTERFACE IMPORTED GLOBAL)
-  target_link_libraries(sy_nccl INTERFACE "${SY_CUDA_NCCL}" sy_cudart)
+  # cuBLASLt and NCCL are opened by name when a device is (workers/tensor/cuda/late_library.h): a program's RUNPATH names their folders.
+  # Where these are not (another machine), the loader goes on to LD_LIBRARY_PATH (which comes first anyway) and the system's folders;
+  # tests/gpu/run.sh also looks into Python's packages.
+  file(WRITE "${CMAKE_BINARY_DIR}/late_libraries.txt")  # for tests/gpu/pack.sh
+  foreach(library "${SY_CUDA_CUBLASLT}" "${SY_CUDA_NCCL}")
+    cmake_path(GET library PARENT_PATH folder)
+    list(APPEND CMAKE_BUILD_RPATH "${folder}")
+  endforeach()
 endif()
 
 # sy_cuda_library(NAME SRCS x_cuda.cu y.cc [DEPS ...])     a static library: .cu by nvcc, .cc by the C++ compiler with CUDA's headers.
@@ -87,6 +89,20 @@ function(sy_cuda_library name)
   cmake_parse_arguments(arg "" "" "SRCS;DEPS" ${ARGN})
   add_library(${name} STATIC ${arg_SRCS})
   target_link_libraries(${name} PUBLIC sy_flags ${arg_DEPS} sy_cudart)
+endfunction()
+
+# sy_cuda_late_library(NAME LIBRARY SOURCE)     a library of which SOURCE makes a LateLibrary, SY_LATE_LIBRARY: as the loader knows it.
+function(sy_cuda_late_library name library source)
+  sy_cuda_library(${name} SRCS ${source} DEPS sy_late_library)
+  if(TARGET ${name})
+    file(REAL_PATH "${library}" file)
+    string(REGEX MATCH "lib[A-Za-z]+\\.so\\.[0-9]+" loaded "${file}")
+    if(NOT loaded)
+      cmake_path(GET file FILENAME loaded)
+    endif()
+    target_compile_definitions(${name} PRIVATE SY_LATE_LIBRARY="${loaded}")
+    file(APPEND "${CMAKE_BINARY_DIR}/late_libraries.txt" "${loaded}\n")
+  endif()
 endfunction()
 
 # workers/tensor/build_config.h, the one place where sources learn what was built: DEPS sy_build_config.

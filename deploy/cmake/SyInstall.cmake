@@ -3,8 +3,7 @@
 #   cmake --install BUILD --component runtime --strip --prefix DIR
 #   cpack -G DEB --config BUILD/CPackConfig.cmake -B DIR     a package with the programs' dependencies, stripped
 #
-# Neither builds anything.  A worker that was built for CUDA needs cuBLASLt and NCCL where it runs: of the loader's folders, /usr/local/cuda/lib64
-# or LD_LIBRARY_PATH; -DSY_CUDA=OFF makes one that does not.
+# Neither builds anything.  A worker that computes on a GPU needs cuBLASLt and NCCL: in the loader's folders, /usr/local/cuda/lib64 or LD_LIBRARY_PATH.
 include(GNUInstallDirs)
 set(sy_share "${CMAKE_INSTALL_DATADIR}/switchyard")
 install(TARGETS switchyard switchyard-server switchyard-worker RUNTIME COMPONENT runtime)
@@ -40,11 +39,7 @@ set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_STRIP_FILES ON)
 if(SY_CUDA_FOUND)
   set_target_properties(switchyard-worker PROPERTIES INSTALL_RPATH /usr/local/cuda/lib64)
-  # These are of no Debian package: dpkg-shlibdeps only looks at them.  The names are those of NVIDIA's.
-  foreach(library "${SY_CUDA_CUBLASLT}" "${SY_CUDA_NCCL}")
-    cmake_path(GET library PARENT_PATH folder)
-    list(APPEND CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS "${folder}")
-  endforeach()
+  # The names of NVIDIA's packages.
   string(REPLACE "." "-" version "${SY_CUDA_VERSION}")
   set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "libcublas-${version}, libnccl2")
 endif()

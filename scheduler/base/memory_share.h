@@ -22,11 +22,7 @@ struct MemoryShare {
 // "512 MiB", rounded down.
 inline std::string Mib(int64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
-// The help of the flags --share_weights and --gpu_memory_fraction, which servers and workers have.
-inline constexpr char kShareWeightsHelp[] =
-    "on CPUs: workers of one machine keep the weights that all of them hold in one memory also where that has small "
-    "pages, which makes decoding some hundredths slower; else only where "
-    "/sys/kernel/mm/transparent_hugepage/shmem_enabled allows huge ones";
+// The help of the flag --gpu_memory_fraction, which servers and workers have.
 inline constexpr char kGpuMemoryFractionHelp[] =
     "part of a GPU's memory, (0, 1], that may be in use, whoever uses it, once a worker has taken its weights, scratch "
     "and KV cache; NCCL's buffers and CUDA graphs come later and need some of the rest";

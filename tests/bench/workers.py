@@ -3,8 +3,7 @@
 A sequence lives on one rank, which gives half of a long prompt's rows to the other (all but their attention).  Two
 prompts at once, one for each rank, are measured, too.
 two_workers_* are the rates of two workers over those of one.  host_memory is the memory of two workers over that of one,
-with the same KV cache in all, here and for the demo model; host_memory_shared likewise with --share_weights, whose decoding is
-measured beside, too (shared_over_own).
+with the same KV cache in all, here and for the demo model.
 
 Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.
 Both servers are up and take turns; the figures are medians over the rounds of ratios within a round.
@@ -93,16 +92,16 @@ def measure(engines, rounds, rate):
     return out[1:]  # the first warms up
 
 
-def start(args, model, name, workers, *flags):
+def start(args, model, name, workers):
     return Switchyard(args.bin, model, f"{args.cache}/{name}.log", workers=workers, threads=2 // workers,
-                      kv_cache_bytes=KV_CACHE_BYTES // workers, flags=flags)
+                      kv_cache_bytes=KV_CACHE_BYTES // workers)
 
 
-def demo_memory(args, *flags):
+def demo_memory(args):
     """The memory of two workers over one worker's, of the demo model."""
     demo, used = report.ROOT / "deploy/demo-model", []
     for workers in (1, 2):
-        with start(args, demo, f"demo-{workers}", workers, *flags) as engine:
+        with start(args, demo, f"demo-{workers}", workers) as engine:
             engine.generate([[3 + (7 * i + seed) % 4000 for i in range(PROMPT)] for seed in range(BATCH)], DECODE_TOKENS)
             used.append(engine.worker_memory())
     report.log(f"demo model: one worker {used[0] >> 20} MiB, two {used[1] >> 20} MiB")
@@ -115,7 +114,7 @@ def main():
     decode_rounds, prefill_rounds = (3, 2) if args.quick else (20, 10)
     checkpoint = shape.ensure_hf(args.cache, report.log)
     prompts = [random_ids(PROMPT, seed) for seed in range(BATCH)]
-    memory = {"host_memory_demo": demo_memory(args), "host_memory_demo_shared": demo_memory(args, "--share_weights")}
+    memory = {"host_memory_demo": demo_memory(args)}
     with start(args, checkpoint, "one-worker", 1) as one, start(args, checkpoint, "two-workers", 2) as two:
         check_tokens(one, two)
         rows, worst = check_rows(one, two, checkpoint)
@@ -132,20 +131,7 @@ def main():
         load.append(report.load_average())
         used = {name: engine.worker_memory() for name, engine in (("one", one), ("two", two))}
         memory["host_memory"] = used["two"] / used["one"]
-        one.__exit__()
-        with start(args, checkpoint, "two-workers-sharing", 2, "--share_weights") as sharing:
-            check_tokens(two, sharing)
-            # The same work as the others have done.
-            for i in range(prefill_rounds + 1):
-                sharing.prefill_rate(random_ids(512, 2000 + i))
-                sharing.prefill_rate(random_ids(512, 3000 + 2 * i), random_ids(512, 3001 + 2 * i))
-            for _ in range(decode_rounds + 1):
-                sharing.decode_rate(prompts, DECODE_TOKENS)
-            beside = measure([two, sharing], decode_rounds, lambda engine, i: engine.decode_rate(prompts[:1], DECODE_TOKENS))
-            shared_over_own = statistics.median(rates[sharing] / rates[two] for rates in beside)
-            used["two sharing"] = sharing.worker_memory()
-            memory["host_memory_shared"] = used["two sharing"] / used["one"]
-    figures = {"shared_over_own": shared_over_own}
+    figures = {}
     for key, pairs in results.items():
         figures[f"two_workers_{key}"] = statistics.median(rates[two] / rates[one] for rates in pairs)
     report.table([["tokens/s", "one worker, 2 threads", "two workers, 1 thread each", "ratio"]] +

@@ -134,11 +134,10 @@ class MemoryTest : public testing::Test {
   static void ExpectBounded(const std::vector<int64_t>& experts) {
     int64_t all_experts = 0, rest = 0;
     for (const Written& tensor : Tensors()) (tensor.expert ? all_experts : rest) += tensor.bytes();
-    const auto server =
-        TestServer::Start({.model = dir_->path(),
-                           .workers = static_cast<int>(experts.size()),
-                           .flags = {absl::StrCat("--kv_cache_bytes=", kKvBytes), "--dtype=auto", "--max_num_seqs=32",
-                                     "--max_batched_tokens=2048", "--share_weights"}});
+    const auto server = TestServer::Start({.model = dir_->path(),
+                                           .workers = static_cast<int>(experts.size()),
+                                           .flags = {absl::StrCat("--kv_cache_bytes=", kKvBytes), "--dtype=auto",
+                                                     "--max_num_seqs=32", "--max_batched_tokens=2048"}});
     ASSERT_NE(server, nullptr);
     // A long prompt with logprobs of each position, many short ones, decodes of all of them: most of the cache is used.
     std::vector<v1::GenerateRequest> requests = {IdsRequest(RandomIds(1500, kVocab, 1), 8)};

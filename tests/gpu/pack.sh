@@ -59,6 +59,7 @@ while read -r name path; do
     *) strip -o "$pack/lib/$name" "$(realpath "$path")" ;;
   esac
 done <"$work/libraries" 3>"$pack/cuda_libraries.txt"
+[ -n "$kind" ] || cat "$built/late_libraries.txt" >>"$pack/cuda_libraries.txt"
 
 if [ $serve = 0 ]; then
   # "source suite.test" a line, in the order in which run.sh takes them: single ops first, whole models and processes last.

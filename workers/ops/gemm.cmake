@@ -27,12 +27,13 @@ sy_library(sy_gemm_choice_cuda
     gemm/cublas_refusals.cc
     gemm/gemm_choice_cuda.cc
   PRIVATE sy_base sy_tensor)
+sy_cuda_late_library(sy_cublaslt_late "${SY_CUDA_CUBLASLT}" gemm/cublaslt_cuda.cc)
 sy_cuda_library(sy_gemm_cuda
   SRCS
     gemm/gemm_cuda.cu
     gemm/gemm_wgmma_cuda.cu
     gemm/grouped_gemm_cuda.cu
-  DEPS sy_gemm_choice_cuda sy_cublaslt)
+  DEPS sy_gemm_choice_cuda sy_cublaslt_late)
 sy_cuda_emulated(sy_gemm_cuda_emulated
   SRCS
     gemm/gemm_cuda.cu

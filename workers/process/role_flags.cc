@@ -130,7 +130,6 @@ WorkerOptions ServingOptions(const WorkerFlags& values) {
   options.gpu_memory_fraction = values.gpu_memory_fraction;
   options.deterministic = values.deterministic;
   options.graphs = values.cuda_graphs;
-  options.share_weights = values.share_weights;
   options.dummy_weights = values.load_format == "dummy";
   options.experts = values.experts;
   options.forecast = values.forecast;

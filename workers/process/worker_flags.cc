@@ -44,7 +44,6 @@ void AddDeviceFlags(WorkerFlags* values, FlagSet* flags) {
   flags->Add("device=NAME", &values->device, "device to compute on: cpu, cuda (the first GPU) or cuda:N")
       .Mark(kOfServing);
   flags->Add("threads", &values->threads, "threads; 0 = one per core that this process may use");
-  flags->Add("share_weights", &values->share_weights, kShareWeightsHelp).Mark(kOfServing);
   flags->Add("gpu_memory_fraction", &values->gpu_memory_fraction, kGpuMemoryFractionHelp).Mark(kOfGpus);
   flags
       ->Add("deterministic", &values->deterministic,

@@ -27,7 +27,6 @@ struct WorkerFlags {
   double gpu_memory_fraction = 0.9;
   bool deterministic = false;
   bool cuda_graphs = true;
-  bool share_weights = false;
 
   offload::ExpertBudgetOptions experts;
   ForecastOptions forecast;

@@ -9,15 +9,14 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
@@ -39,21 +38,6 @@ std::string Processors() {
   return "";
 }
 
-// Whether the kernel's choice, "always [madvise] never", is one of these.
-bool IsChosen(const char* knob, std::initializer_list<const char*> choices) {
-  std::ifstream file(absl::StrCat("/sys/kernel/mm/transparent_hugepage/", knob));
-  std::string text;
-  std::getline(file, text);
-  return std::any_of(choices.begin(), choices.end(),
-                     [&](const char* choice) { return absl::StrContains(text, absl::StrCat("[", choice, "]")); });
-}
-
-// Whether shared memory has as large pages as a process's own.
-bool KeepsHugePages() {
-  return IsChosen("shmem_enabled", {"always", "within_size", "advise", "force"}) ||
-         !IsChosen("enabled", {"always", "madvise"});
-}
-
 // The same for processes of one machine, bound to the same processors, that see each other's files in /proc; empty:
 // unknown.
 std::string MachineName() {
@@ -63,33 +47,48 @@ std::string MachineName() {
   return absl::StrCat(name, " ", processes.st_ino, " ", Processors());
 }
 
-// A part of a file in memory; null if it cannot be.
+// A part of a file in memory, whole huge pages; null if it cannot be.
 class View {
  public:
   View(int fd, int64_t offset, int64_t bytes, int protection) : bytes_(static_cast<size_t>(bytes)) {
-    void* const memory = mmap(nullptr, bytes_, protection, MAP_SHARED, fd, offset);
-    if (memory == MAP_FAILED) return;
-    data_ = static_cast<char*>(memory);
-    madvise(data_, bytes_, MADV_HUGEPAGE);
+    // Addresses for one page more, so that the view can start where a huge page may.
+    void* const room = mmap(nullptr, room_bytes(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) return;
+    room_ = static_cast<char*>(room);
+    char* const aligned = room_ + (-reinterpret_cast<uintptr_t>(room_)) % kHugePageBytes;
+    if (mmap(aligned, bytes_, protection, MAP_SHARED | MAP_FIXED, fd, offset) != MAP_FAILED) data_ = aligned;
   }
   ~View() {
-    if (data_ != nullptr) munmap(data_, bytes_);
+    if (room_ != nullptr) munmap(room_, room_bytes());
   }
   View(const View&) = delete;
   View& operator=(const View&) = delete;
   char* data() const { return data_; }
 
+  // Gives a hole of the file huge pages of zeros.  False: this kernel has none for shared memory.  Where memory is too
+  // scattered for one there will be small ones, as anywhere.
+  bool GetHugePages() const {
+    for (size_t at = 0; at < bytes_; at += kHugePageBytes) data_[at] = 0;  // the kernel enlarges pages that are there
+    return madvise(data_, bytes_, kCollapse) == 0 || errno != EINVAL;
+  }
+
  private:
+  // MADV_COLLAPSE of Linux 6.1, which does not ask what transparent_hugepage/shmem_enabled allows.
+  static constexpr int kCollapse = 25;
+  size_t room_bytes() const { return bytes_ + kHugePageBytes; }
+
   const size_t bytes_;
+  char* room_ = nullptr;
   char* data_ = nullptr;
 };
+
+int64_t HugePagesOf(int64_t bytes) { return (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes; }
 
 std::string PathOf(int fd) { return fd < 0 ? "" : absl::StrCat("/proc/", getpid(), "/fd/", fd); }
 
 // A rank's part of the first exchange: what must be equal to share, and the memory file if it has one already.
-std::string Offer(int64_t bytes, bool always, int fd) {
-  const bool shares = bytes >= SharedWeights::kLeastBytes && (always || KeepsHugePages());
-  const std::string machine = shares ? MachineName() : "";
+std::string Offer(int64_t bytes, int fd) {
+  const std::string machine = bytes >= SharedWeights::kLeastBytes ? MachineName() : "";
   return machine.empty() ? "" : absl::StrCat(machine, " ", bytes, "\n", PathOf(fd));
 }
 
@@ -113,15 +112,11 @@ int OwnerOf(int rank, const std::vector<std::string>& offers) {
 
 }  // namespace
 
-static_assert(SharedWeights::kLeastBytes >= kHugePageBytes, "a Buffer has pages of its own from there on");
+static_assert(SharedWeights::kLeastBytes >= kHugePageBytes, "a Buffer has huge pages of its own from there on");
 
-SharedWeights::SharedWeights(const Buffer& memory, bool always)
-    : data_(static_cast<char*>(memory.data())), bytes_(memory.device().is_cpu() ? memory.bytes() : 0), always_(always) {
+SharedWeights::SharedWeights(const Buffer& memory)
+    : data_(static_cast<char*>(memory.data())), bytes_(memory.device().is_cpu() ? memory.bytes() : 0) {
   if (bytes_ >= kLeastBytes) SY_CHECK_EQ(reinterpret_cast<uintptr_t>(data_) % kHugePageBytes, 0U);
-}
-
-SharedWeights::~SharedWeights() {
-  if (fd_ >= 0) close(fd_);
 }
 
 absl::Status SharedWeights::Share(int rank, int world, comm::RendezvousStore* store, absl::Time deadline) {
@@ -129,16 +124,16 @@ absl::Status SharedWeights::Share(int rank, int world, comm::RendezvousStore* st
   if (world == 1) return absl::OkStatus();
   std::vector<std::string> offers;
   ASSIGN_OR_RETURN(offers,
-                   comm::ExchangeValues(store, "shared_weights", rank, world, Offer(bytes_, always_, fd_), deadline));
+                   comm::ExchangeValues(store, "shared_weights", rank, world, Offer(bytes_, file_.get()), deadline));
   // All ranks know whether there is anything to share.
   bool any = false;
   for (int r = 0; r < world; ++r) any = any || OwnerOf(r, offers) >= 0;
   if (!any) return absl::OkStatus();
   const int owner = OwnerOf(rank, offers);
-  const bool published = owner == rank && (fd_ >= 0 || Publish());
+  const bool published = owner == rank && (file_.get() >= 0 || Publish());
   std::vector<std::string> paths;
-  ASSIGN_OR_RETURN(
-      paths, comm::ExchangeValues(store, "shared_weights_file", rank, world, published ? PathOf(fd_) : "", deadline));
+  ASSIGN_OR_RETURN(paths, comm::ExchangeValues(store, "shared_weights_file", rank, world,
+                                               published ? PathOf(file_.get()) : "", deadline));
   if (owner < 0 || paths[static_cast<size_t>(owner)].empty()) return absl::OkStatus();
   shared_ = published || MapOf(owner, paths[static_cast<size_t>(owner)]);
   if (shared_) LogInfo("rank ", rank, ": ", Mib(bytes_), " of weights are rank ", owner, "'s, on the same machine");
@@ -150,7 +145,6 @@ void SharedWeights::Map(int file, int64_t offset, int64_t bytes) const {
       mmap(data_ + offset, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED | MAP_FIXED, file, offset);
   // What was there may be gone.
   SY_CHECK(mapped != MAP_FAILED);
-  madvise(data_ + offset, static_cast<size_t>(bytes), MADV_HUGEPAGE);
 }
 
 bool SharedWeights::Publish() {
@@ -158,24 +152,22 @@ bool SharedWeights::Publish() {
     LogWarn("weights are not shared with the machine's other workers: ", what, ": ", std::strerror(errno));
     return false;
   };
-  const int file = memfd_create("switchyard-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (file < 0) return keep("memfd_create");
-  const absl::Cleanup close_file = [file] { close(file); };
-  if (ftruncate(file, bytes_) != 0) return keep("ftruncate");
-  const int readable = open(absl::StrCat("/proc/self/fd/", file).c_str(), O_RDONLY | O_CLOEXEC);
-  if (readable < 0) return keep("/proc/self/fd");
-  absl::Cleanup close_readable = [readable] { close(readable); };
+  const UniqueFd file(memfd_create("switchyard-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (file.get() < 0) return keep("memfd_create");
+  if (ftruncate(file.get(), HugePagesOf(bytes_)) != 0) return keep("ftruncate");
+  UniqueFd readable(open(absl::StrCat("/proc/self/fd/", file.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  if (readable.get() < 0) return keep("/proc/self/fd");
   // Piece by piece, so that no more than one is held twice.  After an error the pieces so far hold the same bytes.
   for (int64_t done = 0; done < bytes_; done += kPiece) {
     const int64_t piece = std::min(kPiece, bytes_ - done);
-    const View view(file, done, piece, PROT_READ | PROT_WRITE);
+    const View view(file.get(), done, HugePagesOf(piece), PROT_READ | PROT_WRITE);
     if (view.data() == nullptr) return keep("mmap");
+    if (!view.GetHugePages()) return keep("huge pages of shared memory (Linux 6.1 has them)");
     std::memcpy(view.data(), data_ + done, static_cast<size_t>(piece));
-    Map(readable, done, piece);
+    Map(readable.get(), done, HugePagesOf(piece));
   }
-  if (fcntl(file, F_ADD_SEALS, kSeals | F_SEAL_GROW | F_SEAL_SEAL) != 0) return keep("sealing it");
-  std::move(close_readable).Cancel();
-  fd_ = readable;
+  if (fcntl(file.get(), F_ADD_SEALS, kSeals | F_SEAL_GROW | F_SEAL_SEAL) != 0) return keep("sealing it");
+  file_ = std::move(readable);
   return true;
 }
 
@@ -185,24 +177,21 @@ bool SharedWeights::MapOf(int owner, const std::string& path) {
     return false;
   };
   // A path that a stranger names must not block.
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return keep(std::strerror(errno));
-  absl::Cleanup close_file = [file] { close(file); };
+  UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) return keep(std::strerror(errno));
   struct stat theirs = {}, mine = {};
-  if (fstat(file, &theirs) != 0 || theirs.st_size != bytes_) return keep("another size");
-  const int seals = fcntl(file, F_GET_SEALS);
+  if (fstat(file.get(), &theirs) != 0 || theirs.st_size != HugePagesOf(bytes_)) return keep("another size");
+  const int seals = fcntl(file.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals) return keep("its bytes may change");
-  if (fd_ >= 0 && fstat(fd_, &mine) == 0 && mine.st_dev == theirs.st_dev && mine.st_ino == theirs.st_ino) return true;
+  if (fstat(file_.get(), &mine) == 0 && mine.st_dev == theirs.st_dev && mine.st_ino == theirs.st_ino) return true;
   for (int64_t done = 0; done < bytes_; done += kPiece) {
     const int64_t piece = std::min(kPiece, bytes_ - done);
-    const View view(file, done, piece, PROT_READ);
+    const View view(file.get(), done, HugePagesOf(piece), PROT_READ);
     if (view.data() == nullptr) return keep(std::strerror(errno));
     if (std::memcmp(view.data(), data_ + done, static_cast<size_t>(piece)) != 0) return keep("other bytes");
   }
-  Map(file, 0, bytes_);
-  std::move(close_file).Cancel();
-  if (fd_ >= 0) close(fd_);
-  fd_ = file;
+  Map(file.get(), 0, HugePagesOf(bytes_));
+  file_ = std::move(file);
   return true;
 }
 

@@ -7,9 +7,8 @@
 // bytes, keeps its own.  Each worker loads its own first, and checks of memory count that.  A process whose memory
 // could not be mapped ends.
 //
-// Shared memory has huge pages only where /sys/kernel/mm/transparent_hugepage/shmem_enabled allows them, which by
-// default it does not; small ones are read 7 % slower (tests/bench/README.md, `workers`).  So a worker shares where
-// that loses nothing, or with --share_weights.  Thread-compatible.
+// The file has huge pages, as each worker's own weights have, by Linux 6.1's MADV_COLLAPSE: small ones are read 7 %
+// slower (tests/bench/README.md, `workers`).  On older kernels nothing is shared.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "scheduler/base/io/unique_fd.h"
 #include "workers/comm/group/rendezvous_store.h"
 #include "workers/tensor/tensor.h"
 
@@ -27,11 +27,9 @@ class SharedWeights {
   // Less is not worth a file.
   static constexpr int64_t kLeastBytes = 4 << 20;
 
-  // Borrows memory of a host, which nobody writes once Share was called.  REQUIRES: from kLeastBytes on it has pages of
-  // its own.
-  // always: also where huge pages are lost.
-  SharedWeights(const Buffer& memory, bool always);
-  ~SharedWeights();
+  // Borrows memory of a host, which nobody writes once Share was called.  REQUIRES: from kLeastBytes on it has huge
+  // pages of its own.
+  explicit SharedWeights(const Buffer& memory);
   SharedWeights(const SharedWeights&) = delete;
   SharedWeights& operator=(const SharedWeights&) = delete;
 
@@ -43,7 +41,7 @@ class SharedWeights {
   int64_t bytes() const { return shared_ ? bytes_ : 0; }
 
  private:
-  // Both set fd_ and return true, or log why not.
+  // Both set file_ and return true, or log why not.
   bool Publish();
   bool MapOf(int owner, const std::string& path);
   // Puts the file's bytes where the memory is.
@@ -51,8 +49,7 @@ class SharedWeights {
 
   char* const data_;
   const int64_t bytes_;
-  const bool always_;
-  int fd_ = -1;  // of the memory file, read only
+  UniqueFd file_;  // of the memory, read only
   bool shared_ = false;
 };
 

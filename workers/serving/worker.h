@@ -54,7 +54,6 @@ struct WorkerOptions {
   bool deterministic = false;        // on a device: a row's bits do not depend on other rows; the CPU's never do
   bool graphs = true;                // on a device: record and replay steps of decodes
   bool dummy_weights = false;        // random ones, of the config's shapes
-  bool share_weights = false;        // with the machine's other workers also where pages get small (shared_weights.h)
   // Empty: every expert of the rank is resident.  Directory and rate are a placement's, too.
   offload::ExpertBudgetOptions experts;
   ForecastOptions forecast;                       // of what coming layers' experts get

@@ -242,8 +242,7 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
   moe::ExpertWeightProvider* experts = nullptr;
   if (experts_ != nullptr) experts = experts_->experts();
   if (placement_ != nullptr) experts = placement_->experts();
-  if (options_.device.is_cpu())
-    shared_weights_ = std::make_unique<SharedWeights>(weights.arena, options_.share_weights);
+  if (options_.device.is_cpu()) shared_weights_ = std::make_unique<SharedWeights>(weights.arena);
   ASSIGN_OR_RETURN(model_, model::Model::Create(stream(), config_, dtype_, std::move(weights), context, experts));
   loaded_settings_ = settings;
   loaded_rank_ = assignment.rank;

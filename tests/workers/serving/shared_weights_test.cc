@@ -3,18 +3,23 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -32,7 +37,7 @@ constexpr int64_t kBytes = SharedWeights::kLeastBytes + 12345;
 
 // A rank's weights.
 struct Rank {
-  explicit Rank(int64_t bytes = kBytes) : memory(bytes, Device::Cpu()), shared(memory, /*always=*/true) {
+  explicit Rank(int64_t bytes = kBytes) : memory(bytes, Device::Cpu()), shared(memory) {
     for (int64_t i = 0; i < bytes; ++i) data()[i] = Byte(i);
   }
   static char Byte(int64_t i) { return static_cast<char>(i * 7 + i / 4096); }
@@ -60,9 +65,36 @@ struct Rank {
     return "nowhere";
   }
   std::string File() const { return FileAt(0); }
+  // Of the memory, bytes in huge pages of a file.
+  int64_t HugeBytes() const {
+    std::ifstream maps("/proc/self/smaps");
+    bool here = false;
+    for (std::string line; std::getline(maps, line);) {
+      // A mapping's first line has its addresses.
+      if (line.find('-') < line.find(' '))
+        here = absl::StartsWith(line, absl::StrCat(absl::Hex(reinterpret_cast<uint64_t>(data())), "-"));
+      absl::string_view value = line;
+      int64_t kib = 0;
+      if (!here || !absl::ConsumePrefix(&value, "ShmemPmdMapped:") || !absl::ConsumeSuffix(&value, " kB")) continue;
+      EXPECT_TRUE(absl::SimpleAtoi(value, &kib)) << line;
+      return kib << 10;
+    }
+    return 0;
+  }
 
   Buffer memory;
   SharedWeights shared;
+};
+
+class SharedWeightsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    utsname kernel = {};
+    ASSERT_EQ(uname(&kernel), 0);
+    int major = 0, minor = 0;
+    ASSERT_EQ(std::sscanf(kernel.release, "%d.%d", &major, &minor), 2) << kernel.release;
+    if (std::pair(major, minor) < std::pair(6, 1)) GTEST_SKIP() << "nothing is shared on Linux " << kernel.release;
+  }
 };
 
 std::vector<absl::Status> ShareAll(const std::vector<Rank*>& ranks) {
@@ -79,7 +111,7 @@ std::vector<absl::Status> ShareAll(const std::vector<Rank*>& ranks) {
   return done;
 }
 
-TEST(SharedWeightsTest, EqualWeightsComeToLieInOneMemory) {
+TEST_F(SharedWeightsTest, EqualWeightsComeToLieInOneMemory) {
   Rank a, b, c;
   EXPECT_EQ(a.File(), "");
   EXPECT_THAT(ShareAll({&a, &b, &c}), Each(absl::OkStatus()));
@@ -88,10 +120,11 @@ TEST(SharedWeightsTest, EqualWeightsComeToLieInOneMemory) {
     EXPECT_EQ(rank->shared.bytes(), kBytes);
     EXPECT_THAT(rank->File(), AllOf(Ne(""), Eq(a.File())));
     EXPECT_EQ(rank->FileAt(kBytes - 1), a.File());
+    EXPECT_GE(rank->HugeBytes(), kBytes);
   }
 }
 
-TEST(SharedWeightsTest, OneThatIsAloneKeepsItsOwn) {
+TEST_F(SharedWeightsTest, OneThatIsAloneKeepsItsOwn) {
   Rank a;
   EXPECT_THAT(ShareAll({&a}), ElementsAre(absl::OkStatus()));
   EXPECT_EQ(a.shared.bytes(), 0);
@@ -101,7 +134,7 @@ TEST(SharedWeightsTest, OneThatIsAloneKeepsItsOwn) {
   EXPECT_EQ(small.File() + as_small.File() + large.File(), "") << "two are too small, and one is another";
 }
 
-TEST(SharedWeightsTest, OtherBytesAreNeverTaken) {
+TEST_F(SharedWeightsTest, OtherBytesAreNeverTaken) {
   Rank a, b, c;
   b.data()[kBytes - 1] ^= 1;
   EXPECT_THAT(ShareAll({&a, &b, &c}), Each(absl::OkStatus()));
@@ -112,7 +145,7 @@ TEST(SharedWeightsTest, OtherBytesAreNeverTaken) {
   EXPECT_TRUE(a.is_whole() && c.is_whole());
 }
 
-TEST(SharedWeightsTest, TheMemoryOutlivesItsOwner) {
+TEST_F(SharedWeightsTest, TheMemoryOutlivesItsOwner) {
   auto a = std::make_unique<Rank>();
   Rank b;
   EXPECT_THAT(ShareAll({a.get(), &b}), Each(absl::OkStatus()));
@@ -147,9 +180,9 @@ absl::Status ShareWith(const std::string& path, Rank* rank) {
 
 // A file with a rank's bytes.
 struct Copy {
-  explicit Copy(int64_t bytes = kBytes) : file(memfd_create("copy", MFD_ALLOW_SEALING)) {
-    const Rank whole(bytes);
-    EXPECT_EQ(pwrite(file, whole.data(), static_cast<size_t>(bytes), 0), bytes);
+  explicit Copy(int64_t more = 0) : file(memfd_create("copy", MFD_ALLOW_SEALING)) {
+    EXPECT_EQ(ftruncate(file, (kBytes / kHugePageBytes + 1) * kHugePageBytes + more), 0);
+    EXPECT_EQ(pwrite(file, Rank().data(), static_cast<size_t>(kBytes), 0), kBytes);
   }
   ~Copy() { close(file); }
   std::string path() const { return absl::StrCat("/proc/", getpid(), "/fd/", file); }
@@ -157,12 +190,13 @@ struct Copy {
   const int file;
 };
 
-TEST(SharedWeightsTest, WhatCannotBeTakenIsNot) {
-  const Copy may_change, longer(kBytes + 1), sealed;
+TEST_F(SharedWeightsTest, WhatCannotBeTakenIsNot) {
+  const Copy may_change, longer(kHugePageBytes), sealed;
   for (const Copy* copy : {&longer, &sealed})
     ASSERT_EQ(fcntl(copy->file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK), 0);
   const std::string on_disk = absl::StrCat(testing::TempDir(), "/shared-weights-", getpid());
   std::ofstream(on_disk, std::ios::binary).write(Rank().data(), kBytes);
+  std::filesystem::resize_file(on_disk, (kBytes / kHugePageBytes + 1) * kHugePageBytes);
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   for (const std::string& path : {absl::StrCat("/proc/", getpid(), "/fd/1000000"), may_change.path(), longer.path(),
@@ -182,7 +216,7 @@ TEST(SharedWeightsTest, WhatCannotBeTakenIsNot) {
   EXPECT_TRUE(rank.is_whole());
 }
 
-TEST(SharedWeightsTest, AGroupThatDoesNotFormChangesNothing) {
+TEST_F(SharedWeightsTest, AGroupThatDoesNotFormChangesNothing) {
   Rank a;
   comm::InMemoryStore store;
   EXPECT_EQ(a.shared.Share(0, 2, &store, absl::Now()).code(), absl::StatusCode::kDeadlineExceeded);

@@ -10,6 +10,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/cuda/cuda_events.h"
 #include "workers/tensor/cuda/cuda_status.h"
+#include "workers/tensor/cuda/late_library.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard {
@@ -233,6 +234,7 @@ class Backend : public DeviceBackend {
     if (index < 0 || index >= count) {
       return absl::NotFoundError(absl::StrCat("no device cuda:", index, ": ", count, " found"));
     }
+    RETURN_IF_ERROR(OpenLateLibraries());
     cudaDeviceProp properties;
     SY_RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, index));
     size_t free_bytes = 0, total_bytes = 0;
