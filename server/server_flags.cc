@@ -152,7 +152,8 @@ void AddForecastFlags(ServerConfig* c, FlagSet* set) {
            "probes are then fitted on every row; empty = none");
   set->Add("forecast=NAME", &c->forecast,
            "whether local workers predict the load of coming layers' experts: auto = for --placement=central and "
-           "no_finetune, or if --profile is given; always = also for agreed and an expert budget; never")
+           "no_finetune, or if --profile is given; always = also for an expert budget, and to see how right they are; "
+           "never")
       .Mark(kToServingWorkers);
   set->Add("path_length", &c->path_length,
            "local workers predict a layer's experts from the choices in this many layers before (1 to 6; l of the "

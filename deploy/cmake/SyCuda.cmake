@@ -1,4 +1,4 @@
-# CUDA, where a complete toolkit is: SY_CUDA_FOUND, the language, the libraries as sy_cudart, and sy_cuda_library().
+# CUDA, where a complete toolkit is: SY_CUDA_FOUND, the language, the libraries of the runtime sy_cudart, sy_cuda_library() and sy_cuda_late_library().
 # One STATUS line says what it found, or what is missing; then the build is for the CPU alone.
 include("${CMAKE_CURRENT_LIST_DIR}/SyFindCuda.cmake")
 
@@ -96,10 +96,8 @@ function(sy_cuda_late_library name library source)
   sy_cuda_library(${name} SRCS ${source} DEPS sy_late_library)
   if(TARGET ${name})
     file(REAL_PATH "${library}" file)
-    string(REGEX MATCH "lib[A-Za-z]+\\.so\\.[0-9]+" loaded "${file}")
-    if(NOT loaded)
-      cmake_path(GET file FILENAME loaded)
-    endif()
+    cmake_path(GET file FILENAME loaded)
+    string(REGEX REPLACE "(\\.so\\.[0-9]+)\\..*" "\\1" loaded "${loaded}")
     target_compile_definitions(${name} PRIVATE SY_LATE_LIBRARY="${loaded}")
     file(APPEND "${CMAKE_BINARY_DIR}/late_libraries.txt" "${loaded}\n")
   endif()

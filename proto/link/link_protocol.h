@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 15: plans have a layer's costs, results its seconds; settings say whether outputs are added.
-inline constexpr int kProtocolVersion = 15;
+// 16: plans have a layer's costs, results its seconds; settings say whether outputs are added.
+inline constexpr int kProtocolVersion = 16;
 
 }  // namespace switchyard::link

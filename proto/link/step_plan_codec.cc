@@ -50,7 +50,6 @@ constexpr auto CostFields() {
   using M = v1::LayerCosts;
   using S = placement::LayerCosts;
   return FieldTable(Field(&M::copy_ps, &M::set_copy_ps, &S::copy_ps), Field(&M::row_ps, &M::set_row_ps, &S::row_ps),
-                    Field(&M::layer_ps, &M::set_layer_ps, &S::layer_ps),
                     Field(&M::weights_ps, &M::set_weights_ps, &S::weights_ps));
 }
 

@@ -15,7 +15,6 @@ struct LayerCosts {
   int64_t copy_ps = 0;  // to copy one expert into a slot; a device copies one after the other, devices at the same time
   int64_t weights_ps = 0;  // to read one expert's weights, which its rows cannot be faster than; 0: not known
   int64_t row_ps = 0;      // that one row more makes the busiest device later: compute and exchange
-  int64_t layer_ps = 0;    // that pass anyway between the decisions of one layer and the next
   bool operator==(const LayerCosts& other) const = default;
 
   // Returns the time of so many rows of one expert on one device; at most kMostOfExpert, so that 2^17 of them can be

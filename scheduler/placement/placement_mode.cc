@@ -8,7 +8,7 @@
 namespace switchyard::placement {
 namespace {
 
-constexpr std::array<absl::string_view, 9> kModeNames = {"static", "static+spare", "central",     "agreed", "oracle",
+constexpr std::array<absl::string_view, 8> kModeNames = {"static", "static+spare", "central",     "agreed",
                                                          "ideal",  "no_estimate",  "no_finetune", "auto"};
 
 }  // namespace
@@ -19,9 +19,7 @@ bool IsPaper(PlacementMode mode) {
   return mode == PlacementMode::kCentral || mode == PlacementMode::kNoEstimate || mode == PlacementMode::kNoFinetune;
 }
 
-bool UsesEstimates(PlacementMode mode) {
-  return mode == PlacementMode::kAgreed || mode == PlacementMode::kCentral || mode == PlacementMode::kNoFinetune;
-}
+bool UsesEstimates(PlacementMode mode) { return mode == PlacementMode::kCentral || mode == PlacementMode::kNoFinetune; }
 
 std::string PlacementModeNames() { return absl::StrJoin(kModeNames, ", "); }
 

@@ -13,11 +13,10 @@ enum class PlacementMode {
   kStaticSpare,  // "static+spare": replicas spread evenly once, rows split by counts, nothing moves
   kCentral,      // "central": the paper: device 0 places by the estimate, and anew where the gate says otherwise
   kAgreed,       // "agreed": every rank decides alike; alias placement, split by counts, moves that pay
-  kOracle,       // "oracle": agreed, with the true counts as its estimate
   kIdeal,        // "ideal": the gate is forced to be balanced (by the caller); otherwise static
   kNoEstimate,   // "no_estimate": central without phase 1
   kNoFinetune,   // "no_finetune": central without phase 2
-  kAuto,  // "auto": agreed without estimates, in those steps where that was measured to be faster (step_choices.h)
+  kAuto,         // "auto": agreed, in those steps where that was measured to be faster (step_choices.h)
 };
 
 absl::string_view NameOf(PlacementMode mode);

@@ -20,9 +20,8 @@ absl::Status CheckPlacementSettings(const PlacementSettings& settings) {
   std::vector<std::string> problems;
   const std::string mode = absl::StrCat("--placement=", NameOf(settings.mode));
   CheckRange("spare_slots", settings.spare_slots, PlacementSettings::kMaxSlots, &problems);
-  if (settings.mode == PlacementMode::kOracle || settings.mode == PlacementMode::kIdeal) {
-    problems.push_back(
-        absl::StrCat(mode, ": is for benchmarks; a server cannot know or choose what the gate will say"));
+  if (settings.mode == PlacementMode::kIdeal) {
+    problems.push_back(absl::StrCat(mode, ": is for benchmarks; a server cannot choose what the gate will say"));
   }
   if (settings.mode == PlacementMode::kStatic && settings.spare_slots > 0) {
     problems.push_back(absl::StrCat("--spare_slots=", settings.spare_slots, ": ", mode, " has no replicas"));

@@ -14,9 +14,9 @@
 namespace switchyard::simulator {
 namespace {
 
-constexpr placement::PlacementMode kModes[] = {
-    placement::PlacementMode::kStatic, placement::PlacementMode::kStaticSpare, placement::PlacementMode::kCentral,
-    placement::PlacementMode::kAgreed, placement::PlacementMode::kOracle};
+constexpr placement::PlacementMode kModes[] = {placement::PlacementMode::kStatic,
+                                               placement::PlacementMode::kStaticSpare,
+                                               placement::PlacementMode::kCentral, placement::PlacementMode::kAgreed};
 
 absl::Status CheckOptions(const popularity::RoutingTrace& trace, const ReplayOptions& options) {
   const auto check = [](bool ok, absl::string_view field, int64_t value, absl::string_view limit) {
@@ -45,8 +45,8 @@ class ModeReplay {
     placement::PolicyShape shape;
     shape.mode = mode;
     shape.top_k = trace.shape.top_k;
-    // A copy hides behind one layer, and a demanded one never pays, so that the figures show the placement alone.
-    shape.costs = {.copy_ps = 1'000'000'000, .row_ps = 1, .layer_ps = 3'000'000'000};
+    // Copies take no time, so that the figures show the placement alone.
+    shape.costs = {.copy_ps = 0, .row_ps = 1000};
     const int spare = mode == placement::PlacementMode::kStatic ? 0 : options.spare_slots;
     shape.residents.assign(static_cast<size_t>(trace.shape.num_layers),
                            placement::ContiguousPlacement(trace.shape.num_experts, options.num_devices, spare));
@@ -56,12 +56,10 @@ class ModeReplay {
     return replay;
   }
 
-  // estimate: of the layer after this one; empty: none.  next: the rows that it will get, for the oracle.
-  void Decide(int64_t step, int layer, const placement::RowCounts& counts, const popularity::Popularity& estimate,
-              const popularity::Popularity& next) {
-    const popularity::Popularity& reported = figures_.mode == placement::PlacementMode::kOracle ? next : estimate;
+  // estimate: of the layer after this one; empty: none.
+  void Decide(int64_t step, int layer, const placement::RowCounts& counts, const popularity::Popularity& estimate) {
     std::vector<placement::LayerEstimate> estimates;
-    if (!reported.empty()) estimates.push_back({.layer = layer + 1, .popularity = reported});
+    if (!estimate.empty()) estimates.push_back({.layer = layer + 1, .popularity = estimate});
     const placement::LayerDecision decision =
         policy_->Decide({.step = step, .layer = layer, .counts = counts, .estimates = estimates});
     for (const placement::SlotPlan& plan : decision.prefetch) copies_ += placement::NumCopies(plan.changes);
@@ -170,15 +168,12 @@ absl::StatusOr<ReplayReport> ReplayTrace(const popularity::RoutingTrace& trace, 
     ForecastOf(batches, trace, channels, 0, &live);
     for (int layer = 0; layer < layers; ++layer) {
       live.Observe(view, layer);
-      popularity::Popularity estimate, next;
-      if (layer + 1 < layers) {
-        estimate = ForecastOf(batches, trace, channels, layer + 1, &live);
-        next = popularity::FromCounts(popularity::CountsOf(view, layer + 1));
-      }
+      popularity::Popularity estimate;
+      if (layer + 1 < layers) estimate = ForecastOf(batches, trace, channels, layer + 1, &live);
       const std::vector<int32_t> rows = popularity::CountsByPart(view, layer, options.num_devices);
       const placement::RowCounts counts{
           .num_ranks = options.num_devices, .num_experts = trace.shape.num_experts, .rows = rows};
-      for (ModeReplay& mode : modes) mode.Decide(batch, layer, counts, estimate, next);
+      for (ModeReplay& mode : modes) mode.Decide(batch, layer, counts, estimate);
     }
   }
   for (ModeReplay& mode : modes) report.modes.push_back(mode.Figures());

@@ -39,6 +39,7 @@ void ExpertLoadBalancing::Begin(const std::vector<fleet::WorkerInfo>& workers) {
   }
   budget_slots_ = slots < all ? static_cast<int>(slots) : 0;
   costs_ = meter_->Costs();
+  measured_ = meter_->row_seconds() > 0 || meter_->weights_seconds() > 0;
   steps_since_costs_ = 0;
 }
 
@@ -55,14 +56,15 @@ void ExpertLoadBalancing::GroupDown() { reports_.clear(); }
 void ExpertLoadBalancing::StepDone(const batching::StepResult& result, bool whole) {
   if (!load_stats_.has_value()) return;
   if (const absl::Status status = Count(result); !status.ok()) LogWarn("step ", result.step, ": ", status.message());
-  if (whole) meter_->Add(result, load_stats_->shape().num_layers);
+  if (whole) meter_->Add(result);
   LookAtCosts();
 }
 
 void ExpertLoadBalancing::LookAtCosts() {
-  if (++steps_since_costs_ < (costs_.layer_ps > 0 ? kCostsApart : kFirstCosts)) return;
-  if ((meter_->row_seconds() <= 0 && meter_->weights_seconds() <= 0) || meter_->layer_seconds() <= 0) return;
+  if (++steps_since_costs_ < (measured_ ? kCostsApart : kFirstCosts)) return;
+  if (meter_->row_seconds() <= 0 && meter_->weights_seconds() <= 0) return;
   steps_since_costs_ = 0;
+  measured_ = true;
   costs_ = meter_->Costs();
   meter_->Fade();
 }

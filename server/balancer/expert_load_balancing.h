@@ -28,7 +28,7 @@ class ExpertLoadBalancing final {
   void Begin(const std::vector<fleet::WorkerInfo>& workers);
   void GroupUp(int world, const fleet::WorkerInfo& first);
   void GroupDown();
-  // Of the next plan; layer_ps is 0 until they are measured.
+  // Of the next plan.
   const placement::LayerCosts& costs() const { return costs_; }
   // Counts a finished step's rows; measures its times if they were not cut, since exchanges hide behind products else.
   void StepDone(const batching::StepResult& result, bool whole);
@@ -38,7 +38,7 @@ class ExpertLoadBalancing final {
   std::unique_ptr<const ExpertsCopy> Copy() const;
 
  private:
-  // Steps of a group until costs count as measured, and steps between later looks at them.
+  // Steps until costs count as measured, and steps between later looks at them.
   static constexpr int64_t kFirstCosts = 4, kCostsApart = 64;
 
   absl::Status Count(const batching::StepResult& result);
@@ -50,6 +50,7 @@ class ExpertLoadBalancing final {
   int num_workers_ = 1;                                    // of the last group
   std::optional<PlacementCostMonitor> meter_;              // set when the first group forms, for models with experts
   placement::LayerCosts costs_;
+  bool measured_ = false;  // costs_, by steps
   int64_t steps_since_costs_ = 0;
   std::vector<ReceivedReport> reports_;  // [R] of the current group
 };

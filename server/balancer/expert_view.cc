@@ -11,8 +11,6 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
-#include "scheduler/placement/route/min_max.h"
-#include "scheduler/placement/route/replica_index.h"
 
 namespace switchyard::server {
 namespace {
@@ -74,22 +72,27 @@ void DescribePredictors(int layer, const ExpertsCopy& experts, v1::LayerExperts*
 
 void DescribeLayer(int layer, const ExpertsCopy& experts, v1::LayerExperts* out) {
   const popularity::ExpertLoadStats& load_stats = experts.load_stats;
-  const placement::ReplicaIndex replicas(ResidentsOf(experts));
+  const placement::Placement residents = ResidentsOf(experts);
   const std::vector<std::vector<v1::Replica>> now = ReplicasNow(experts, layer);
   const absl::Span<const int64_t> prefill = load_stats.Counts(popularity::Phase::kPrefill, layer);
   const absl::Span<const int64_t> decode = load_stats.Counts(popularity::Phase::kDecode, layer);
   std::vector<int64_t> all(prefill.begin(), prefill.end());
   for (size_t e = 0; e < all.size(); ++e) all[e] += decode[e];
+  std::vector<int64_t> of_workers;
+  for (const std::vector<int32_t>& slots : residents.slots) {
+    of_workers.push_back(0);
+    for (const int32_t expert : slots) {
+      if (expert != placement::kEmptySlot) of_workers.back() += all[static_cast<size_t>(expert)];
+    }
+  }
   out->set_layer(layer);
   out->set_busiest_expert_over_mean(popularity::BusiestOverMean(all));
-  out->set_busiest_worker_over_mean(popularity::BusiestOverMean(placement::MinimizeBusiest(replicas, all).loads));
+  out->set_busiest_worker_over_mean(popularity::BusiestOverMean(of_workers));
   for (size_t e = 0; e < all.size(); ++e) {
     v1::ExpertUse* expert = out->add_experts();
     expert->set_prefill_rows(prefill[e]);
     expert->set_decode_rows(decode[e]);
-    for (int32_t r = replicas.FirstReplica(static_cast<int>(e)); r < replicas.EndReplica(static_cast<int>(e)); ++r) {
-      expert->add_workers(replicas.DeviceOf(r));
-    }
+    for (const int32_t worker : residents.DevicesOf(static_cast<int>(e))) expert->add_workers(worker);
     expert->mutable_now()->Add(now[e].begin(), now[e].end());
   }
   DescribePredictors(layer, experts, out);

@@ -26,19 +26,16 @@ double Possible(double seconds) { return seconds >= 0 && seconds < kLongestStep 
 PlacementCostMonitor::PlacementCostMonitor(int64_t expert_bytes, double copy_bytes_per_second)
     : expert_bytes_(expert_bytes), link_bytes_per_second_(std::max(copy_bytes_per_second, 0.0)) {}
 
-void PlacementCostMonitor::Add(const batching::StepResult& step, int num_moe_layers) {
-  double slowest = 0, exchange = kLongestStep, exchanged = 0;
+void PlacementCostMonitor::Add(const batching::StepResult& step) {
+  double exchange = kLongestStep, exchanged = 0;
   for (const batching::RankResult& rank : step.ranks) {
     // The exchange's time is the rank's that waited least; the work is the busiest rank's.
     exchange = std::min(exchange, Possible(rank.timings.exchange_seconds));
     exchanged = std::max(exchanged, static_cast<double>(std::max<int64_t>(rank.rows_received, 0)));
     AddExperts(rank);
-    slowest = std::max(slowest, Possible(rank.timings.total_seconds));
   }
   num_ranks_ = static_cast<int>(step.ranks.size());
   if (num_ranks_ > 1 && exchanged < kMostExchanged) exchange_.Add(exchanged, exchange);
-  step_seconds_ += slowest;
-  layers_ += num_moe_layers;
 }
 
 void PlacementCostMonitor::AddExperts(const batching::RankResult& rank) {
@@ -60,7 +57,6 @@ void PlacementCostMonitor::AddExperts(const batching::RankResult& rank) {
 
 void PlacementCostMonitor::Fade() {
   for (Sum* sum : {&many_, &some_, &few_}) *sum = {sum->seconds / 2, sum->number / 2};
-  for (double* sum : {&step_seconds_, &layers_}) *sum /= 2;
   exchange_.Fade();
   // What is known of copies stays known where none are made.
   if (copied_.bytes >= 2 * kMeasurableBytes) copied_ = {copied_.bytes / 2, copied_.seconds / 2};
@@ -92,14 +88,11 @@ double PlacementCostMonitor::row_seconds() const { return many_.number > 0 ? man
 
 double PlacementCostMonitor::weights_seconds() const { return few_.each(); }
 
-double PlacementCostMonitor::layer_seconds() const { return layers_ > 0 ? step_seconds_ / layers_ : 0; }
-
 placement::LayerCosts PlacementCostMonitor::Costs() const {
   const double unmeasured = kFlopPerByte * static_cast<double>(expert_bytes_) / kFlopPerSecond;
   return {.copy_ps = placement::Picoseconds(copy_seconds()),
           .weights_ps = placement::Picoseconds(weights_seconds()),
-          .row_ps = placement::Picoseconds(row_seconds() > 0 ? busiest_row_seconds() : unmeasured),
-          .layer_ps = placement::Picoseconds(layer_seconds())};
+          .row_ps = placement::Picoseconds(row_seconds() > 0 ? busiest_row_seconds() : unmeasured)};
 }
 
 }  // namespace switchyard::server

@@ -1,8 +1,8 @@
 // The times that decisions about experts compare: of rows, exchanges and copies, as measured lately.
 //
 // It keeps sums of recent steps, which Fade halves so that they follow machine and traffic: the rows' time in experts
-// and in exchanges, the time of an expert that gets few rows (so that its weights' reading bounds it), the time of a
-// layer, and how fast workers copy.  Thread-compatible; no clock.
+// and in exchanges, the time of an expert that gets few rows (so that its weights' reading bounds it), and how fast
+// workers copy.  Thread-compatible; no clock.
 #pragma once
 
 #include <cstdint>
@@ -22,25 +22,22 @@ class PlacementCostMonitor {
   // expert_bytes: size of one expert.  copy_bytes_per_second: speed of an emulated link, which bounds copies; 0 = none.
   PlacementCostMonitor(int64_t expert_bytes, double copy_bytes_per_second);
 
-  // Adds a finished step of a model with so many MoE layers.  Impossible figures (negative or endless times) count as
-  // 0.
-  void Add(const batching::StepResult& step, int num_moe_layers);
+  // Adds a finished step.  Impossible figures (negative or endless times) count as 0.
+  void Add(const batching::StepResult& step);
   void Fade();
   // Sets a rank's copies since it got its current slots; called after each of its reports.
   void NoteCopies(int rank, int64_t bytes, double seconds);
 
-  // Time of one row of one expert on one rank (by experts with many rows, where there were any), of an expert with few
-  // rows, and of one whole layer; 0: not measured.
+  // Time of one row of one expert on one rank (by experts with many rows, where there were any), and of an expert with
+  // few rows; 0: not measured.
   double row_seconds() const;
   double weights_seconds() const;
-  double layer_seconds() const;
   // Time to copy one expert: as measured lately, at first by the speed of a host's memory.
   double copy_seconds() const;
   // Time of one more row that a rank exchanges with others.
   double exchange_row_seconds() const { return exchange_.seconds_per_row(); }
 
-  // Returns the per-step balancer's costs.  Before measurements a row takes the time of one core, weights none, and no
-  // work hides a prefetch.
+  // Returns the per-step balancer's costs.  Before measurements a row takes the time of one core, and weights none.
   placement::LayerCosts Costs() const;
 
  private:
@@ -66,7 +63,6 @@ class PlacementCostMonitor {
   // Of ranks whose experts got many rows each, fewer, and so few that reading their weights took the time.  The numbers
   // are of rows, of rows, and of experts.
   Sum many_, some_, few_;
-  double step_seconds_ = 0, layers_ = 0;  // layers_: of all these steps
 };
 
 }  // namespace switchyard::server

@@ -35,7 +35,7 @@ DENSE_MS = 8
 RANK_BYTES = 128 << 10  # that a rank sends in a balanced layer, each way, whatever its rows
 BURST = 12 << 10
 ALWAYS = ["static", "agreed:1", "agreed:2", "ideal"]
-SOMETIMES = ["static+spare:1", "static+spare:2", "central:1", "no_estimate:1", "no_finetune:1", "oracle:1"]
+SOMETIMES = ["static+spare:1", "static+spare:2", "central:1", "no_estimate:1", "no_finetune:1"]
 FEW = 8  # of so many batches one is run in the modes of SOMETIMES, too
 TABLES = {  # part: (data, workers, tokens)
     "real256": ("real", 16, 256), "real2048": ("real", 16, 2048), "chain256": ("chain", 16, 256),
@@ -162,7 +162,7 @@ def run_part(options, name):
         return run_table(options, name)
     if name == "domains":
         return run_domains(options)
-    return run_estimators(options) if name == "estimators" else {"figures": run_program(options, "placement_replay")}
+    return run_estimators(options) if name == "estimators" else {"figures": run_program(options, "decision_bench")}
 
 
 def conclude(results):

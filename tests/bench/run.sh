@@ -15,7 +15,6 @@ usage() {
   echo "  popularity how right each estimator of the next layer's experts is on recorded routing (--fit=FILE --test=FILE) or tuned chains (--chain)"
   echo "  placement modes of expert placement on 4, 8 or 16 workers in network namespaces with shaped links (--trace=FILE --fit=FILE: routing of your own; --only PART…: a part of the table)"
   echo "  serve_placement modes of expert placement on 8 real workers of one core each, in seconds that a gRPC client sees (--workers --batches --modes)"
-  echo "  placement_replay how even each mode of placement keeps 16 devices on recorded routing (FIT HELD), and what a decision costs"
   echo "  offload expert caches at a budget of device slots, by the simulator: our policy beside lru, lfu, static, belady"
   echo "  larger_than_memory models of which a half or a quarter of the experts fits: decode and prefill beside llama.cpp's mapped files and our LRU"
   echo "  training modes of communication in training on 4, 8 and 16 workers in network namespaces with shaped two-tier links; --only trainers_2 trainers_4: of real trainers (--only PART…, --merge)"
@@ -30,12 +29,12 @@ name=${1:-}
 shift
 case "$name" in
   gemm) deploy/install-deps.sh; deploy/build.sh gemm_bench; exec "${PYTHON:-python3}" -B tests/bench/gemm.py "$@" ;;
-  popularity|placement_replay)
+  popularity)
     bench=$name; [ "$name" != popularity ] || bench=popularity_bench
     deploy/install-deps.sh; deploy/build.sh "$bench"; exec "build/release/bin/$bench" "$@" ;;
   offload) deploy/install-deps.sh; deploy/build.sh offload_bench; exec build/release/bin/offload_bench "$@" ;;
   placement)
-    deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench placement_replay switchyard-server switchyard-worker switchyard
+    deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench decision_bench switchyard-server switchyard-worker switchyard
     exec "${PYTHON:-python3}" -B tests/bench/placement.py "$@" ;;
   peers|workers|larger_than_memory|serve_placement|micro_batches) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
   pairs) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/pairs.py "$@" ;;

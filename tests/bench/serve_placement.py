@@ -33,15 +33,12 @@ PROMPT, BATCH = 256, 8
 MIB = 1 << 20
 EXPERT_BYTES, NARROW_BYTES = 8 * MIB, 3 * 192 * 96 * 2
 READ_RATE, FLOP_RATE, COPY_RATE, LINK_BITS = 10e9, 50e9, 1e9, 1e9
-# Of a mode's workers.  "foreseen" is agreed with predictions.
-WORKER_FLAGS = {"foreseen": ["--forecast=always"]}
 TARGETS = {"auto_over_static_prefill": 1.2, "auto_over_static_skewed": 1.5, "auto_worst": 0.99}
 MOST = {"p95_over_bound": 1.10}
 MODES = {
     "static": ["--placement=static"],
     "auto": ["--placement=auto"],
     "agreed": ["--placement=agreed", "--spare_slots=1"],
-    "foreseen": ["--placement=agreed", "--spare_slots=1"],
     "lina": ["--placement=central", "--spare_slots=4"],
 }
 
@@ -62,7 +59,7 @@ class ClusterServer(SwitchyardOnLinks):
         super().__init__(cluster, args.bin, report.ROOT / "deploy/demo-model", Path(folder) / mode.replace(" ", "_"), port,
                          server_flags=[f"--kv_cache_bytes={64 * MIB}", "--micro_batches=1", *copies, *MODES[mode]],
                          worker_flags=[f"--expert_weights_us={slower * EXPERT_BYTES / READ_RATE * 1e6:.1f}",
-                                       f"--expert_row_us={slower * EXPERT_BYTES / FLOP_RATE * 1e6:.2f}", *copies, *WORKER_FLAGS.get(mode, [])])
+                                       f"--expert_row_us={slower * EXPERT_BYTES / FLOP_RATE * 1e6:.2f}", *copies])
 
         self._steps = self._folder / "steps"
         self._steps.mkdir()

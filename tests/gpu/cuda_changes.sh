@@ -12,7 +12,7 @@ cd "${1:-$(dirname "$0")/../..}"
 verified=tests/gpu/VERIFIED.md
 
 # Kernels, what calls the CUDA runtime, NCCL, and the host code that takes another way on a device; the emulation in tests/ is none.
-now=$(git ls-files --cached --others --exclude-standard workers | grep -E '(_cuda\.|/cuda_|/nccl_|/device_|_device\.|_upload\.|^workers/ops/cuda/)[^/]*$' | sort |
+now=$(git ls-files --cached --others --exclude-standard workers | grep -E '(_cuda\.|/cuda_|/late_|/nccl_|/device_|_device\.|_upload\.|^workers/ops/cuda/)[^/]*$' | sort |
   while read -r file; do [ ! -f "$file" ] || sha256sum "$file"; done)
 if [ $list -eq 1 ]; then
   printf '%s\n' "$now"

@@ -55,11 +55,12 @@ awk '$3 ~ /^\// { print $1, $3 }' "$work/ldd" | sort -u >"$work/libraries"
 while read -r name path; do
   case "$name" in
     libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | libresolv.so* | ld-linux*) ;;
-    libcuda.so* | libcublas*.so* | libcudart.so* | libnccl.so* | libnvrtc.so* | libnvJitLink.so*) echo "$name" >&3 ;;
+    libcuda.so* | libcudart.so* | libnvrtc.so* | libnvJitLink.so*) echo "$name" >&3 ;;
     *) strip -o "$pack/lib/$name" "$(realpath "$path")" ;;
   esac
 done <"$work/libraries" 3>"$pack/cuda_libraries.txt"
-[ -n "$kind" ] || cat "$built/late_libraries.txt" >>"$pack/cuda_libraries.txt"
+# Those that programs open when a device is (workers/tensor/cuda/late_library.h).
+[ -n "$kind" ] || cat "$built/late_libraries.txt" >>"$pack/cuda_libraries.txt" || { echo "pack.sh: configure $built anew" >&2; exit 1; }
 
 if [ $serve = 0 ]; then
   # "source suite.test" a line, in the order in which run.sh takes them: single ops first, whole models and processes last.

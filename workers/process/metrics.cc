@@ -269,7 +269,8 @@ void WorkerMetrics::ObserveCold(const moe::ColdCounters& now, moe::ColdCounters*
   *reported = now;
 }
 
-void WorkerMetrics::ObservePlacement(const moe::ExpertHostCounters& now, moe::ExpertHostCounters* reported) {
+void WorkerMetrics::ObservePlacement(const moe::ReplicatedExpertsCounters& now,
+                                     moe::ReplicatedExpertsCounters* reported) {
   bool fell = now.copied_bytes < reported->copied_bytes || now.wait_seconds < reported->wait_seconds;
   for (size_t reason = 0; reason < moe::kNumCopyReasons; ++reason)
     fell |= now.copies[reason] < reported->copies[reason];

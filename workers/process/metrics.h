@@ -55,7 +55,7 @@ class WorkerMetrics {
   comm::SocketTraffic* traffic() { return &traffic_->counted; }
 
   // The same for a placement's copies.
-  void ObservePlacement(const moe::ExpertHostCounters& now, moe::ExpertHostCounters* reported);
+  void ObservePlacement(const moe::ReplicatedExpertsCounters& now, moe::ReplicatedExpertsCounters* reported);
 
   prometheus::Histogram* step_seconds = nullptr;
   prometheus::Histogram* attention_seconds = nullptr;

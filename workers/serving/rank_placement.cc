@@ -61,7 +61,7 @@ moe::ExpertLayout RankPlacement::SlotsOfLayer() const {
   return moe::ExpertLayout::FromPlacement(placement);
 }
 
-absl::Status RankPlacement::Begin(moe::ExpertHost::Progress progress) {
+absl::Status RankPlacement::Begin(moe::ReplicatedExperts::Progress progress) {
   balancer_.reset();
   moe::PerStepBalancerOptions options;
   options.shape.mode = settings_.mode;

@@ -39,8 +39,8 @@ class RankPlacement {
                                                              moe::ExpertFile::Progress progress);
 
   // A group begins: makes its load balancer and fills the slots.  Blocks.
-  // Errors: InvalidArgument (a mode that cannot serve), ExpertHost::Fill's.
-  absl::Status Begin(moe::ExpertHost::Progress progress);
+  // Errors: InvalidArgument (a mode that cannot serve), ReplicatedExperts::Fill's.
+  absl::Status Begin(moe::ReplicatedExperts::Progress progress);
   void End() { balancer_.reset(); }
   // Null outside of a group.
   moe::PerStepBalancer* balancer() { return balancer_.get(); }
@@ -57,7 +57,7 @@ class RankPlacement {
   const moe::ExpertFile& file() const { return *file_; }
   int64_t slot_bytes() const { return slots_->bytes(); }
   // Counts of the copies that the placement asked for.
-  moe::ExpertHostCounters counters() const { return slots_->counters(); }
+  moe::ReplicatedExpertsCounters counters() const { return slots_->counters(); }
 
  private:
   explicit RankPlacement(const RankPlacementInput& input);

@@ -65,15 +65,22 @@ class View {
   View& operator=(const View&) = delete;
   char* data() const { return data_; }
 
-  // Gives a hole of the file huge pages of zeros.  False: this kernel has none for shared memory.  Where memory is too
-  // scattered for one there will be small ones, as anywhere.
-  bool GetHugePages() const {
-    for (size_t at = 0; at < bytes_; at += kHugePageBytes) data_[at] = 0;  // the kernel enlarges pages that are there
-    return madvise(data_, bytes_, kCollapse) == 0 || errno != EINVAL;
+  // Gives a hole of the file huge pages of zeros, but small ones where memory is too scattered.  Returns how many
+  // became huge; -1: this kernel has none for shared memory.
+  int64_t GetHugePages() const {
+    int64_t huge = 0;
+    for (size_t at = 0; at < bytes_; at += kHugePageBytes) {
+      data_[at] = 0;  // the kernel enlarges pages that are there
+      int done = madvise(data_ + at, kHugePageBytes, kCollapse);
+      if (done != 0 && errno == EAGAIN) done = madvise(data_ + at, kHugePageBytes, kCollapse);
+      if (done != 0 && errno == EINVAL) return -1;
+      huge += done == 0 ? 1 : 0;
+    }
+    return huge;
   }
 
  private:
-  // MADV_COLLAPSE of Linux 6.1, which does not ask what transparent_hugepage/shmem_enabled allows.
+  // MADV_COLLAPSE of Linux 6.1: of what transparent_hugepage/shmem_enabled may say only `deny` prevents it.
   static constexpr int kCollapse = 25;
   size_t room_bytes() const { return bytes_ + kHugePageBytes; }
 
@@ -158,15 +165,20 @@ bool SharedWeights::Publish() {
   UniqueFd readable(open(absl::StrCat("/proc/self/fd/", file.get()).c_str(), O_RDONLY | O_CLOEXEC));
   if (readable.get() < 0) return keep("/proc/self/fd");
   // Piece by piece, so that no more than one is held twice.  After an error the pieces so far hold the same bytes.
+  int64_t small = HugePagesOf(bytes_) / kHugePageBytes;
   for (int64_t done = 0; done < bytes_; done += kPiece) {
     const int64_t piece = std::min(kPiece, bytes_ - done);
     const View view(file.get(), done, HugePagesOf(piece), PROT_READ | PROT_WRITE);
     if (view.data() == nullptr) return keep("mmap");
-    if (!view.GetHugePages()) return keep("huge pages of shared memory (Linux 6.1 has them)");
+    const int64_t huge = view.GetHugePages();
+    if (huge < 0) return keep("huge pages (from Linux 6.1 on, unless transparent_hugepage/shmem_enabled is deny)");
+    small -= huge;
     std::memcpy(view.data(), data_ + done, static_cast<size_t>(piece));
     Map(readable.get(), done, HugePagesOf(piece));
   }
   if (fcntl(file.get(), F_ADD_SEALS, kSeals | F_SEAL_GROW | F_SEAL_SEAL) != 0) return keep("sealing it");
+  if (small > 0)
+    LogWarn("shared weights: ", Mib(small * kHugePageBytes), " are in small pages: memory is too scattered");
   file_ = std::move(readable);
   return true;
 }

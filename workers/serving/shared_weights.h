@@ -7,8 +7,8 @@
 // bytes, keeps its own.  Each worker loads its own first, and checks of memory count that.  A process whose memory
 // could not be mapped ends.
 //
-// The file has huge pages, as each worker's own weights have, by Linux 6.1's MADV_COLLAPSE: small ones are read 7 %
-// slower (tests/bench/README.md, `workers`).  On older kernels nothing is shared.  Thread-compatible.
+// The file gets huge pages, as each worker's own weights do, by Linux 6.1's MADV_COLLAPSE: small ones are read 7 %
+// slower (tests/bench/README.md, `workers`).  Where the kernel has none for it nothing is shared.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ class SharedWeights {
   // Less is not worth a file.
   static constexpr int64_t kLeastBytes = 4 << 20;
 
-  // Borrows memory of a host, which nobody writes once Share was called.  REQUIRES: from kLeastBytes on it has huge
-  // pages of its own.
+  // Borrows memory of a host, which nobody writes once Share was called.  REQUIRES: from kLeastBytes on
+  // what is allocated begins and ends where huge pages do (tensor.cc).
   explicit SharedWeights(const Buffer& memory);
   SharedWeights(const SharedWeights&) = delete;
   SharedWeights& operator=(const SharedWeights&) = delete;

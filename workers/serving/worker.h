@@ -122,8 +122,8 @@ class Worker final {
   // Drops the group; the weights stay.
   void Leave();
   // Counts of the copies that a placement asked for; none under --placement=static.
-  moe::ExpertHostCounters placement_counters() const {
-    return placement_ == nullptr ? moe::ExpertHostCounters() : placement_->counters();
+  moe::ReplicatedExpertsCounters placement_counters() const {
+    return placement_ == nullptr ? moe::ReplicatedExpertsCounters() : placement_->counters();
   }
   // Ends the communication of that epoch, now or when it forms.  Any thread.
   void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }

@@ -348,10 +348,8 @@ absl::Status Worker::SaveProfile() {
 absl::Status Worker::MakeLoadPredictor(const fleet::EngineSettings& settings) {
   // It may be there already, from an assignment that was not taken in the end.
   if (load_predictor_ != nullptr || config_.num_moe_layers() == 0) return absl::OkStatus();
-  // A budget's policy and agreed decisions can use it, too, but what it gained was less than what it cost
-  // (tests/bench/offload.md, serve_placement.md); the paper's modes are nothing without it.
-  const bool used = options_.forecast.when == "auto" && placement::IsPaper(settings.placement.mode) &&
-                    placement::UsesEstimates(settings.placement.mode);
+  // A budget's policy can use it, too, but what it gained was less than what it cost (tests/bench/offload.md).
+  const bool used = options_.forecast.when == "auto" && placement::UsesEstimates(settings.placement.mode);
   if (!used && !ForecastsAnyway(options_.forecast)) return absl::OkStatus();
   ForecastOptions forecast = options_.forecast;
   if (learned_.has_value()) forecast.profile.clear();  // learned_ has the profile, and more

@@ -92,7 +92,7 @@ class Handler final : public LinkHandler {
   model::GraphCounters graphs_reported_;
   moe::ExpertOffloadCounters experts_reported_;
   moe::ColdCounters cold_reported_;
-  moe::ExpertHostCounters placement_reported_;
+  moe::ReplicatedExpertsCounters placement_reported_;
   absl::Duration forecasts_reported_;  // of RowLoadPredictor::spent
   int64_t num_steps_ = 0;
   std::deque<batching::StepPlan> started_;  // heads of the steps under way

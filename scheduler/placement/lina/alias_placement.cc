@@ -1,7 +1,6 @@
 #include "scheduler/placement/lina/alias_placement.h"
 
 #include <algorithm>
-#include <numeric>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/placement/route/min_max.h"
 #include "scheduler/placement/route/replica_index.h"
+#include "scheduler/popularity/popularity.h"
 
 namespace switchyard::placement {
 namespace {
@@ -17,12 +17,8 @@ namespace {
 class Filler {
  public:
   // popularity [E]: kRow is the mean of a device.
-  Filler(const Placement& base, const Placement& present, const popularity::Popularity& popularity, bool chain)
-      : placement_(base),
-        present_(present),
-        popularity_(popularity),
-        num_replicas_(base.num_experts, 0),
-        chain_(chain) {
+  Filler(const Placement& base, const Placement& present, const popularity::Popularity& popularity)
+      : placement_(base), present_(present), num_replicas_(base.num_experts, 0) {
     const ReplicaIndex replicas(base);
     const MinMaxLoads split = MinimizeBusiest(replicas, popularity);
     loads_ = split.loads;
@@ -36,7 +32,6 @@ class Filler {
       devices_[device].num_empty =
           static_cast<int>(std::count(base.slots[device].begin(), base.slots[device].end(), kEmptySlot));
       num_empty_ += devices_[device].num_empty;
-      chain_ = chain_ && devices_[device].num_empty <= 1;
     }
   }
 
@@ -52,14 +47,14 @@ class Filler {
     }
   }
 
-  // In slots that are left: one replica after the other for the expert with the most rows a replica.
-  void Hedge(const popularity::Popularity& popularity) {
-    std::vector<uint8_t> everywhere(popularity.size(), 0);
+  // One replica after the other for the expert that has the fewest.
+  void Spread() {
+    std::vector<uint8_t> everywhere(num_replicas_.size(), 0);
     while (num_empty_ > 0) {
       int32_t next = -1;
-      for (int32_t e = 0; e < static_cast<int32_t>(popularity.size()); ++e) {
+      for (int32_t e = 0; e < static_cast<int32_t>(num_replicas_.size()); ++e) {
         if (everywhere[e] != 0) continue;
-        if (next < 0 || popularity[e] * num_replicas_[next] > popularity[next] * num_replicas_[e]) next = e;
+        if (next < 0 || num_replicas_[e] < num_replicas_[next]) next = e;
       }
       if (next < 0) return;
       const int32_t device = FarthestFrom(next);
@@ -101,25 +96,20 @@ class Filler {
     Hold(device, {.expert = expert, .rows = rows});
   }
 
-  // Prefers enough rows, then what is there already (no copy).  Then, with one slot a device, a device that can be
-  // topped up later may give all it has, fewest replicas and least loaded first, so that experts and devices become a
-  // chain along which rows can be handed on when the estimate was wrong.  With more slots the hedges do that better,
-  // and only devices above the mean give, fullest first.
+  // Only devices above the mean give.  Prefers enough rows, then what is there already (no copy), then the fullest.
   bool TakeFromAnother(int32_t device) {
     const int64_t wanted = popularity::kRow - loads_[device];
     int32_t giver = -1;
     Replica* given = nullptr;
-    std::tuple<int64_t, bool, int, int64_t> best = {};
+    std::tuple<int64_t, bool, int64_t> best = {};
     const std::vector<uint8_t>& held = holds_[device];
     for (int32_t d = 0; d < NumDevices(); ++d) {
       const int64_t may = devices_[d].num_empty > 0 ? wanted : std::min(wanted, loads_[d] - popularity::kRow);
-      if (d == device || may <= 0 || (!chain_ && loads_[d] <= popularity::kRow)) continue;
+      if (d == device || may <= 0 || loads_[d] <= popularity::kRow) continue;
       for (Replica& replica : devices_[d].replicas) {
         const int64_t rows = std::min(may, replica.rows);
         if (rows <= 0 || held[replica.expert] != 0 || rows < std::get<0>(best)) continue;
-        const std::tuple<int64_t, bool, int, int64_t> score(rows, WasOn(device, replica.expert),
-                                                            chain_ ? -num_replicas_[replica.expert] : 0,
-                                                            chain_ ? -loads_[d] : loads_[d]);
+        const std::tuple<int64_t, bool, int64_t> score(rows, WasOn(device, replica.expert), loads_[d]);
         if (given == nullptr || score > best) best = score, giver = d, given = &replica;
       }
     }
@@ -133,18 +123,18 @@ class Filler {
 
   bool WasOn(int32_t device, int32_t expert) const { return !present_.slots.empty() && present_.Holds(device, expert); }
 
-  // The device with room that lacks the expert: first one where it is already, then the one that shares the fewest
-  // experts with its hosts, then the one with more room, then by id.
+  // The device with room that lacks the expert: the one that shares the fewest experts with its hosts, then the one
+  // with more room, then by id.
   int32_t FarthestFrom(int32_t expert) const {
     int32_t best = -1;
-    std::tuple<bool, int, int> best_score;
+    std::pair<int, int> best_score;
     for (int32_t d = 0; d < NumDevices(); ++d) {
       if (devices_[d].num_empty == 0 || holds_[d][expert] != 0) continue;
       int shared = 0;
       for (const int32_t other : hosts_[expert]) {
         for (const Replica& replica : devices_[d].replicas) shared += holds_[other][replica.expert];
       }
-      const std::tuple<bool, int, int> score(WasOn(d, expert), -shared, devices_[d].num_empty);
+      const std::pair<int, int> score(-shared, devices_[d].num_empty);
       if (best < 0 || score > best_score) best = d, best_score = score;
     }
     return best;
@@ -152,39 +142,28 @@ class Filler {
 
   Placement placement_;
   const Placement& present_;
-  const popularity::Popularity& popularity_;
   std::vector<Device> devices_;              // [R]
   std::vector<int64_t> loads_;               // [R]
   std::vector<std::vector<uint8_t>> holds_;  // [R][E]
   std::vector<std::vector<int32_t>> hosts_;  // [E] devices
   std::vector<int> num_replicas_;            // [E]
   int num_empty_ = 0;                        // of all devices
-  bool chain_;                               // only with one spare slot a device
 };
-
-// The estimate [E] scaled to `total`, blended with an even spread by twice its error.
-popularity::Popularity HedgedPopularity(absl::Span<const int64_t> estimate, int64_t total, int64_t error) {
-  const popularity::Popularity reported = popularity::ScaledTo(estimate, total);
-  const popularity::Popularity even = popularity::ScaledTo(popularity::Popularity(estimate.size(), 1), total);
-  const int64_t distrust = std::clamp<int64_t>(2 * error, 0, popularity::kRow);
-  popularity::Popularity hedged(reported.size());
-  for (size_t e = 0; e < hedged.size(); ++e) {
-    hedged[e] = static_cast<int64_t>((static_cast<__int128>(reported[e]) * (popularity::kRow - distrust) +
-                                      static_cast<__int128>(even[e]) * distrust) /
-                                     popularity::kRow);
-  }
-  return popularity::ScaledTo(hedged, total);
-}
 
 }  // namespace
 
-Placement FillEmptySlots(const Placement& base, const Placement& present, const FillTarget& target) {
-  SY_CHECK_EQ(static_cast<int>(target.estimate.size()), base.num_experts);
-  const popularity::Popularity popularity =
-      popularity::ScaledTo(target.estimate, base.num_devices() * popularity::kRow);
-  Filler filler(base, present, popularity, target.hedge);
-  if (2 * target.error < popularity::kRow) filler.TopUp();
-  if (target.hedge) filler.Hedge(HedgedPopularity(target.estimate, popularity::TotalOf(popularity), target.error));
+Placement SpreadReplicas(const Placement& base) {
+  const popularity::Popularity even(base.num_experts, 1);
+  const Placement nothing;
+  Filler filler(base, nothing, popularity::ScaledTo(even, base.num_devices() * popularity::kRow));
+  filler.Spread();
+  return filler.Take();
+}
+
+Placement FillEmptySlots(const Placement& base, const Placement& present, absl::Span<const int64_t> rows) {
+  SY_CHECK_EQ(static_cast<int>(rows.size()), base.num_experts);
+  Filler filler(base, present, popularity::ScaledTo(rows, base.num_devices() * popularity::kRow));
+  filler.TopUp();
   if (present.slots.empty()) return filler.Take();
   Placement filled = KeepSlots(present, filler.Take());
   for (int device = 0; device < filled.num_devices(); ++device) {

@@ -30,7 +30,7 @@ SplitTable PaperPolicy::Split(const LayerInputs& inputs) {
                         planned.empty() ? std::vector<int64_t>(replicas.num_replicas(), 0) : planned);
 }
 
-SlotPlan PaperPolicy::Prepare(const LayerEstimate& estimate, int) {
+SlotPlan PaperPolicy::Prepare(const LayerEstimate& estimate) {
   if (shape().mode == PlacementMode::kNoEstimate) return {.layer = estimate.layer};
   return PlaceBy(estimate.layer, estimate.popularity);
 }

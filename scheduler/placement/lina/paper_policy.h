@@ -22,9 +22,7 @@ class PaperPolicy : public PlacementPolicy {
  protected:
   SlotPlan FineTune(const LayerInputs& inputs) override;
   SplitTable Split(const LayerInputs& inputs) override;
-  // Only the next layer is placed, as in the paper.
-  bool Uses(int layers_ahead) const override { return layers_ahead == 1; }
-  SlotPlan Prepare(const LayerEstimate& estimate, int layers_ahead) override;
+  SlotPlan Prepare(const LayerEstimate& estimate) override;
 
  private:
   SlotPlan PlaceBy(int layer, absl::Span<const int64_t> rows);

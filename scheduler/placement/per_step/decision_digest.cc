@@ -11,8 +11,7 @@ namespace switchyard::placement {
 namespace {
 
 constexpr std::array<absl::string_view, kNumDecisionFields> kFieldNames = {
-    "constants", "step",  "layer", "number",  "counts", "estimates",
-    "errors",    "slots", "split", "awaited", "demand", "prefetch"};
+    "constants", "step", "layer", "number", "counts", "estimates", "slots", "split", "awaited", "demand", "prefetch"};
 
 uint64_t Stir(uint64_t state, uint64_t value) { return SplitMix(state ^ value); }
 

@@ -15,20 +15,19 @@ namespace switchyard::placement {
 
 // Inputs, then state, then outputs.
 enum class DecisionField {
-  kConstants,  // mode, shape, costs, horizon
+  kConstants,  // mode, shape, costs
   kStep,
   kLayer,
   kNumber,  // how many decisions came before
   kCounts,
   kEstimates,
-  kErrors,  // how wrong estimates of each layer were
-  kSlots,   // what is where, and in flight
+  kSlots,  // what is where, and in flight
   kSplit,
   kAwaited,
   kDemand,
   kPrefetch,
 };
-inline constexpr int kNumDecisionFields = 12;
+inline constexpr int kNumDecisionFields = 11;
 
 class DecisionDigest {
  public:

@@ -42,9 +42,9 @@ DecisionDigest DigestOf(const DecisionFacts& facts) {
   const LayerInputs& inputs = facts.inputs;
   const LayerDecision& decision = facts.decision;
   DecisionDigest digest;
-  digest.Mix(Field::kConstants, absl::MakeConstSpan({static_cast<int64_t>(shape.mode), int64_t{shape.top_k},
-                                                     shape.costs.copy_ps, shape.costs.weights_ps, shape.costs.row_ps,
-                                                     shape.costs.layer_ps, int64_t{shape.horizon}, shape.even_enough}));
+  digest.Mix(Field::kConstants,
+             absl::MakeConstSpan({static_cast<int64_t>(shape.mode), int64_t{shape.top_k}, shape.costs.copy_ps,
+                                  shape.costs.weights_ps, shape.costs.row_ps, shape.even_enough}));
   digest.Mix(Field::kStep, inputs.step);
   digest.Mix(Field::kLayer, inputs.layer);
   digest.Mix(Field::kNumber, decision.number);
@@ -53,7 +53,6 @@ DecisionDigest DigestOf(const DecisionFacts& facts) {
     digest.Mix(Field::kEstimates, estimate.layer);
     digest.Mix(Field::kEstimates, estimate.popularity);
   }
-  digest.Mix(Field::kErrors, facts.errors);
   MixTable(digest, facts.table);
   MixSplit(digest, decision.split);
   for (const AwaitedCopy& copy : decision.awaited) {

@@ -2,9 +2,6 @@
 // unnoticed until rows go astray.
 #pragma once
 
-#include <cstdint>
-
-#include "absl/types/span.h"
 #include "scheduler/placement/per_step/decision_digest.h"
 #include "scheduler/placement/per_step/layer_decision.h"
 #include "scheduler/placement/route/slot_table.h"
@@ -12,11 +9,10 @@
 namespace switchyard::placement {
 
 struct DecisionFacts {
-  const PolicyShape& shape;          // mode, top_k, costs, horizon, even_enough
-  const LayerInputs& inputs;         // all of them
-  absl::Span<const int64_t> errors;  // [L] PlacementPolicy::error
-  const SlotTable& table;            // the layer's, after the decision
-  const LayerDecision& decision;     // all but the digest
+  const PolicyShape& shape;       // mode, top_k, costs, even_enough
+  const LayerInputs& inputs;      // all of them
+  const SlotTable& table;         // the layer's, after the decision
+  const LayerDecision& decision;  // all but the digest
 };
 
 DecisionDigest DigestOf(const DecisionFacts& facts);

@@ -23,7 +23,6 @@ class StaticPolicy : public PlacementPolicy {
   SplitTable Split(const LayerInputs& inputs) override {
     return SplitByCounts(inputs.counts, table(inputs.layer).replicas());
   }
-  SlotPlan Prepare(const LayerEstimate& estimate, int) override { return {.layer = estimate.layer}; }
 };
 
 absl::Status Validate(const PolicyShape& shape) {
@@ -55,12 +54,9 @@ absl::Status Validate(const PolicyShape& shape) {
 
 PlacementPolicy::PlacementPolicy(PolicyShape shape, bool spread) : shape_(std::move(shape)) {
   for (const Placement& residents : shape_.residents) {
-    const popularity::Popularity even(residents.num_experts, 1);
-    tables_.emplace_back(spread ? FillEmptySlots(residents, {}, {.estimate = even, .error = popularity::kRow})
-                                : residents);
+    tables_.emplace_back(spread ? SpreadReplicas(residents) : residents);
   }
   estimates_.resize(shape_.residents.size());
-  errors_.assign(shape_.residents.size(), popularity::kRow / 4);
 }
 
 LayerDecision PlacementPolicy::Decide(const LayerInputs& inputs) {
@@ -69,7 +65,6 @@ LayerDecision PlacementPolicy::Decide(const LayerInputs& inputs) {
   LayerDecision decision;
   decision.number = number_++;
   decision.layer = inputs.layer;
-  NoteError(inputs);
   SlotTable& table = tables_[inputs.layer];
   decision.demand = FineTune(inputs);
   table.Change(decision.demand.changes, decision.number);
@@ -78,27 +73,13 @@ LayerDecision PlacementPolicy::Decide(const LayerInputs& inputs) {
   estimates_[inputs.layer].clear();
   for (const LayerEstimate& estimate : inputs.estimates) {
     SY_CHECK(estimate.layer >= 0 && estimate.layer < num_layers);
-    const int later = estimate.layer - inputs.layer;
-    const int ahead = later > 0 ? later : later + num_layers;
-    if (!Uses(ahead)) continue;
-    decision.prefetch.push_back(Prepare(estimate, ahead));
+    if (estimate.layer != (inputs.layer + 1) % num_layers) continue;
+    decision.prefetch.push_back(Prepare(estimate));
     tables_[estimate.layer].Change(decision.prefetch.back().changes, decision.number);
     estimates_[estimate.layer].assign(estimate.popularity.begin(), estimate.popularity.end());
   }
-  decision.digest = DigestOf(
-      {.shape = shape_, .inputs = inputs, .errors = errors_, .table = tables_[inputs.layer], .decision = decision});
+  decision.digest = DigestOf({.shape = shape_, .inputs = inputs, .table = tables_[inputs.layer], .decision = decision});
   return decision;
-}
-
-void PlacementPolicy::NoteError(const LayerInputs& inputs) {
-  const popularity::Popularity& reported = estimates_[inputs.layer];
-  if (reported.empty()) return;
-  const popularity::Popularity expected = popularity::ScaledTo(reported, popularity::kRow),
-                               actual = popularity::ScaledTo(inputs.counts.OfExperts(), popularity::kRow);
-  int64_t distance = 0;
-  for (size_t e = 0; e < actual.size(); ++e) distance += std::abs(expected[e] - actual[e]);
-  int64_t& error = errors_[inputs.layer];
-  error = (3 * error + distance / 2) / 4;
 }
 
 absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePlacementPolicy(PolicyShape shape) {
@@ -106,7 +87,6 @@ absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePlacementPolicy(PolicyShape
   switch (shape.mode) {
     case PlacementMode::kAgreed:
     case PlacementMode::kAuto:
-    case PlacementMode::kOracle:
       return std::make_unique<AgreedPolicy>(std::move(shape));
     case PlacementMode::kCentral:
     case PlacementMode::kNoEstimate:

@@ -1,4 +1,4 @@
-// The per-step balancer: what one layer of one batch does, and what the next layers' slots should hold.
+// The per-step balancer: what one layer of one batch does, and what the next layer's slots should hold.
 //
 // Every rank calls Decide once a layer and step, in the same order, after its gate, with the gathered counts.  From
 // these integers, the step's costs, and a table of slots that only decisions advance, every rank reaches the
@@ -34,7 +34,6 @@ struct PolicyShape {
   // somewhere.  In the paper's modes all devices have as many slots.
   std::vector<Placement> residents;  // [L]
   LayerCosts costs = {};
-  int horizon = 1;  // batches for which a move by an estimate is expected to help
   // The busiest may exceed the mean by this share of it before weights move.
   int64_t even_enough = popularity::kRow / 64;
 };
@@ -49,7 +48,7 @@ struct LayerInputs {
   int64_t step = 0;
   int layer = 0;
   RowCounts counts;                           // [R, E] of this layer
-  absl::Span<const LayerEstimate> estimates;  // nearest layer first; may be empty
+  absl::Span<const LayerEstimate> estimates;  // may be empty; the paper's modes place by that of the next layer
 };
 
 struct SlotPlan {
@@ -79,11 +78,9 @@ class PlacementPolicy {
   void SetCosts(const LayerCosts& costs) { shape_.costs = costs; }
 
   const PolicyShape& shape() const { return shape_; }
-  // Before the first decision: what the slots hold when the group begins.  static+spare, agreed, auto and oracle begin
-  // with replicas spread evenly, the others with the residents alone.
+  // Before the first decision: what the slots hold when the group begins.  static+spare, agreed and auto begin with
+  // replicas spread evenly, the others with the residents alone.
   const SlotTable& table(int layer) const { return tables_[layer]; }
-  // Mean total-variation distance, in 1 / kRow, that estimates of this layer had lately; kRow / 4 before the first.
-  int64_t error(int layer) const { return errors_[layer]; }
 
  protected:
   // `spread`: empty slots start with replicas spread evenly.
@@ -92,21 +89,16 @@ class PlacementPolicy {
   // Phase 2: what has to change before this layer runs.
   virtual SlotPlan FineTune(const LayerInputs& inputs) = 0;
   virtual SplitTable Split(const LayerInputs& inputs) = 0;
-  // Phase 1: what should change for a coming layer.
-  virtual SlotPlan Prepare(const LayerEstimate& estimate, int layers_ahead) = 0;
-  // Whether it places by estimates made so far ahead; it ignores others.
-  virtual bool Uses(int layers_ahead) const { return layers_ahead >= 1; }
+  // Phase 1: what should change for the next layer.
+  virtual SlotPlan Prepare(const LayerEstimate& estimate) { return {.layer = estimate.layer}; }
 
   // The last estimate of a layer, empty if there was none since it last ran.
   const popularity::Popularity& EstimateOf(int layer) const { return estimates_[layer]; }
 
  private:
-  void NoteError(const LayerInputs& inputs);
-
   PolicyShape shape_;
   std::vector<SlotTable> tables_;                  // [L]
   std::vector<popularity::Popularity> estimates_;  // [L]
-  std::vector<int64_t> errors_;                    // [L]
   int64_t number_ = 0;
 };
 

@@ -1,7 +1,6 @@
 #include "scheduler/placement/per_step/phase_two.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "scheduler/base/check.h"
 #include "scheduler/popularity/popularity.h"
@@ -16,8 +15,7 @@ MoveChoice ChooseMove(const MoveQuestion& question) {
   if (busiest <= static_cast<__int128>(question.total_ps) * (popularity::kRow + question.even_enough)) return choice;
   choice.reason = MoveReason::kNoBetter;
   if (question.candidate_ps >= question.present_ps) return choice;
-  const __int128 saved = static_cast<__int128>(question.present_ps - question.candidate_ps) * question.horizon;
-  choice.saved_ps = static_cast<int64_t>(std::min<__int128>(saved, std::numeric_limits<int64_t>::max()));
+  choice.saved_ps = question.present_ps - question.candidate_ps;
   choice.delayed_ps = std::max<int64_t>(0, question.delayed_ps);
   choice.reason = choice.saved_ps > choice.delayed_ps ? MoveReason::kPays : MoveReason::kTooDear;
   return choice;

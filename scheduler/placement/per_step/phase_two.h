@@ -1,4 +1,4 @@
-// Phase 2: the gate has run; does the placement that followed the estimate stay?
+// Phase 2: the gate has run; does the placement stay?
 //
 // Rows are split by the actual counts anyway (split.h), so weights move only where even the best split is too uneven
 // and a move saves more than its copies delay.  (paper_policy.h has the paper's rule.)  Pure, integers (picoseconds)
@@ -16,7 +16,6 @@ struct MoveQuestion {
   int64_t present_ps = 0;    // until the busiest device is done, by the best split
   int64_t candidate_ps = 0;  // likewise, if nothing had to be copied
   int64_t delayed_ps = 0;    // by copies that nothing hides
-  int horizon = 1;           // batches for which the move is expected to help
   int64_t even_enough = 0;   // share of the mean, in 1 / kRow, by which the busiest may be above it
 };
 
@@ -30,7 +29,7 @@ enum class MoveReason {
 
 struct MoveChoice {
   MoveReason reason = MoveReason::kNotAsked;
-  int64_t saved_ps = 0;    // over the horizon
+  int64_t saved_ps = 0;
   int64_t delayed_ps = 0;  // by copies that nothing hides
   bool Moves() const { return reason == MoveReason::kPays; }
 };

@@ -56,16 +56,4 @@ int64_t NumCopies(absl::Span<const SlotChange> changes) {
                        [](const SlotChange& change) { return change.expert != kEmptySlot; });
 }
 
-int MostCopies(absl::Span<const SlotChange> changes) {
-  int most = 0, copies = 0;
-  int32_t device = -1;
-  for (const SlotChange& change : changes) {  // in order of devices
-    if (change.device != device) copies = 0;
-    device = change.device;
-    copies += change.expert == kEmptySlot ? 0 : 1;
-    most = std::max(most, copies);
-  }
-  return most;
-}
-
 }  // namespace switchyard::placement

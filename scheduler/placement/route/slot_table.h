@@ -53,7 +53,5 @@ class SlotTable {
 
 // How many experts are copied.
 int64_t NumCopies(absl::Span<const SlotChange> changes);
-// How many experts the device that copies the most copies.
-int MostCopies(absl::Span<const SlotChange> changes);
 
 }  // namespace switchyard::placement

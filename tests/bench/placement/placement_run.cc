@@ -16,8 +16,7 @@ namespace switchyard::bench {
 namespace {
 
 bool Gathers(placement::PlacementMode mode) {
-  return mode == placement::PlacementMode::kAgreed || mode == placement::PlacementMode::kOracle ||
-         mode == placement::PlacementMode::kStaticSpare;
+  return mode == placement::PlacementMode::kAgreed || mode == placement::PlacementMode::kStaticSpare;
 }
 bool AsksDeviceZero(placement::PlacementMode mode) {
   return mode == placement::PlacementMode::kCentral || mode == placement::PlacementMode::kNoEstimate ||
@@ -37,9 +36,7 @@ PlacementRun::PlacementRun(const RunOptions& options, const BatchPlan* plan, Lin
     : options_(options),
       plan_(plan),
       mesh_(mesh),
-      gather_bytes_(
-          moe::DecisionGather(1, plan->shape.num_experts, options.mode != placement::PlacementMode::kStaticSpare)
-              .message_bytes()),
+      gather_bytes_(moe::DecisionGather(1, plan->shape.num_experts, /*estimates=*/false).message_bytes()),
       layer_(mesh, options.layer) {}
 
 absl::StatusOr<std::unique_ptr<PlacementRun>> PlacementRun::Create(const RunOptions& options, const BatchPlan* plan,
@@ -65,13 +62,8 @@ placement::LayerDecision PlacementRun::Decide(int batch, int layer) {
   placement::LayerInputs inputs{
       .step = step_, .layer = layer, .counts = plan_->CountsOf(layers[layer]), .estimates = {}};
   placement::LayerEstimate next;
-  popularity::Popularity truth;
   if (layer + 1 < static_cast<int>(layers.size())) {
     next = {.layer = layer + 1, .popularity = layers[layer + 1].estimate};
-    if (options_.mode == placement::PlacementMode::kOracle) {
-      truth = popularity::FromCounts(plan_->CountsOf(layers[layer + 1]).OfExperts());
-      next.popularity = truth;
-    }
     if (!next.popularity.empty()) inputs.estimates = absl::MakeConstSpan(&next, 1);
   }
   return policy_->Decide(inputs);

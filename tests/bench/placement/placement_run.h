@@ -2,8 +2,8 @@
 //
 // Decisions are the policy's own (scheduler/placement/per_step/layer_decision.h), made on every rank from the plan's
 // numbers; messages of the sizes that the mode has are sent where it sends them:
-//   agreed, oracle   counts, estimate and hash in an all-gather after the gate
-//   static+spare     counts in that all-gather
+//   agreed           counts and hash in an all-gather after the gate
+//   static+spare     likewise
 //   central          counts to device 0 and its answer to all after the gate; estimates ride on the dispatch, the
 //                    mapping on the combine (no messages of their own); no_estimate, no_finetune lack a half
 //   static, ideal    none

@@ -108,8 +108,7 @@ absl::StatusOr<NamedRun> MakeRun(const std::string& name, const BatchPlan& plan,
   const double link_bytes_per_s = absl::GetFlag(FLAGS_link_bytes_per_s);
   if (link_bytes_per_s > 0) row_seconds += exchanged_bytes / link_bytes_per_s;
   options.costs = {.copy_ps = placement::Picoseconds(absl::GetFlag(FLAGS_copy_us) * 1e-6),
-                   .row_ps = placement::Picoseconds(row_seconds),
-                   .layer_ps = placement::Picoseconds(absl::GetFlag(FLAGS_dense_us) * 1e-6)};
+                   .row_ps = placement::Picoseconds(row_seconds)};
   NamedRun named{.name = name, .run = nullptr};
   ASSIGN_OR_RETURN(named.run, PlacementRun::Create(options, &plan, mesh));
   return named;

@@ -33,9 +33,9 @@ batching::SamplingParams Sampling() {
 batching::StepPlan Plan() {
   batching::StepPlan out;
   auto& [step, group_epoch, exchange, micro_batches, transfers, rank_rows, decides, costs, slice, ranks] = out;
-  auto& [copy, weights, row, layer] = costs;
+  auto& [copy, weights, row] = costs;
   test::Distinct values;
-  values.Fill(step, group_epoch, exchange, micro_batches, rank_rows, copy, weights, row, layer, slice);
+  values.Fill(step, group_epoch, exchange, micro_batches, rank_rows, copy, weights, row, slice);
   EXPECT_TRUE(decides);
   step += int64_t{1} << 40;
   for (auto& [from, to, rows] : (transfers.resize(2), transfers)) values.Fill(from, to, rows);

@@ -16,13 +16,12 @@ struct Facts {
   PolicyShape shape = {.mode = PlacementMode::kAgreed,
                        .top_k = 2,
                        .residents = {ContiguousPlacement(kExperts, kDevices, 1)},
-                       .costs = {.copy_ps = 1, .weights_ps = 5, .row_ps = 2, .layer_ps = 3}};
+                       .costs = {.copy_ps = 1, .weights_ps = 5, .row_ps = 2}};
   int64_t step = 1;
   int layer = 0;
   std::vector<int32_t> rows = std::vector<int32_t>(kDevices * kExperts, 5);
   int estimated_layer = 0;
   popularity::Popularity popularity = popularity::Popularity(kExperts, 7);
-  std::vector<int64_t> errors = {11};
   std::vector<std::vector<int32_t>> slots = {{0, 1, 2}, {2, 3, 0}};
   std::vector<std::vector<int64_t>> in_flight = {{-1, -1, 4}, {-1, -1, -1}};
   std::vector<std::vector<int32_t>> computes = {{0, 1}, {2, 3}};
@@ -44,7 +43,7 @@ struct Facts {
     const std::vector<int32_t> fives(kDevices * kExperts, 5);
     said.split = SplitByCounts({.num_ranks = kDevices, .num_experts = kExperts, .rows = fives},
                                ReplicaIndex({.num_experts = kExperts, .slots = computes}));
-    return DigestOf({.shape = shape, .inputs = inputs, .errors = errors, .table = table, .decision = said});
+    return DigestOf({.shape = shape, .inputs = inputs, .table = table, .decision = said});
   }
 };
 
@@ -56,13 +55,11 @@ struct Case {
 
 TEST(DecisionFactsTest, EverythingAloneMakesADifferenceUnderItsName) {
   const Case cases[] = {
-      {"constants", "mode", [](Facts* f) { f->shape.mode = PlacementMode::kOracle; }},
+      {"constants", "mode", [](Facts* f) { f->shape.mode = PlacementMode::kAuto; }},
       {"constants", "top_k", [](Facts* f) { f->shape.top_k = 1; }},
       {"constants", "copy_ps", [](Facts* f) { f->shape.costs.copy_ps = 4; }},
       {"constants", "weights_ps", [](Facts* f) { f->shape.costs.weights_ps = 4; }},
       {"constants", "row_ps", [](Facts* f) { f->shape.costs.row_ps = 4; }},
-      {"constants", "layer_ps", [](Facts* f) { f->shape.costs.layer_ps = 4; }},
-      {"constants", "horizon", [](Facts* f) { f->shape.horizon = 2; }},
       {"constants", "even_enough", [](Facts* f) { f->shape.even_enough = 4; }},
       {"step", "step", [](Facts* f) { f->step = 2; }},
       {"layer", "layer", [](Facts* f) { f->layer = 1; }},
@@ -70,7 +67,6 @@ TEST(DecisionFactsTest, EverythingAloneMakesADifferenceUnderItsName) {
       {"counts", "a count", [](Facts* f) { f->rows[3] = 6; }},
       {"estimates", "a popularity", [](Facts* f) { f->popularity[2] = 8; }},
       {"estimates", "its layer", [](Facts* f) { f->estimated_layer = 1; }},
-      {"errors", "a layer's", [](Facts* f) { f->errors[0] = 12; }},
       {"slots", "an expert", [](Facts* f) { f->slots[0][2] = 3; }},
       {"slots", "a copy in flight", [](Facts* f) { f->in_flight[1][2] = 4; }},
       {"split", "who computes",

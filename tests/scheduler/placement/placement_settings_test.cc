@@ -26,10 +26,8 @@ TEST(PlacementSettings, WhatGoesTogether) {
       {{.mode = PlacementMode::kAgreed}, "--placement=agreed: wants --spare_slots=1 or more"},
       {{.mode = PlacementMode::kAgreed, .spare_slots = -1}, "--spare_slots=-1: must be within [0, 64]"},
       {{.mode = PlacementMode::kAgreed, .spare_slots = 65}, "--spare_slots=65: must be within [0, 64]"},
-      {{.mode = PlacementMode::kOracle, .spare_slots = 1},
-       "--placement=oracle: is for benchmarks; a server cannot know or choose what the gate will say"},
       {{.mode = PlacementMode::kIdeal, .spare_slots = 1},
-       "--placement=ideal: is for benchmarks; a server cannot know or choose what the gate will say"}};
+       "--placement=ideal: is for benchmarks; a server cannot choose what the gate will say"}};
   for (const Case& c : cases) {
     const absl::Status status = CheckPlacementSettings(c.settings);
     EXPECT_EQ(std::string(status.message()), c.problem);

@@ -31,9 +31,8 @@ TEST(TraceReplayTest, ModesThatSeeMoreAreMoreEven) {
   EXPECT_GT(even, 1.1);
   EXPECT_LT(Of(*report, placement::PlacementMode::kStaticSpare).median, even);
   EXPECT_LT(Of(*report, placement::PlacementMode::kAgreed).median, even);
-  EXPECT_LE(Of(*report, placement::PlacementMode::kOracle).p95, Of(*report, placement::PlacementMode::kStatic).p95);
   EXPECT_EQ(Of(*report, placement::PlacementMode::kStatic).copies_per_layer, 0);
-  EXPECT_GT(Of(*report, placement::PlacementMode::kOracle).copies_per_layer, 0);
+  EXPECT_GT(Of(*report, placement::PlacementMode::kAgreed).copies_per_layer, 0);
   for (const ReplayReport::Mode& mode : report->modes) {
     EXPECT_GE(mode.median, 1) << NameOf(mode.mode);
     EXPECT_LE(mode.median, mode.p95);

@@ -19,7 +19,6 @@ batching::StepResult Step(double expert_seconds, int64_t expert_rows, double tot
 
 class PlacementCostMonitorTest : public testing::Test {
  protected:
-  static constexpr int kLayers = 2;
   PlacementCostMonitor meter_{20'000'000, 0};
 };
 
@@ -28,20 +27,17 @@ TEST_F(PlacementCostMonitorTest, BeforeTheFirstStepCostsAreThoseOfThisKindOfMach
   const placement::LayerCosts costs = meter_.Costs();
   EXPECT_EQ(costs.copy_ps, 2'000'000'000);  // 20 MB at 10 GB/s
   EXPECT_EQ(costs.row_ps, 400'000'000);     // 10 M weights, 2 operations each, at 50 GFLOP/s
-  EXPECT_EQ(costs.layer_ps, 0);
   EXPECT_EQ(PlacementCostMonitor(20'000'000, 1e9).Costs().copy_ps, 20'000'000'000);
 }
 
 TEST_F(PlacementCostMonitorTest, CostsAreMeasured) {
-  meter_.Add(Step(4e-3, 8, 10e-3), kLayers);
+  meter_.Add(Step(4e-3, 8, 10e-3));
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3);
-  EXPECT_DOUBLE_EQ(meter_.layer_seconds(), 5e-3);
   EXPECT_EQ(meter_.Costs().row_ps, 500'000'000);
-  EXPECT_EQ(meter_.Costs().layer_ps, 5'000'000'000);
   // New measurements count more.
   meter_.Fade();
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3);
-  meter_.Add(Step(4e-3, 4, 10e-3), kLayers);
+  meter_.Add(Step(4e-3, 4, 10e-3));
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 6e-3 / 8);
 }
 
@@ -49,7 +45,7 @@ TEST_F(PlacementCostMonitorTest, FewRowsTellWhatWeightsTakeAndManyWhatRowsDo) {
   const auto add = [&](double seconds, int64_t rows, int64_t read) {
     batching::StepResult step = Step(seconds, rows, 10e-3);
     step.ranks[0].experts_read = read;
-    meter_.Add(step, kLayers);
+    meter_.Add(step);
   };
   add(4e-3, 8, 4);  // two rows an expert
   EXPECT_DOUBLE_EQ(meter_.weights_seconds(), 1e-3);
@@ -68,7 +64,7 @@ TEST_F(PlacementCostMonitorTest, FewRowsTellWhatWeightsTakeAndManyWhatRowsDo) {
   batching::StepResult shared = Step(1.0, 320, 10e-3);
   shared.ranks[0].experts_read = 5;
   shared.ranks[0].timings.routed_seconds = 40e-3;
-  meter_.Add(shared, kLayers);
+  meter_.Add(shared);
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 80e-3 / 480);
 }
 
@@ -103,17 +99,17 @@ TEST_F(PlacementCostMonitorTest, ExchangedRowsHaveTheirPrice) {
     step.ranks[1].rows_received = rows / 2;
     step.ranks[0].timings.exchange_seconds = 1.0;  // waited for the other rank
     step.ranks[1].timings.exchange_seconds = 2e-3 + 1e-4 * static_cast<double>(rows);
-    meter_.Add(step, kLayers);
+    meter_.Add(step);
   }
   EXPECT_NEAR(meter_.exchange_row_seconds(), 1e-4, 1e-9);
   EXPECT_NEAR(static_cast<double>(meter_.Costs().row_ps), 550e6, 1e3);
 }
 
 TEST_F(PlacementCostMonitorTest, NonsenseCountsAsNothing) {
-  meter_.Add(Step(4e-3, 8, 10e-3), kLayers);
+  meter_.Add(Step(4e-3, 8, 10e-3));
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const double seconds : {nan, -1.0, std::numeric_limits<double>::infinity()}) {
-    meter_.Add(Step(seconds, -8, seconds), kLayers);
+    meter_.Add(Step(seconds, -8, seconds));
   }
   EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3);
   EXPECT_EQ(meter_.Costs().row_ps, 500'000'000);

@@ -91,6 +91,7 @@ class PlacedRunnerTest : public testing::Test {
 };
 
 TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
+  int64_t of_agreed = 0;
   for (const placement::PlacementMode mode :
        {placement::PlacementMode::kStaticSpare, placement::PlacementMode::kCentral, placement::PlacementMode::kAgreed,
         placement::PlacementMode::kNoEstimate, placement::PlacementMode::kNoFinetune}) {
@@ -100,18 +101,24 @@ TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
       EXPECT_EQ(group.Greedy(prompts_, NumTokens()), expected_) << NameOf(mode) << " on " << world;
       int64_t copies = 0;
       for (int rank = 0; rank < world; ++rank) {
-        const moe::ExpertHostCounters counters = group.experts(rank).counters();
+        const moe::ReplicatedExpertsCounters counters = group.experts(rank).counters();
         copies += counters.copies[static_cast<size_t>(moe::CopyReason::kDemand)] +
                   counters.copies[static_cast<size_t>(moe::CopyReason::kPrefetch)];
         for (int layer = 0; layer < group.config().num_moe_layers(); ++layer) {
           EXPECT_EQ(group.balancer(rank).placement(layer), group.balancer(0).placement(layer));
         }
       }
-      EXPECT_EQ(copies > 0, world > 1 && mode != placement::PlacementMode::kStaticSpare)
-          << NameOf(mode) << " on " << world;
+      // (In some worlds the replicas that agreed begins with are enough for these rows.)
+      if (mode == placement::PlacementMode::kAgreed) {
+        of_agreed += copies;
+      } else {
+        EXPECT_EQ(copies > 0, world > 1 && mode != placement::PlacementMode::kStaticSpare)
+            << NameOf(mode) << " on " << world;
+      }
       EXPECT_GT(group.last_timings().decide_seconds, 0);
     }
   }
+  EXPECT_EQ(of_agreed > 0, HasDevices(2));
 }
 
 // Estimates come from the rows where they are; ranks exchange integers, and decide alike by them.

@@ -18,7 +18,6 @@
 #include "workers/model/runner/model_runner.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/experts/expert_offload.h"
-#include "workers/moe/placement/expert_host.h"
 #include "workers/moe/placement/per_step_balancer.h"
 #include "workers/moe/placement/replicated_experts.h"
 #include "workers/tensor/tensor.h"
@@ -47,7 +46,7 @@ struct RankGroupOptions {
   // Every rank has a load balancer of this mode and so many spare slots a layer; static: rows follow the layout.
   placement::PlacementMode placement = placement::PlacementMode::kStatic;
   int spare_slots = 1;
-  placement::LayerCosts costs = {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000};
+  placement::LayerCosts costs = {.copy_ps = 1, .row_ps = 1000};
   // Makes the load predictor of each rank; none: no rank forecasts.
   std::function<std::unique_ptr<moe::LayerLoadPredictor>(const Model& model)> load_predictor = {};
   // This process is this rank alone, on device 0; the others run elsewhere, with the same options but for this one, and

@@ -84,7 +84,7 @@ class FakeLoadPredictor : public moe::LayerLoadPredictor {
   std::vector<placement::LayerEstimate> reported_;
 };
 
-placement::LayerCosts CheapCopies() { return {.copy_ps = 1, .row_ps = 1000, .layer_ps = 1000}; }
+placement::LayerCosts CheapCopies() { return {.copy_ps = 1, .row_ps = 1000}; }
 
 }  // namespace
 

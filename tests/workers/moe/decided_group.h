@@ -12,7 +12,6 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/moe/fake_copier.h"
 #include "tests/workers/moe/moe_test_model.h"
-#include "workers/moe/placement/expert_host.h"
 #include "workers/moe/placement/per_step_balancer.h"
 #include "workers/moe/placement/replicated_experts.h"
 
@@ -43,7 +42,7 @@ struct GroupResult {
   std::vector<absl::Status> statuses;  // [R]
   std::string residual;
   std::vector<moe::MoeStats> stats;                           // [R]
-  std::vector<moe::ExpertHostCounters> counters;              // [R]
+  std::vector<moe::ReplicatedExpertsCounters> counters;       // [R]
   std::vector<int64_t> gathers;                               // [R] that were begun
   std::vector<std::vector<placement::Placement>> placements;  // [R][L] at the end
   std::vector<std::array<int, placement::kNumSlotOrigins>>

@@ -132,11 +132,11 @@ TEST(DecisionGatherTest, CountsAreExactOnBothSidesOf16Bits) {
 
 TEST(DecisionGatherTest, EstimatesThatFitAreExact) {
   const popularity::Popularity one = {65535, 0, 1, 2, 3}, other = {1, 1, 1, 1, 65535};
-  const Reported reported = Report({{.counts = {0, 0, 0, 0, 0}, .estimates = {{3, one}, {0, other}}},
+  const Reported reported = Report({{.counts = {0, 0, 0, 0, 0}, .estimates = {{3, one}, {1, one}}},
                                     {.counts = {1, 0, 0, 0, 0}, .estimates = {{3, other}}},
-                                    {.counts = {0, 0, 0, 0, 1}}});
+                                    {.counts = {0, 0, 0, 0, 1}, .estimates = {{0, other}}}});
   for (const Received& received : reported.received) {
-    // Behind layer 2: 3, then 0 of the next step.
+    // Behind layer 2: 3, then 0 of the next step; of a rank's estimates the first.
     EXPECT_THAT(received.estimates, ElementsAre(std::make_pair(3, popularity::Popularity{65536, 1, 2, 3, 65538}),
                                                 std::make_pair(0, other)));
   }
@@ -160,7 +160,7 @@ TEST(DecisionGatherTest, LargerEstimatesLoseNoMoreThanTheyMay) {
 }
 
 TEST(DecisionGatherTest, MessagesAreShort) {
-  EXPECT_EQ(DecisionGather(8, 16, true).message_bytes(), 18 + 6 * 16);
+  EXPECT_EQ(DecisionGather(8, 16, true).message_bytes(), 14 + 4 * 16);
   EXPECT_EQ(DecisionGather(8, 16, false).message_bytes(), 10 + 2 * 16);
 }
 
@@ -175,7 +175,7 @@ TEST(DecisionGatherTest, WithoutEstimatesNoneAreReported) {
   }
 }
 
-// (hash, wide, two layers, two shifts, …)
+// (hash, wide, layer, shift, …)
 TEST(DecisionGatherTest, WhatNoRankCanHaveReportedEndsTheGroup) {
   struct Tampering {
     int64_t byte;
@@ -183,8 +183,8 @@ TEST(DecisionGatherTest, WhatNoRankCanHaveReportedEndsTheGroup) {
     const char* text;
   };
   for (const Tampering& tampering : {Tampering{10, kLayers, "rank 0 expects something of layer 4 of 4, times 2^0"},
-                                     Tampering{12, 0xfffe, "rank 0 expects something of layer -2 of 4"},
-                                     Tampering{14, 34, "rank 0 expects something of layer 1 of 4, times 2^34"}}) {
+                                     Tampering{10, 0xfffe, "rank 0 expects something of layer -2 of 4"},
+                                     Tampering{12, 34, "rank 0 expects something of layer 1 of 4, times 2^34"}}) {
     const Sent sent{.counts = {1, 0, 0, 0, 0}, .estimates = {{1, popularity::Popularity(kExperts, 7)}}};
     std::vector<Received> received(2);
     auto ranks = test::MakeGroup(test::Backend::kLocal, 2);

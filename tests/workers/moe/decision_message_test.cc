@@ -8,40 +8,31 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/moe/decided_group.h"
-#include "workers/moe/placement/decision_gather.h"
 
 namespace switchyard::moe {
 namespace {
 
 using test::DecidedGroup;
 using test::GroupResult;
-using test::kReplicatedExperts;
 using testing::HasSubstr;
 
 // One bit of what the last rank receives from rank 0: that rank decides otherwise, and the next gather shows it.
 TEST(DivergenceTest, TheFirstFieldThatDiffersIsNamed) {
   const test::DecidedGroup group;
-  constexpr int64_t kPopularityAt = 8 + 2 + DecisionGather::kMaxEstimates * (2 + 2);
-  constexpr int64_t kCountsAt = kPopularityAt + DecisionGather::kMaxEstimates * kReplicatedExperts * 2;
-  struct Bit {
-    int64_t byte;
-    const char* field;
-  };
-  for (const Bit bit : {Bit{kPopularityAt + 4, "estimates: 0x"}, Bit{kCountsAt + 2 * 7, "counts: 0x"}}) {
-    const test::GroupResult result =
-        group.Run({.rank_rows = {24, 0, 0}, .faults = {.corrupt_gather = 4, .corrupt_byte = bit.byte}});
-    int named = 0;
-    for (const absl::Status& status : result.statuses) {
-      EXPECT_FALSE(status.ok());
-      if (!absl::IsInternal(status)) continue;
-      ++named;
-      EXPECT_THAT(status.message(), HasSubstr("ranks had decided differently"));
-      EXPECT_THAT(status.message(), HasSubstr(absl::StrCat(bit.field)));
-      EXPECT_THAT(status.message(), HasSubstr("on rank 0"));
-      EXPECT_THAT(status.message(), HasSubstr("on rank 2"));
-    }
-    EXPECT_GE(named, 1);
+  constexpr int64_t kCountsAt = 8 + 2;
+  const test::GroupResult result =
+      group.Run({.rank_rows = {24, 0, 0}, .faults = {.corrupt_gather = 4, .corrupt_byte = kCountsAt + 2 * 7}});
+  int named = 0;
+  for (const absl::Status& status : result.statuses) {
+    EXPECT_FALSE(status.ok());
+    if (!absl::IsInternal(status)) continue;
+    ++named;
+    EXPECT_THAT(status.message(), HasSubstr("ranks had decided differently"));
+    EXPECT_THAT(status.message(), HasSubstr("counts: 0x"));
+    EXPECT_THAT(status.message(), HasSubstr("on rank 0"));
+    EXPECT_THAT(status.message(), HasSubstr("on rank 2"));
   }
+  EXPECT_GE(named, 1);
 }
 
 TEST(DecisionMessageTest, SaysWhatItWasMadeFrom) {

@@ -3,16 +3,13 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -22,6 +19,7 @@
 #include "absl/strings/strip.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/huge_shared_pages.h"
 
 namespace switchyard::worker {
 namespace {
@@ -89,11 +87,7 @@ struct Rank {
 class SharedWeightsTest : public testing::Test {
  protected:
   void SetUp() override {
-    utsname kernel = {};
-    ASSERT_EQ(uname(&kernel), 0);
-    int major = 0, minor = 0;
-    ASSERT_EQ(std::sscanf(kernel.release, "%d.%d", &major, &minor), 2) << kernel.release;
-    if (std::pair(major, minor) < std::pair(6, 1)) GTEST_SKIP() << "nothing is shared on Linux " << kernel.release;
+    if (!test::HasHugeSharedPages()) GTEST_SKIP() << "nothing is shared on this kernel";
   }
 };
 

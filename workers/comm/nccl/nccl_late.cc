@@ -1,11 +1,14 @@
-// The functions of NCCL that this room calls: each passes its call on.
+// The functions of NCCL that workers/comm/nccl calls: each passes its call on.
 #include <nccl.h>
 
 #include "workers/tensor/cuda/late_library.h"
 
 namespace {
 
-switchyard::LateLibrary library(SY_LATE_LIBRARY);
+switchyard::LateLibrary library(SY_LATE_LIBRARY,
+                                {"ncclGetErrorString", "ncclGetLastError", "ncclGetVersion", "ncclGetUniqueId",
+                                 "ncclCommInitRankConfig", "ncclCommSplit", "ncclCommGetAsyncError", "ncclCommAbort",
+                                 "ncclGroupStart", "ncclGroupEnd", "ncclSend", "ncclRecv", "ncclAllReduce"});
 
 }  // namespace
 

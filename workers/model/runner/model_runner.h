@@ -29,7 +29,7 @@
 #include "workers/model/runner/kv_cache.h"
 #include "workers/model/runner/sequence_slots.h"
 #include "workers/model/runner/token_rebalancer.h"
-#include "workers/moe/placement/layer_balancer.h"
+#include "workers/moe/placement/per_step_balancer.h"
 #include "workers/moe/popularity/layer_load_predictor.h"
 #include "workers/ops/sampling/sampling.h"
 #include "workers/tensor/copy.h"
@@ -53,7 +53,7 @@ struct RunnerOptions {
 
 // The objects that decide over a group's layers beside its layout.  Borrowed; may be null.
 struct LayerGuides {
-  moe::LayerBalancer* balancer = nullptr;             // where rows go
+  moe::PerStepBalancer* balancer = nullptr;           // where rows go
   moe::LayerLoadPredictor* load_predictor = nullptr;  // what coming layers get
 
   bool any() const { return balancer != nullptr || load_predictor != nullptr; }

@@ -4,7 +4,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
 #include "workers/moe/layer/moe_checks.h"
-#include "workers/moe/placement/layer_balancer.h"
+#include "workers/moe/placement/per_step_balancer.h"
 #include "workers/moe/popularity/layer_load_predictor.h"
 #include "workers/ops/exchange/permute.h"
 #include "workers/ops/gemm/gemm.h"

@@ -29,7 +29,7 @@ class ActivationOffload;
 class AllToAllWatch;
 class ExpertLayout;
 class LayerLoadPredictor;
-class LayerBalancer;
+class PerStepBalancer;
 class SplitCursor;
 struct MoeSaved;
 
@@ -43,7 +43,7 @@ struct MoeContext {
   MoeStats* stats = nullptr;  // added to; not null
   // Decides where rows go, layer by layer; null: the layout does.  On a device the host waits for the gate, so the step
   // cannot be recorded.
-  LayerBalancer* balancer = nullptr;
+  PerStepBalancer* balancer = nullptr;
   // Observes each gate and forecasts for the load balancer and the experts; may be null.  Not asked where a schedule
   // gates its rows in parts.
   LayerLoadPredictor* load_predictor = nullptr;

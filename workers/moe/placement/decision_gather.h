@@ -1,11 +1,11 @@
-// The gather after a layer's gate: each rank's rows by expert, its estimates of coming layers, and a hash of its last
-// decision.
+// The gather after a layer's gate: each rank's rows by expert, its estimate of the next layer where the mode uses one,
+// and a hash of its last decision.
 //
 // One small all-gather of class all-to-all, so that its order among the exchanges is the schedule's.  Where hashes
 // differ, all ranks see it and exchange their digests: the error names the ranks and the first field.
-// A message has 18 + 6 E bytes with estimates, 10 + 2 E without.  Counts have 16 bits; where one rank's do not fit, all
-// ranks see that and gather them again with 32.  An estimate has 16 bits an expert and a shift of its own, so that it
-// loses 2^-15 of its largest at most.  Thread-compatible.
+// A message has 14 + 4 E bytes with an estimate, 10 + 2 E without.  Counts have 16 bits; where one rank's do not fit,
+// all ranks see that and gather them again with 32.  An estimate has 16 bits an expert and a shift of its own, so that
+// it loses 2^-15 of its largest at most.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,14 @@
 #include "scheduler/placement/route/split.h"
 #include "scheduler/popularity/popularity.h"
 #include "workers/comm/local/message.h"
-#include "workers/moe/placement/layer_balancer.h"
+#include "workers/moe/layer/moe_context.h"
 
 namespace switchyard::moe {
 
 class DecisionGather {
  public:
   // Where there are more estimates, those of the nearest layers are sent.
-  static constexpr int kMaxEstimates = 2;
+  static constexpr int kMaxEstimates = 1;
 
   // estimates: whether messages have room for them; the same on all ranks.
   DecisionGather(int num_layers, int num_experts, bool estimates);

@@ -13,10 +13,6 @@ namespace switchyard::moe {
 namespace {
 
 absl::Status CheckMode(placement::PlacementMode mode) {
-  if (mode == placement::PlacementMode::kOracle) {
-    return absl::InvalidArgumentError(
-        "placement mode oracle needs the choices of a gate that has not run; it is for benchmarks");
-  }
   if (mode == placement::PlacementMode::kIdeal) {
     return absl::InvalidArgumentError(
         "placement mode ideal forces the gate to be balanced, which changes answers; it is for benchmarks");
@@ -66,10 +62,9 @@ std::vector<std::vector<int32_t>> PerStepBalancer::ExpertsHere() const {
 
 absl::Status PerStepBalancer::BeginStep(const BalancedStep& of) {
   const placement::LayerCosts& costs = of.costs;
-  if (std::min({costs.copy_ps, costs.weights_ps, costs.row_ps, costs.layer_ps}) < 0) {
+  if (std::min({costs.copy_ps, costs.weights_ps, costs.row_ps}) < 0) {
     return absl::InternalError(absl::StrCat("plan: step ", of.step, " has negative costs: copy_ps=", costs.copy_ps,
-                                            " weights_ps=", costs.weights_ps, " row_ps=", costs.row_ps,
-                                            " layer_ps=", costs.layer_ps));
+                                            " weights_ps=", costs.weights_ps, " row_ps=", costs.row_ps));
   }
   if (!of.decides && placement::IsPaper(mode_)) {
     return absl::InternalError(absl::StrCat("plan: step ", of.step, " decides nothing, but under --placement=",

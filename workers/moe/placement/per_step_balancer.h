@@ -6,7 +6,7 @@
 // decision's split, and wait for late copies where they compute (expert_weight_provider.h).
 // In the mode `central` device 0 alone decides, and sends the decision in one message more; estimates ride in the same
 // gather as the counts, not in the all-to-all as the paper's do.
-// Refuses `oracle`, which would have to know the gate before it runs, and `ideal`, which changes answers.
+// Refuses `ideal`, which changes answers.
 // Thread-compatible: the step's thread.  Source: Lina (ATC '23), section 5.2; scheduler/PAPERS.md, "Beyond Lina".
 #pragma once
 
@@ -22,8 +22,7 @@
 #include "scheduler/placement/route/slot_origins.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/placement/decision_gather.h"
-#include "workers/moe/placement/expert_host.h"
-#include "workers/moe/placement/layer_balancer.h"
+#include "workers/moe/placement/replicated_experts.h"
 
 namespace switchyard::moe {
 
@@ -31,20 +30,36 @@ struct PerStepBalancerOptions {
   placement::PolicyShape shape;  // the same on all ranks
   int rank = 0;                  // of as many as the shape has devices
   // Holds this rank's experts; borrowed.  Null: all are in tables that follow the shape's residents, and nothing moves.
-  ExpertHost* experts = nullptr;
+  ReplicatedExperts* experts = nullptr;
 };
 
-class PerStepBalancer : public LayerBalancer {
+// Borrowed from the balancer, until its next Place.
+struct LayerPlacement {
+  const ExpertLayout* layout = nullptr;          // this layer's
+  const placement::SplitTable* split = nullptr;  // of its rows over replicas; null: the layout's own rule
+};
+
+// What a balancer learns of a step, the same on every rank.
+struct BalancedStep {
+  int64_t step = 0;
+  bool decides = true;               // false: rows go to their experts' homes, and nothing is gathered
+  placement::LayerCosts costs = {};  // the times that decisions compare
+};
+
+class PerStepBalancer {
  public:
-  // InvalidArgument: oracle, ideal; a shape that MakePlacementPolicy refuses.
+  // InvalidArgument: ideal; a shape that MakePlacementPolicy refuses.
   static absl::StatusOr<std::unique_ptr<PerStepBalancer>> Create(PerStepBalancerOptions options);
 
-  // The experts that this rank has to hold before the first step, for ExpertHost::Fill.
+  // The experts that this rank has to hold before the first step, for ReplicatedExperts::Fill.
   std::vector<std::vector<int32_t>> ExpertsHere() const;
 
-  // Internal: negative costs; a step that decides nothing, in a mode without residents.
-  absl::Status BeginStep(const BalancedStep& step) override;
-  absl::StatusOr<LayerPlacement> Place(const MoeContext& context, const LayerContext& layer) override;
+  // Before a step's first gate.  Internal: negative costs; a step that decides nothing, in a mode without residents.
+  absl::Status BeginStep(const BalancedStep& step);
+  // By what the layer's gate said of this rank's rows.  As it may gather what ranks know, all ranks call it for the
+  // same layers in the same order, also with no rows. Errors: the communicator's; Internal where ranks turn out to have
+  // decided differently (the group is aborted).
+  absl::StatusOr<LayerPlacement> Place(const MoeContext& context, const LayerContext& layer);
 
   const placement::Placement& placement(int layer) const { return placements_[static_cast<size_t>(layer)]; }
   int num_layers() const { return static_cast<int>(placements_.size()); }
@@ -62,7 +77,7 @@ class PerStepBalancer : public LayerBalancer {
 
   const placement::PlacementMode mode_;
   const int rank_;
-  ExpertHost* const experts_;
+  ReplicatedExperts* const experts_;
   const std::unique_ptr<placement::PlacementPolicy> policy_;  // null: device 0 decides
   DecisionGather gather_;
   int64_t step_ = 0;

@@ -150,8 +150,8 @@ absl::Status ReplicatedExperts::RunWave(const MoeContext& context, const LayerCo
   return lease->ReleaseBehind(context.stream);
 }
 
-ExpertHostCounters ReplicatedExperts::counters() const {
-  ExpertHostCounters counters = counters_;
+ReplicatedExpertsCounters ReplicatedExperts::counters() const {
+  ReplicatedExpertsCounters counters = counters_;
   const ExpertStoreCounters store = store_->counters();
   counters.copied_bytes = store.copied_bytes;
   counters.failed = store.failed;

@@ -5,12 +5,14 @@
 // step's thread. Needs as many slots as the placement has.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -19,10 +21,27 @@
 #include "workers/moe/experts/expert_store.h"
 #include "workers/moe/experts/expert_weight_provider.h"
 #include "workers/moe/experts/packed_expert.h"
-#include "workers/moe/placement/expert_host.h"
 #include "workers/tensor/device.h"
 
 namespace switchyard::moe {
+
+// Why an expert is copied.
+enum class CopyReason : uint8_t {
+  kFill,      // a group begins
+  kDemand,    // the gate said so: its layer waits
+  kPrefetch,  // an estimate of a coming layer did
+};
+inline constexpr int kNumCopyReasons = 3;
+
+// Counts since the experts were made.
+struct ReplicatedExpertsCounters {
+  std::array<int64_t, kNumCopyReasons> copies = {};  // that were begun
+  int64_t copied_bytes = 0;
+  int64_t failed = 0;       // copies
+  int64_t late = 0;         // experts that a layer had to wait for
+  double wait_seconds = 0;  // of layers, for them
+  CopyPath path = CopyPath::kMemory;
+};
 
 struct ReplicatedExpertsOptions {
   int num_layers = 0;   // L, those with experts
@@ -35,23 +54,30 @@ struct ReplicatedExpertsOptions {
   std::function<const char*(int layer, int expert)> source;  // stays there
 };
 
-class ReplicatedExperts : public ExpertWeightProvider, public ExpertHost {
+class ReplicatedExperts : public ExpertWeightProvider {
  public:
+  // Called while slots are filled; false ends that.
+  using Progress = absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)>;
+
   // Allocates the memory.  Errors: the store's.
   static absl::StatusOr<std::unique_ptr<ReplicatedExperts>> Create(ReplicatedExpertsOptions options,
                                                                    std::unique_ptr<ExpertCopier> copier);
   ~ReplicatedExperts() override;
 
-  absl::Status Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline, Progress progress) override;
-  absl::Status Replace(int layer, int32_t before, int32_t now, CopyReason reason) override;
-  void RaisePriority(int layer, int32_t expert) override;
+  // A group begins: this rank's experts are experts[layer], kEmptySlot ignored.  Copies what is missing; blocks.  After
+  // an error of a copy it must be called again.  Errors: DeadlineExceeded, Cancelled, a copy's.
+  absl::Status Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline, Progress progress);
+  // A decision changes a slot of this rank: `before` goes, `now` comes, kEmptySlot = none.  Does not wait.
+  absl::Status Replace(int layer, int32_t before, int32_t now, CopyReason reason);
+  // The layer that computes next waits for this expert: its copy goes before prefetches.
+  void RaisePriority(int layer, int32_t expert);
 
   absl::Status Check(absl::Span<const int32_t> experts) const override;
   // Calls `compute` with the experts that are there, then, once they have come, with the late ones.
   absl::Status RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
                         Compute compute) override;
 
-  ExpertHostCounters counters() const;
+  ReplicatedExpertsCounters counters() const;
   int64_t bytes() const { return store_->bytes(); }
 
  private:
@@ -73,7 +99,7 @@ class ReplicatedExperts : public ExpertWeightProvider, public ExpertHost {
   const std::unique_ptr<ExpertStore> store_;
   std::vector<int> slot_of_;  // [L * E]
   std::vector<int> free_;     // slots of the store
-  ExpertHostCounters counters_;
+  ReplicatedExpertsCounters counters_;
   std::vector<size_t> here_, late_;                 // of the layout's slots, those with rows
   std::vector<ExpertId> ids_;                       // of a wave
   std::vector<const ops::Weight*> gate_up_, down_;  // [slots]

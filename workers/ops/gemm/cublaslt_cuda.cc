@@ -5,7 +5,12 @@
 
 namespace {
 
-switchyard::LateLibrary library(SY_LATE_LIBRARY);
+switchyard::LateLibrary library(SY_LATE_LIBRARY,
+                                {"cublasLtCreate", "cublasLtMatmul", "cublasLtMatmulAlgoGetHeuristic",
+                                 "cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy",
+                                 "cublasLtMatmulDescSetAttribute", "cublasLtMatmulPreferenceCreate",
+                                 "cublasLtMatmulPreferenceDestroy", "cublasLtMatmulPreferenceSetAttribute",
+                                 "cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy"});
 
 }  // namespace
 

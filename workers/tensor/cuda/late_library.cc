@@ -18,20 +18,32 @@ std::vector<LateLibrary*>& AllLibraries() {
 
 }  // namespace
 
-LateLibrary::LateLibrary(const char* name) : name_(name) { AllLibraries().push_back(this); }
+LateLibrary::LateLibrary(const char* name, std::initializer_list<const char*> functions)
+    : name_(name), functions_(functions) {
+  AllLibraries().push_back(this);
+}
 
 absl::Status LateLibrary::Open() {
   const std::lock_guard<std::mutex> lock(mu_);
   if (handle_ != nullptr) return absl::OkStatus();
-  handle_ = dlopen(name_, RTLD_NOW | RTLD_LOCAL);
-  if (handle_ != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("GPUs need ", name_, ": ", dlerror()));
+  void* const handle = dlopen(name_, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a GPU needs ", name_, " in the loader's folders or LD_LIBRARY_PATH: ", dlerror()));
+  }
+  for (const char* const function : functions_) {
+    if (dlsym(handle, function) != nullptr) continue;
+    dlclose(handle);
+    return absl::FailedPreconditionError(absl::StrCat("a GPU needs a newer ", name_, ": it has no ", function));
+  }
+  handle_ = handle;
+  return absl::OkStatus();
 }
 
 void* LateLibrary::FindAddress(const char* function) {
   SY_CHECK_OK(Open());  // a device's description has said so before
   void* const address = dlsym(handle_, function);
-  if (address == nullptr) SY_CHECK_OK(absl::NotFoundError(absl::StrCat(name_, " has no ", function)));
+  SY_CHECK(address != nullptr);
   return address;
 }
 

@@ -2,11 +2,12 @@
 // nor holds their memory (cuBLASLt's tables alone are 84 MB a process).
 //
 // A file of each library (cublaslt_cuda.cc, nccl_late.cc) defines the functions that are called, under their own names,
-// and passes each call on.  Thread-safe.
+// and passes each call on.  Thread-safe, once main has begun.
 #pragma once
 
+#include <initializer_list>
 #include <mutex>
-#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -14,13 +15,14 @@ namespace switchyard {
 
 class LateLibrary {
  public:
-  // name: as the loader takes it, "libnccl.so.2".  For objects of static storage: OpenLateLibraries opens all of them.
-  explicit LateLibrary(const char* name);
+  // name: as the loader takes it, "libnccl.so.2"; functions: that are called.  For objects of static storage:
+  // OpenLateLibraries opens all of them.
+  LateLibrary(const char* name, std::initializer_list<const char*> functions);
 
-  // FailedPrecondition: the loader does not find it, or cannot use it.
+  // FailedPrecondition: the loader does not find it, or it lacks a function.
   absl::Status Open();
 
-  // A function of the library; ends the process where there is none.
+  // One of the functions.  Ends the process where Open would fail.
   template <typename Function>
   Function* Find(const char* function) {
     return reinterpret_cast<Function*>(FindAddress(function));
@@ -30,6 +32,7 @@ class LateLibrary {
   void* FindAddress(const char* function);
 
   const char* const name_;
+  const std::vector<const char*> functions_;
   std::mutex mu_;
   void* handle_ = nullptr;  // stays open
 };
