@@ -20,7 +20,7 @@ inline bool HasHugeSharedPages() {
     char* const at = static_cast<char*>(room) + (-reinterpret_cast<uintptr_t>(room)) % kHuge;
     if (mmap(at, kHuge, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED) {
       at[0] = 1;
-      has = madvise(at, kHuge, kCollapse) == 0;
+      for (int tries = 0; tries < 2 && !has; ++tries) has = madvise(at, kHuge, kCollapse) == 0;
     }
   }
   if (room != MAP_FAILED) munmap(room, 2 * kHuge);

@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 16: plans have a layer's costs, results its seconds; settings say whether outputs are added.
+// 16: a layer's costs have no layer_ps.
 inline constexpr int kProtocolVersion = 16;
 
 }  // namespace switchyard::link

@@ -49,8 +49,8 @@ std::vector<double> ZipfLoad(std::mt19937_64& rng, int num_experts) {
   return load;
 }
 
-// CPU time of one decision: the split, and every time new slots (copies cost nothing, nothing is even enough), which is
-// the most that it can do.
+// CPU time of one decision: the split, and every time new slots (copies cost nothing, nothing is even enough).  Rows
+// take longer than the reading of weights; where they do not, the split also joins parts.
 double DecisionTable() {
   std::printf("decision time, CPU us a layer, one thread, uncontended only if the machine is idle\n");
   std::printf("experts/devices  spare  rows   median   p95\n");

@@ -30,8 +30,7 @@ shift
 case "$name" in
   gemm) deploy/install-deps.sh; deploy/build.sh gemm_bench; exec "${PYTHON:-python3}" -B tests/bench/gemm.py "$@" ;;
   popularity)
-    bench=$name; [ "$name" != popularity ] || bench=popularity_bench
-    deploy/install-deps.sh; deploy/build.sh "$bench"; exec "build/release/bin/$bench" "$@" ;;
+    deploy/install-deps.sh; deploy/build.sh popularity_bench; exec build/release/bin/popularity_bench "$@" ;;
   offload) deploy/install-deps.sh; deploy/build.sh offload_bench; exec build/release/bin/offload_bench "$@" ;;
   placement)
     deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench decision_bench switchyard-server switchyard-worker switchyard

@@ -65,7 +65,7 @@ class View {
   View& operator=(const View&) = delete;
   char* data() const { return data_; }
 
-  // Gives a hole of the file huge pages of zeros, but small ones where memory is too scattered.  Returns how many
+  // Gives a hole of the file huge pages of zeros, but small ones where there are none to be had.  Returns how many
   // became huge; -1: this kernel has none for shared memory.
   int64_t GetHugePages() const {
     int64_t huge = 0;
@@ -73,7 +73,7 @@ class View {
       data_[at] = 0;  // the kernel enlarges pages that are there
       int done = madvise(data_ + at, kHugePageBytes, kCollapse);
       if (done != 0 && errno == EAGAIN) done = madvise(data_ + at, kHugePageBytes, kCollapse);
-      if (done != 0 && errno == EINVAL) return -1;
+      if (done != 0 && errno == EINVAL && at == 0) return -1;
       huge += done == 0 ? 1 : 0;
     }
     return huge;
@@ -178,7 +178,7 @@ bool SharedWeights::Publish() {
   }
   if (fcntl(file.get(), F_ADD_SEALS, kSeals | F_SEAL_GROW | F_SEAL_SEAL) != 0) return keep("sealing it");
   if (small > 0)
-    LogWarn("shared weights: ", Mib(small * kHugePageBytes), " are in small pages: memory is too scattered");
+    LogWarn("shared weights: ", Mib(small * kHugePageBytes), " are in small pages, as huge ones could not be had");
   file_ = std::move(readable);
   return true;
 }

@@ -194,7 +194,7 @@ SplitTable SplitByCounts(const RowCounts& counts, const ReplicaIndex& replicas, 
   PourRows(replicas, foreign, absl::MakeSpan(rows));
   MinMaxLoads optimum = MinimizeBusiestFrom(replicas, std::move(rows));
   const auto reads_longer = [&](int64_t part) { return part > 0 && costs.OfExpert(part) <= costs.weights_ps; };
-  if (std::any_of(optimum.rows.begin(), optimum.rows.end(), reads_longer)) {
+  if (costs.weights_ps > 0 && std::any_of(optimum.rows.begin(), optimum.rows.end(), reads_longer)) {
     std::vector<int64_t> joined = optimum.rows, whole = WholeExperts(replicas, costs, of_experts);
     JoinParts(replicas, costs, &joined);
     int64_t least = BusiestOf(TimesOf(replicas, costs, optimum.rows));

@@ -260,7 +260,7 @@ TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
   }
 }
 
-// Predictions cost agreed decisions more than they gain: --forecast=auto makes none for them.
+// Other decisions use no estimates.
 TEST_F(WorkerExpertsTest, OnlyThePapersModesForecastByThemselves) {
   ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1}));
   EXPECT_EQ(worker_->load_predictor(), nullptr);
