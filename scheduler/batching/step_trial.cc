@@ -56,20 +56,54 @@ StepTrial::Key StepTrial::KeyOf(const TrialStep& step) {
           step.rows < kExact ? static_cast<int>(step.rows) : static_cast<int>(4 * std::log2(rows) + kExact)};
 }
 
+void StepTrial::Class::CountOwn(double of_row) {
+  own.push_back(of_row);
+  if (counts_own()) return;
+  const Way first = {.samples = own};
+  const size_t way = best();
+  const double longer = ways[way].median() > 0 ? first.median() / ways[way].median() : 1;
+  for (Way& other : ways) {
+    for (double& sample : other.samples) sample *= longer;
+  }
+  ways[way].samples = own;
+}
+
+const StepTrial::Class* StepTrial::Lender(const Key& key) const {
+  const Class* lender = nullptr;
+  for (const int apart : {-1, 1}) {
+    const auto found = classes_.find({key.first, key.second + apart});
+    // Not from one that borrowed: ratios would spread to sizes that are far away.
+    if (found == classes_.end() || found->second.borrowed || !found->second.known()) continue;
+    if (lender != nullptr && lender->best() != found->second.best()) return nullptr;
+    lender = &found->second;
+  }
+  return lender;
+}
+
 StepTrial::Class& StepTrial::ClassOf(const TrialStep& step) {
-  Class& of = classes_[KeyOf(step)];
+  const Key key = KeyOf(step);
+  if (const auto found = classes_.find(key); found != classes_.end()) return found->second;
+  const Class* lender = Lender(key);
+  Class& of = classes_[key];
   of.ways.resize(num_ways_);
+  if (lender != nullptr) {
+    of.borrowed = true;
+    for (size_t way = 0; way < num_ways_; ++way) of.ways[way].samples = lender->ways[way].samples;
+  }
   return of;
 }
 
 bool StepTrial::Knows(const TrialStep& step) const {
-  const auto of = classes_.find(KeyOf(step));
-  return of != classes_.end() && of->second.known();
+  const Key key = KeyOf(step);
+  const auto of = classes_.find(key);
+  return of != classes_.end() ? of->second.known() : Lender(key) != nullptr;
 }
 
 int StepTrial::Best(const TrialStep& step) const {
-  const auto of = classes_.find(KeyOf(step));
-  return of != classes_.end() && of->second.known() ? static_cast<int>(of->second.best()) : 0;
+  const Key key = KeyOf(step);
+  const auto found = classes_.find(key);
+  const Class* of = found != classes_.end() ? &found->second : Lender(key);
+  return of != nullptr && of->known() ? static_cast<int>(of->best()) : 0;
 }
 
 int StepTrial::Next(const TrialStep& step) {
@@ -99,7 +133,9 @@ void StepTrial::Done(const TrialStep& step, int way, double seconds) {
   Class& of = ClassOf(step);
   Way& went = of.ways[static_cast<size_t>(way)];
   const double of_row = seconds / static_cast<double>(rows);
-  if (!went.known()) {
+  if (of.counts_own()) {
+    if (&went == &of.ways[of.best()]) of.CountOwn(of_row);
+  } else if (!went.known()) {
     went.samples.push_back(of_row);
   } else {
     went.samples[went.next] = of_row;

@@ -4,6 +4,8 @@
 // by their rows, four classes for each doubling, and by whether they compute prompts.  In a class all ways take turns
 // at first; then the one with the lowest median time a row runs, and another one now and then: so rarely that it costs
 // a five hundredth of the time, or once in kMostApart steps.  Another way than way 0 must be a hundredth faster.
+// Where a neighbouring class was tried, a new one goes that one's fastest way at once, and takes its ratios between
+// ways for its own until it tries them.  Where both neighbours were tried and differ, it is tried, too.
 // Thread-compatible; no clock.
 #pragma once
 
@@ -30,7 +32,7 @@ class StepTrial {
   // REQUIRES: ways >= 2.
   explicit StepTrial(int ways);
 
-  // Whether steps of that size have been tried in all ways.
+  // Whether steps of that size, or of a neighbouring one, have been tried in all ways.
   bool Knows(const TrialStep& step) const;
   // The way that was the fastest so far; way 0 until all have been tried.
   int Best(const TrialStep& step) const;
@@ -57,17 +59,25 @@ class StepTrial {
   struct Class {
     std::vector<Way> ways;
     int64_t since_try = 0;
-    size_t tried = 0;  // the last way that was tried
+    size_t tried = 0;         // the last way that was tried
+    bool borrowed = false;    // it began with a neighbour's samples
+    std::vector<double> own;  // of a borrowed class: its first samples of the best way, until there are kSamples
     bool known() const;
     size_t best() const;
     // The next way to be tried, not the best, and how many steps from the last try.
     size_t NextTry() const;
     int64_t Apart(size_t way) const;
+    bool counts_own() const { return borrowed && own.size() < kSamples; }
+    // REQUIRES: counts_own().  The best way took so much a row: with kSamples of these all samples become as long as
+    // steps of this class are.
+    void CountOwn(double of_row);
   };
 
   using Key = std::pair<bool, int>;
   static Key KeyOf(const TrialStep& step);
   Class& ClassOf(const TrialStep& step);
+  // The class from which a new one of that key borrows, or nullptr.
+  const Class* Lender(const Key& key) const;
 
   size_t num_ways_;
   std::map<Key, Class> classes_;

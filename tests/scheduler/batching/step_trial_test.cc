@@ -75,6 +75,43 @@ TEST(StepTrialTest, SoArePromptsAndDecodes) {
   EXPECT_EQ(trial.Next({.rows = 100, .prompts = true}), 0);  // its first
 }
 
+// 2000 rows are in the class below 2048's.  Its steps take three times as long a row, which changes no ratio.
+TEST(StepTrialTest, AClassBeginsWithWhatItsNeighbourKnows) {
+  StepTrial trial(2);
+  Steps(&trial, kTrial, 2048, 1, 1.3);
+  EXPECT_TRUE(trial.Knows({.rows = 2000}));
+  EXPECT_EQ(trial.Best({.rows = 2000}), 1);
+  EXPECT_FALSE(trial.Knows({.rows = 1000}));
+  EXPECT_FALSE(trial.Knows({.rows = 2000, .prompts = true}));
+  EXPECT_EQ(Steps(&trial, 100, 2000, 3, 3.9), 100);
+  EXPECT_EQ(Steps(&trial, 200, 2000, 3, 3.9), 198);  // 30 % slower: one try in 150 steps
+}
+
+TEST(StepTrialTest, WhatWasBorrowedIsMendedByTries) {
+  StepTrial trial(2);
+  Steps(&trial, kTrial, 2048, 1, 1.3);
+  Steps(&trial, 1000, 2000, 1, 0.5);  // deciding is slower there
+  EXPECT_LT(Steps(&trial, 100, 2000, 1, 0.5), 2);
+  EXPECT_EQ(trial.Best({.rows = 2048}), 1);
+}
+
+TEST(StepTrialTest, WhatWasBorrowedIsNotLent) {
+  StepTrial trial(2);
+  Steps(&trial, kTrial, 2048, 1, 1.3);
+  Steps(&trial, 100, 2000, 1, 1.3);
+  EXPECT_TRUE(trial.Knows({.rows = 2000}));
+  EXPECT_FALSE(trial.Knows({.rows = 1700}));
+}
+
+TEST(StepTrialTest, NeighboursThatDifferLendNothing) {
+  StepTrial trial(2);
+  Steps(&trial, kTrial, 7, 1, 0.5);
+  Steps(&trial, kTrial, 9, 1, 2);
+  EXPECT_FALSE(trial.Knows({.rows = 8}));
+  EXPECT_EQ(Steps(&trial, kTrial, 8, 1, 2), StepTrial::kSamples);
+  EXPECT_TRUE(trial.Knows({.rows = 6}));
+}
+
 TEST(StepTrialTest, OneLateStepChangesNothing) {
   StepTrial trial(2);
   Steps(&trial, kTrial, 100, 1, 1.2);
