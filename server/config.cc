@@ -78,20 +78,20 @@ void CheckExpertFlags(const ServerConfig& config, Problems* problems) {
   problems->Check(offload::CheckExpertBudget(config.experts));
   problems->Check(!config.experts.automatic() || config.device == "cpu",
                   "--expert_memory=auto: is for CPUs; give a share or a size");
-  problems->Check(placement::CheckExpertMemory(config.placement.mode, config.experts.budget));
+  problems->Check(placement::CheckExpertMemory(config.placement, config.experts.budget));
   problems->Check(offload::CheckColdExperts(config.experts, config.device == "cpu", config.deterministic));
   problems->Check(placement::CheckPlacementSettings(config.placement));
-  problems->Check(!config.add_outputs || config.placement.mode == placement::PlacementMode::kStatic,
-                  absl::StrCat("--combine=added with --placement=", placement::NameOf(config.placement.mode),
-                               ": an answer's roundings would follow the placement; needs --placement=static"));
+  problems->Check(!config.add_outputs || !config.placement.has_slots(),
+                  absl::StrCat("--combine=added with --spare_slots=", config.placement.spare_slots,
+                               ": an answer's roundings would follow the replicas"));
   problems->Check(!config.add_outputs || config.device == "cpu",
                   absl::StrCat("--combine=added: for workers on CPUs, but --device=", config.device));
   const offload::ExpertBudgetOptions defaults;
   problems->OnlyFor(!config.experts.empty(), "expert_policy", config.experts.policy, defaults.policy,
                     "--expert_memory, which is not given");
   // Both an expert budget and placements copy experts from a file.
-  const bool has_file = !config.experts.empty() || config.placement.mode != placement::PlacementMode::kStatic;
-  constexpr absl::string_view kIsFor = "--expert_memory, or for a --placement other than static";
+  const bool has_file = !config.experts.empty() || config.placement.has_slots();
+  constexpr absl::string_view kIsFor = "--expert_memory, or for --spare_slots";
   problems->OnlyFor(has_file, "expert_file_dir", config.experts.file_dir, defaults.file_dir, kIsFor);
   problems->Check(
       has_file || !(config.experts.copy_bytes_per_second > 0),
@@ -210,7 +210,6 @@ absl::Status ServerConfig::Finish() {
   problems.Check(rpc::IsLoopback(metrics_host) || insecure,
                  absl::StrCat("--metrics_host=", metrics_host, ": another address than loopback wants --insecure"));
   if (workers == 0) workers = local_workers;
-  if (placement.mode == placement::PlacementMode::kAuto && placement.spare_slots == 0) placement.spare_slots = 1;
   problems.Check(workers >= 1,
                  "--local_workers=0: then --workers must say how many workers from elsewhere make the group");
   problems.Check(workers >= local_workers,

@@ -101,13 +101,18 @@ void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* set) {
         if (mode.ok()) placement->mode = *mode;
         return mode.ok() ? std::string() : absl::StrCat("must be one of ", placement::PlacementModeNames());
       },
-      "expert placement: static = each expert on one worker; static+spare = static replicas, rows split evenly among "
-      "them; agreed = replicas follow the traffic, all workers decide alike after each gate; auto = agreed, in "
-      "those steps in which trials have shown that it is faster, else rows go to the workers that their experts belong "
-      "to; central = the policy of the paper Lina; no_estimate, no_finetune = central without one of its parts. "
-      "Answers do not change");
-  set->Add("spare_slots", &placement->spare_slots,
-           "with --placement other than static: slots for expert replicas on each worker, per layer; 0 with auto = 1");
+      "expert placement: static = each expert is computed by the worker that has it; auto = the same, but in those "
+      "steps in which trials have shown that it is faster, workers on one machine (CPUs) compute their own rows by "
+      "each "
+      "other's experts, and with --spare_slots workers anywhere do as with agreed; agreed = replicas follow the "
+      "traffic, all workers decide alike after each gate; static+spare = static replicas, rows split evenly among "
+      "them; "
+      "central = the policy of the paper Lina; no_estimate, no_finetune = central without one of its parts. Answers do "
+      "not change");
+  set->Add(
+      "spare_slots", &placement->spare_slots,
+      "with --placement other than static: slots for expert replicas on each worker, per layer, filled from a file "
+      "of all experts on each machine");
 }
 
 // Adds flags of how experts' rows travel.

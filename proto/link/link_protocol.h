@@ -4,6 +4,6 @@
 namespace switchyard::link {
 
 // 16: a layer's costs have no layer_ps.
-inline constexpr int kProtocolVersion = 16;
+inline constexpr int kProtocolVersion = 17;
 
 }  // namespace switchyard::link

@@ -42,8 +42,9 @@ struct WorkerInfo {
   int64_t expert_bytes = 0;        // one expert of one layer, as it lies where it computes
   std::optional<MemoryShare> expert_budget;  // none: it holds all of its experts where it computes
   // The server's own, never sent:
-  std::string peer;          // the other end of its link, as gRPC names it
-  bool also_trains = false;  // beside serving, where this server has jobs for it
+  std::string peer;               // the other end of its link, as gRPC names it
+  bool also_trains = false;       // beside serving, where this server has jobs for it
+  bool experts_in_place = false;  // any worker of its group computes any expert, all of which are on one machine
 
   bool operator==(const WorkerInfo& other) const = default;
 };

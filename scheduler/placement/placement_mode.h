@@ -16,7 +16,8 @@ enum class PlacementMode {
   kIdeal,        // "ideal": the gate is forced to be balanced (by the caller); otherwise static
   kNoEstimate,   // "no_estimate": central without phase 1
   kNoFinetune,   // "no_finetune": central without phase 2
-  kAuto,         // "auto": agreed, in those steps where that was measured to be faster (step_choices.h)
+  kAuto,         // "auto": in those steps where that was measured to be faster (step_choices.h) agreed, or, without
+                 // spare slots and on one machine, each rank computes its own rows; else static
 };
 
 absl::string_view NameOf(PlacementMode mode);

@@ -26,17 +26,18 @@ absl::Status CheckPlacementSettings(const PlacementSettings& settings) {
   if (settings.mode == PlacementMode::kStatic && settings.spare_slots > 0) {
     problems.push_back(absl::StrCat("--spare_slots=", settings.spare_slots, ": ", mode, " has no replicas"));
   }
-  if (settings.mode != PlacementMode::kStatic && settings.spare_slots == 0) {
+  if (settings.mode != PlacementMode::kStatic && settings.mode != PlacementMode::kAuto && settings.spare_slots == 0) {
     problems.push_back(absl::StrCat(mode, ": wants --spare_slots=1 or more"));
   }
   if (problems.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrJoin(problems, "\n"));
 }
 
-absl::Status CheckExpertMemory(PlacementMode mode, absl::string_view share) {
-  if (share.empty() || mode == PlacementMode::kStatic) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--expert_memory=", share, ": is for --placement=static, not ",
-                                                 NameOf(mode), ": a replica would take the room of another expert"));
+absl::Status CheckExpertMemory(const PlacementSettings& settings, absl::string_view share) {
+  if (share.empty() || !settings.has_slots()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--expert_memory=", share, ": excludes --placement=", NameOf(settings.mode),
+                   " --spare_slots=", settings.spare_slots, ": a replica would take the room of another expert"));
 }
 
 absl::Status CheckSlots(const PlacementSettings& settings, int num_experts, int num_devices) {

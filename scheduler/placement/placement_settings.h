@@ -15,8 +15,12 @@ namespace switchyard::placement {
 struct PlacementSettings {
   static constexpr int kMaxSlots = 64;
 
-  PlacementMode mode = PlacementMode::kStatic;
+  PlacementMode mode = PlacementMode::kAuto;
   int spare_slots = 0;
+
+  // Whether experts have slots: in which the mode puts replicas.  (auto without spare ones has none: where all workers
+  // are on one machine they read each other's experts in place, else it is as static.)
+  bool has_slots() const { return spare_slots > 0; }
 
   bool operator==(const PlacementSettings& other) const = default;
 };
@@ -26,7 +30,7 @@ absl::Status CheckPlacementSettings(const PlacementSettings& settings);
 
 // Whether workers may have the expert budget --expert_memory=`share`; empty: there is none.  InvalidArgument: experts
 // have replicas.
-absl::Status CheckExpertMemory(PlacementMode mode, absl::string_view share);
+absl::Status CheckExpertMemory(const PlacementSettings& settings, absl::string_view share);
 
 // Whether a worker of a group of `num_devices` can have so many experts more than its own.  A single worker has all
 // experts, and any number of slots stays empty.  InvalidArgument with the figures, named as the server's flags.

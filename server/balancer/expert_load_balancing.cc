@@ -48,6 +48,7 @@ void ExpertLoadBalancing::GroupUp(int world, const fleet::WorkerInfo& first) {
     load_stats_.emplace(popularity::RoutingShape{first.num_moe_layers, first.num_experts, first.experts_per_token},
                         kHalveLoadStatsAfterTokens);
   }
+  in_place_ = first.experts_in_place;
   reports_.assign(static_cast<size_t>(world), {});
 }
 
@@ -106,7 +107,7 @@ void ExpertLoadBalancing::Report(int rank, std::shared_ptr<const placement::Expe
 std::unique_ptr<const ExpertsCopy> ExpertLoadBalancing::Copy() const {
   if (!load_stats_.has_value()) return nullptr;
   return std::make_unique<const ExpertsCopy>(
-      ExpertsCopy{*load_stats_, config_->placement.mode, num_workers_, reports_, budget_slots_});
+      ExpertsCopy{*load_stats_, config_->placement.mode, num_workers_, in_place_, reports_, budget_slots_});
 }
 
 }  // namespace switchyard::server

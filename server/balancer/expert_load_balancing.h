@@ -48,6 +48,7 @@ class ExpertLoadBalancing final {
   std::optional<popularity::ExpertLoadStats> load_stats_;  // set from the first group on, for models with experts
   int budget_slots_ = 0;                                   // ExpertsCopy::budget_slots
   int num_workers_ = 1;                                    // of the last group
+  bool in_place_ = false;                                  // likewise, ExpertsCopy::in_place
   std::optional<PlacementCostMonitor> meter_;              // set when the first group forms, for models with experts
   placement::LayerCosts costs_;
   bool measured_ = false;  // costs_, by steps

@@ -113,6 +113,7 @@ std::string WhyLivesThere(const ExpertsCopy& experts, int layer, int expert) {
   std::string text = absl::StrFormat(
       "Layer %d, expert %d was chosen by %d of %d counted tokens; it lives on worker %d, with its neighbours.", layer,
       expert, own, tokens, ResidentsOf(experts).DevicesOf(expert).front());
+  if (experts.in_place) text += " Any worker can compute it, as all are on one machine.";
   if (experts.budget_slots > 0) {
     absl::StrAppend(&text, " Under the expert budget a worker has room for ", experts.budget_slots,
                     " experts of all layers, and copies the others when they are hit; which, its policy decides.");

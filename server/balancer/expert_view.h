@@ -25,6 +25,7 @@ struct ExpertsCopy {
   popularity::ExpertLoadStats load_stats;
   placement::PlacementMode mode = placement::PlacementMode::kStatic;
   int num_workers = 1;                  // of the last group
+  bool in_place = false;                // any of them can compute any expert
   std::vector<ReceivedReport> reports;  // [R]; empty without a group
   // Experts of all layers for which a worker's --expert_memory has room; 0: for all.
   int budget_slots = 0;

@@ -31,11 +31,13 @@ double ExchangeShare(const batching::StepResult& result) {
 StepChoices::StepChoices(const ServerConfig* config, ServerMetrics* metrics)
     : config_(config), metrics_(metrics), placement_(2), micro_batches_(static_cast<int>(kCuts.size())) {}
 
-bool StepChoices::tries_placement() const { return config_->placement.mode == placement::PlacementMode::kAuto; }
+bool StepChoices::tries_placement() const { return may_decide_; }
 
 void StepChoices::GroupUp(int world, const fleet::WorkerInfo& first) {
   placement_ = batching::StepTrial(2);
   micro_batches_ = batching::StepTrial(static_cast<int>(kCuts.size()));
+  may_decide_ = config_->placement.mode == placement::PlacementMode::kAuto &&
+                (config_->placement.spare_slots > 0 || first.experts_in_place);
   may_cut_ = world > 1 && first.num_moe_layers > 0 && first.device == "cpu" && !first.expert_budget.has_value();
   exchange_share_ = 0;
   reported_deciding_ = 0;

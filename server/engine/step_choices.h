@@ -1,6 +1,6 @@
-// What of a step is chosen by trial (scheduler/batching/step_trial.h): whether its layers decide where rows go
-// (--placement=auto), and into how many micro-batches its rows are cut, so that those of one travel while experts
-// compute another's (--micro_batches=auto).
+// What of a step is chosen by trial (scheduler/batching/step_trial.h): with --placement=auto, whether rows may go to
+// other workers than their experts' homes (StepPlan::decides), and into how many micro-batches its rows are cut, so
+// that those of one travel while experts compute another's (--micro_batches=auto).
 //
 // Rows are cut in steps that compute prompts, by several workers on CPUs that have all of their experts in memory; by
 // trial only where exchanges take a part of the step that is worth hiding.  Placement is tried with whole rows.  A
@@ -50,11 +50,11 @@ class StepChoices final {
 
   const ServerConfig* const config_;
   ServerMetrics* const metrics_;
-  batching::StepTrial placement_;      // ways: not deciding, deciding
-  batching::StepTrial micro_batches_;  // ways: not cut, then more and more
-  bool may_cut_ = false;               // this group
-  double exchange_share_ = 0;          // of the time of steps with prompts whose rows were not cut, lately
-  std::map<int64_t, Sent> sent_;       // by step, those under way
+  batching::StepTrial placement_;              // ways: not deciding, deciding
+  batching::StepTrial micro_batches_;          // ways: not cut, then more and more
+  bool may_decide_ = false, may_cut_ = false;  // this group
+  double exchange_share_ = 0;                  // of the time of steps with prompts whose rows were not cut, lately
+  std::map<int64_t, Sent> sent_;               // by step, those under way
   absl::Time last_done_ = absl::InfinitePast();
   int64_t reported_deciding_ = 0;  // steps that metrics show
   int64_t cut_steps_ = 0;          // that metrics do not show yet

@@ -37,8 +37,8 @@ class LinkEvents {
   void OnLoadProgress(WorkerId id, const fleet::LoadProgress& progress) {
     PostToGroup(&WorkerGroup::LoadProgress, id, progress);
   }
-  void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks) {
-    PostToGroup(&WorkerGroup::Ready, id, epoch, num_kv_blocks);
+  void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks, bool experts_in_place) {
+    PostToGroup(&WorkerGroup::Ready, id, epoch, num_kv_blocks, experts_in_place);
   }
   void OnStepResult(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result) {
     PostToGroup(&WorkerGroup::Result, id, epoch, step, std::move(result));

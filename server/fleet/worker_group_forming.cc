@@ -196,11 +196,12 @@ void WorkerGroup::LoadProgress(WorkerId id, const fleet::LoadProgress& progress,
   last_progress_ = now;
 }
 
-void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, absl::Time now) {
+void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, bool experts_in_place, absl::Time now) {
   Member* member = Find(id);
   if (member == nullptr || state_ != State::kJoining || epoch != epoch_) return;
   member->ready = true;
   member->num_kv_blocks = num_kv_blocks;
+  member->info.experts_in_place = experts_in_place;
   joining_since_ = last_progress_ = now;
   int32_t blocks = num_kv_blocks;
   const fleet::WorkerInfo* first = nullptr;

@@ -27,7 +27,8 @@ TARGETS = {"overlap_prefill": 1.15, "auto_over_plain": 0.98}
 
 def flags(way):
     number, *added = way.split()
-    return [f"--micro_batches={number}", *(["--combine=added"] if added else [])]
+    # The workers stand for two machines, so experts stay where they are.
+    return ["--placement=static", f"--micro_batches={number}", *(["--combine=added"] if added else [])]
 
 
 def prompt(seed):

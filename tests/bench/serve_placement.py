@@ -37,7 +37,7 @@ TARGETS = {"auto_over_static_prefill": 1.2, "auto_over_static_skewed": 1.5, "aut
 MOST = {"p95_over_bound": 1.10}
 MODES = {
     "static": ["--placement=static"],
-    "auto": ["--placement=auto"],
+    "auto": ["--placement=auto", "--spare_slots=1"],
     "agreed": ["--placement=agreed", "--spare_slots=1"],
     "lina": ["--placement=central", "--spare_slots=4"],
 }

@@ -2,15 +2,17 @@
 1 and 16 of an OLMoE-shaped model with random bf16 weights, as a gRPC client sees them.
 A sequence lives on one rank, which gives half of a long prompt's rows to the other (all but their attention).  Two
 prompts at once, one for each rank, are measured, too.
-two_workers_* are the rates of two workers over those of one.  host_memory is the memory of two workers over that of one,
-with the same KV cache in all, here and for the demo model.
+two_workers_* are the rates of two workers, each of which computes its own experts (--placement=static), over those of one.
+in_place_* are those of two workers that read each other's experts where that is faster (the default) over the former, here
+and for the demo model.  host_memory is the memory of two workers over that of one, with the same KV cache in all.
 
 Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.
-Both servers are up and take turns; the figures are medians over the rounds of ratios within a round.
-Checked: both give the same greedy tokens; one worker exchanges nothing; two exchange, for each prompt, as many expert
+All servers are up and take turns; the figures are medians over the rounds of ratios within a round.
+Checked: all give the same greedy tokens; one worker exchanges nothing; two exchange, for each prompt, as many expert
 rows as HF's routing of the same ids sends away from the rank that computes the row: the rank that holds the sequence
 (answers do not say which) for the first half of a prompt, the other one for the second half.
 """
+import contextlib
 import random
 import statistics
 import sys
@@ -21,6 +23,7 @@ from switchyard_engine import Switchyard
 
 PROMPT, BATCH, DECODE_TOKENS = 128, 16, 16
 TARGET, MEMORY_TARGET = 0.75, 1.1
+WARM_UP = 12  # of each measurement: the default's first trials
 KV_CACHE_BYTES = 512 << 20  # of all workers of a server
 EXCHANGED = "switchyard_moe_tokens_exchanged_total"
 # HF computes the routers' inputs with other roundings: where two experts are nearly even it may pick the other one.
@@ -37,12 +40,11 @@ def skewed_ids(count, seed):
     return [random_ids(3, seed)[i % 3] for i in range(count)]
 
 
-def check_tokens(one, two):
-    prompts = [random_ids(PROMPT, seed) for seed in range(BATCH)]
-    answers = [[answer["token_ids"] for answer in engine.generate(prompts, DECODE_TOKENS)] for engine in (one, two)]
-    if answers[0] != answers[1]:
-        sys.exit("workers.py: two servers give different tokens")
-    report.log(f"two servers: the same {BATCH * DECODE_TOKENS} greedy tokens")
+def check_tokens(engines, prompts):
+    answers = [[answer["token_ids"] for answer in engine.generate(prompts, DECODE_TOKENS)] for engine in engines]
+    if any(answer != answers[0] for answer in answers):
+        sys.exit("workers.py: servers give different tokens")
+    report.log(f"{len(engines)} servers: the same {BATCH * DECODE_TOKENS} greedy tokens")
 
 
 def leaving(routing, num_ids, home):
@@ -92,61 +94,72 @@ def measure(engines, rounds, rate):
     return out[1:]  # the first warms up
 
 
-def start(args, model, name, workers):
-    return Switchyard(args.bin, model, f"{args.cache}/{name}.log", workers=workers, threads=2 // workers,
-                      kv_cache_bytes=KV_CACHE_BYTES // workers)
+@contextlib.contextmanager
+def servers(args, model, name):
+    """One worker; two, each with its experts; two with all in place."""
+    def start(kind, workers, *flags):
+        return Switchyard(args.bin, model, f"{args.cache}/{name}-{kind}.log", workers=workers, threads=2 // workers, flags=flags,
+                          kv_cache_bytes=KV_CACHE_BYTES // workers)
+    with start("one", 1) as one, start("two", 2, "--placement=static") as two, start("in-place", 2) as in_place:
+        yield [one, two, in_place]
 
 
-def demo_memory(args):
-    """The memory of two workers over one worker's, of the demo model."""
-    demo, used = report.ROOT / "deploy/demo-model", []
-    for workers in (1, 2):
-        with start(args, demo, f"demo-{workers}", workers) as engine:
-            engine.generate([[3 + (7 * i + seed) % 4000 for i in range(PROMPT)] for seed in range(BATCH)], DECODE_TOKENS)
-            used.append(engine.worker_memory())
-    report.log(f"demo model: one worker {used[0] >> 20} MiB, two {used[1] >> 20} MiB")
-    return used[1] / used[0]
+def rates(engines, args, prompts, ids):
+    """The measurements of all servers: [round] of {engine: rate}, by what is measured."""
+    decode_rounds, prefill_rounds = (3, 2) if args.quick else (20, 10)
+    for i in range(WARM_UP):  # the default tries
+        for run in (lambda: engines[2].prefill_rate(ids(512, 900 + i)), lambda: engines[2].prefill_rate(ids(512, 920 + i), ids(512, 940 + i)),
+                    lambda: engines[2].decode_rate(prompts[:1], DECODE_TOKENS), lambda: engines[2].decode_rate(prompts, DECODE_TOKENS)):
+            run()
+    return {
+        "prefill": measure(engines, prefill_rounds, lambda engine, i: engine.prefill_rate(ids(512, 2000 + i))),
+        "prefill_2x512": measure(engines, prefill_rounds,
+                                 lambda engine, i: engine.prefill_rate(ids(512, 3000 + 2 * i), ids(512, 3001 + 2 * i))),
+        "b1": measure(engines, decode_rounds, lambda engine, i: engine.decode_rate(prompts[:1], DECODE_TOKENS)),
+        "b16": measure(engines, decode_rounds, lambda engine, i: engine.decode_rate(prompts, DECODE_TOKENS)),
+    }
+
+
+def show(name, engines, results, figures):
+    """Prints rates and adds figures of them."""
+    one, two, in_place = engines
+    rows = [[f"{name}, tokens/s", "one worker, 2 threads", "two, 1 thread each", "two, in place", "two over one", "in place over two"]]
+    for key, pairs in results.items():
+        ratios = [statistics.median(rates[a] / rates[b] for rates in pairs) for a, b in ((two, one), (in_place, two))]
+        figures[f"two_workers_{key}{name}"], figures[f"in_place_{key}{name}"] = ratios
+        rows.append([key, *(statistics.median(rates[engine] for rates in pairs) for engine in engines), *ratios])
+    report.table(rows)
+    used = [engine.worker_memory() for engine in engines]
+    figures[f"host_memory{name}"] = used[2] / used[0]
+    print("memory of the workers, MiB: " + ", ".join(f"{size >> 20}" for size in used))
+
+
+def demo_ids(count, seed):
+    source = random.Random(seed)
+    return [source.randrange(3, 4000) for _ in range(count)]
 
 
 def main():
     args = report.arguments(__doc__)
     report.require("torch", "safetensors")
-    decode_rounds, prefill_rounds = (3, 2) if args.quick else (20, 10)
     checkpoint = shape.ensure_hf(args.cache, report.log)
-    prompts = [random_ids(PROMPT, seed) for seed in range(BATCH)]
-    memory = {"host_memory_demo": demo_memory(args)}
-    with start(args, checkpoint, "one-worker", 1) as one, start(args, checkpoint, "two-workers", 2) as two:
-        check_tokens(one, two)
-        rows, worst = check_rows(one, two, checkpoint)
-        load = [report.load_average()]
-        engines = [one, two]
-        results = {
-            "prefill": measure(engines, prefill_rounds, lambda engine, i: engine.prefill_rate(random_ids(512, 2000 + i))),
-            "prefill_2x512": measure(
-                engines, prefill_rounds,
-                lambda engine, i: engine.prefill_rate(random_ids(512, 3000 + 2 * i), random_ids(512, 3001 + 2 * i))),
-            "b1": measure(engines, decode_rounds, lambda engine, i: engine.decode_rate(prompts[:1], DECODE_TOKENS)),
-            "b16": measure(engines, decode_rounds, lambda engine, i: engine.decode_rate(prompts, DECODE_TOKENS)),
-        }
-        load.append(report.load_average())
-        used = {name: engine.worker_memory() for name, engine in (("one", one), ("two", two))}
-        memory["host_memory"] = used["two"] / used["one"]
-    figures = {}
-    for key, pairs in results.items():
-        figures[f"two_workers_{key}"] = statistics.median(rates[two] / rates[one] for rates in pairs)
-    report.table([["tokens/s", "one worker, 2 threads", "two workers, 1 thread each", "ratio"]] +
-                 [[key, *(statistics.median(rates[engine] for rates in pairs) for engine in engines),
-                   figures[f"two_workers_{key}"]] for key, pairs in results.items()])
-    print("memory of the workers: " + ", ".join(f"{name} {size >> 20} MiB" for name, size in used.items()))
+    load, figures = [report.load_average()], {}
+    for name, model, ids in (("_demo", report.ROOT / "deploy/demo-model", demo_ids), ("", checkpoint, random_ids)):
+        prompts = [ids(PROMPT, seed) for seed in range(BATCH)]
+        with servers(args, model, f"workers{name}") as engines:
+            check_tokens(engines, prompts)
+            if name == "":
+                rows, worst = check_rows(engines[0], engines[1], checkpoint)
+            show(name, engines, rates(engines, args, prompts, ids), figures)
+    load.append(report.load_average())
     for key in ("two_workers_prefill", "two_workers_b16"):
         if figures[key] < TARGET:
             print(f"missed: {key} {figures[key]:.3f} < {TARGET}")
-    for key, value in memory.items():
-        if value > MEMORY_TARGET:
-            print(f"missed: {key} {value:.3f} > {MEMORY_TARGET}")
-    report.finish("workers", figures | memory, {
-        "rows_exchanged": rows, "rows_off_routing": worst and round(worst, 5),
-        "rounds": {"prefill": prefill_rounds, "decode": decode_rounds}, "load": load})
+    for key in ("host_memory", "host_memory_demo"):
+        if figures[key] > MEMORY_TARGET:
+            print(f"missed: {key} {figures[key]:.3f} > {MEMORY_TARGET}")
+    report.finish("workers", figures, {
+        "rows_exchanged": rows, "rows_off_routing": worst and round(worst, 5), "quick": args.quick, "load": load})
 
 
 if __name__ == "__main__":

@@ -111,12 +111,13 @@ void WriteWeights(const std::string& path) {
   ASSERT_TRUE(out.good()) << path;
 }
 
-int64_t PeakBytes(pid_t pid) {
-  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+// The bytes that /proc/PID/FILE says in the line of this name; -1: it has none.
+int64_t BytesOf(pid_t pid, const char* file, const char* name) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/", file));
   for (std::string line; std::getline(status, line);) {
     absl::string_view rest = line;
     int64_t kib = 0;
-    if (!absl::ConsumePrefix(&rest, "VmHWM:") || !absl::ConsumeSuffix(&rest, " kB")) continue;
+    if (!absl::ConsumePrefix(&rest, name) || !absl::ConsumeSuffix(&rest, " kB")) continue;
     if (absl::SimpleAtoi(absl::StripAsciiWhitespace(rest), &kib)) return kib << 10;
   }
   return -1;
@@ -131,22 +132,28 @@ class MemoryTest : public testing::Test {
   }
   static void TearDownTestSuite() { dir_.reset(); }
 
-  // experts: how many of each layer's rank r holds.
-  static void ExpectBounded(const std::vector<int64_t>& experts) {
-    int64_t all_experts = 0, rest = 0;
-    for (const Written& tensor : Tensors()) (tensor.expert ? all_experts : rest) += tensor.bytes();
-    const auto server = TestServer::Start({.model = dir_->path(),
-                                           .workers = static_cast<int>(experts.size()),
-                                           .flags = {absl::StrCat("--kv_cache_bytes=", kKvBytes), "--dtype=auto",
-                                                     "--max_num_seqs=32", "--max_batched_tokens=2048"}});
-    ASSERT_NE(server, nullptr);
+  // A server that has served much of what it can at a time.
+  static std::unique_ptr<TestServer> Serve(int workers, const std::string& placement) {
+    auto server = TestServer::Start({.model = dir_->path(),
+                                     .workers = workers,
+                                     .flags = {absl::StrCat("--kv_cache_bytes=", kKvBytes), "--dtype=auto", placement,
+                                               "--max_num_seqs=32", "--max_batched_tokens=2048"}});
+    if (server == nullptr) return nullptr;
     // A long prompt with logprobs of each position, many short ones, decodes of all of them: most of the cache is used.
     std::vector<v1::GenerateRequest> requests = {IdsRequest(RandomIds(1500, kVocab, 1), 8)};
     requests[0].set_prompt_logprobs(2);
     for (uint64_t i = 0; i < 24; ++i) requests.push_back(IdsRequest(RandomIds(60, kVocab, 2 + i), 8));
-    for (const StreamSeen& seen : GenerateAll(server->client(), requests)) {
-      ASSERT_TRUE(seen.ok()) << seen.end << " " << seen.fault;
-    }
+    for (const StreamSeen& seen : GenerateAll(server->client(), requests))
+      EXPECT_TRUE(seen.ok()) << seen.end << " " << seen.fault;
+    return server;
+  }
+
+  // experts: how many of each layer's rank r holds.
+  static void ExpectBounded(const std::vector<int64_t>& experts) {
+    int64_t all_experts = 0, rest = 0;
+    for (const Written& tensor : Tensors()) (tensor.expert ? all_experts : rest) += tensor.bytes();
+    const auto server = Serve(static_cast<int>(experts.size()), "--placement=static");
+    ASSERT_NE(server, nullptr);
     const auto load = server->client().GetLoad();
     ASSERT_TRUE(load.ok()) << load.status();
     for (const v1::WorkerLoad& worker : load->workers()) {
@@ -168,7 +175,7 @@ class MemoryTest : public testing::Test {
     ASSERT_EQ(pids.size(), experts.size());
     for (size_t rank = 0; rank < pids.size(); ++rank) {
       const int64_t weights = all_experts * experts[rank] / kExperts + rest;
-      const int64_t peak = PeakBytes(pids[rank]), limit = weights * 115 / 100 + kKvBytes + kSlack;
+      const int64_t peak = BytesOf(pids[rank], "status", "VmHWM:"), limit = weights * 115 / 100 + kKvBytes + kSlack;
       EXPECT_LE(peak, limit) << "rank " << rank << " of " << experts.size() << " holds " << weights;
       EXPECT_GE(peak, weights) << "rank " << rank << ": is that the worker?";
       if (experts[rank] * 2 < kExperts) {
@@ -185,6 +192,21 @@ std::unique_ptr<model::TempDir> MemoryTest::dir_;
 TEST_F(MemoryTest, OneWorkerHoldsTheModelOnce) { ExpectBounded({5}); }
 
 TEST_F(MemoryTest, TwoWorkersHoldTheirExpertsAndTheRest) { ExpectBounded({3, 2}); }
+
+// Each of which computes by all of them.
+TEST_F(MemoryTest, WorkersOfOneMachineHoldEachWeightOnce) {
+  if (!test::HasHugeSharedPages()) GTEST_SKIP() << "nothing is shared on this kernel";
+  const auto server = Serve(2, "--placement=auto");
+  ASSERT_NE(server, nullptr);
+  int64_t weights = 0, shared = 0;
+  for (const Written& tensor : Tensors()) weights += tensor.bytes();
+  for (const pid_t pid : server->WorkerPids()) {
+    EXPECT_GE(BytesOf(pid, "smaps_rollup", "Rss:"), weights) << "it has seen all";
+    shared += BytesOf(pid, "smaps_rollup", "Pss_Shmem:");
+  }
+  EXPECT_GE(shared, weights);
+  EXPECT_LE(shared, weights + weights / 50);
+}
 
 }  // namespace
 }  // namespace switchyard

@@ -1,4 +1,6 @@
 // --placement: the same tokens in every mode while experts move; errors for impossible placements.
+#include <signal.h>
+
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/expert_servers.h"
+#include "tests/huge_shared_pages.h"
 
 namespace switchyard {
 namespace {
@@ -33,7 +36,7 @@ TEST_F(PlacementTest, TheTokensOfExpertsThatStay) {
            // A copy of 22 ms, which a few rows never pay.
            {2, false, {"--placement=agreed", "--spare_slots=2", "--expert_copy_bytes_per_second=5e6"}},
            {2, false, {"--placement=static+spare", "--spare_slots=1"}},
-           {2, std::nullopt, {"--placement=auto"}},
+           {2, std::nullopt, {"--placement=auto", "--spare_slots=1"}},
            {2, true, {"--placement=no_estimate", "--spare_slots=1"}},
            {2, true, {"--placement=no_estimate", "--spare_slots=1", "--expert_copy_bytes_per_second=2e8"}},
            // Predictions for a few rows are often wrong, and the paper's policy then moves experts.
@@ -60,6 +63,34 @@ std::string Shown(TestServer* server, std::vector<std::string> flags) {
   const auto process = Process::Start(args);
   EXPECT_EQ(process->Wait(kStartLimit), 0) << process->Output();
   return process->Output();
+}
+
+// Trials take turns, so rows stay in some steps and go to their experts' homes in others.  No file, slot or copy.
+TEST_F(PlacementTest, TheTokensOfExpertsInPlace) {
+  const auto one = Start(1, {});
+  ASSERT_NE(one, nullptr);
+  const auto expected = Tokens(one.get());
+  for (const int workers : {2, 3}) {
+    const auto server = Start(workers, {});
+    ASSERT_NE(server, nullptr);
+    const bool in_place = test::HasHugeSharedPages();
+    EXPECT_EQ(Tokens(server.get()), expected);
+    EXPECT_EQ(Tokens(server.get()), expected);
+    EXPECT_EQ(Sum(server.get(), "placement_fill_copies_total"), 0);
+    EXPECT_EQ(Sum(server.get(), "placement_gather_seconds_total"), 0);
+    const auto load = server->client().GetLoad();
+    ASSERT_TRUE(load.ok()) << load.status();
+    EXPECT_EQ(load->has_auto_placement(), in_place);
+    EXPECT_EQ(load->auto_placement().deciding_steps() > 0, in_place);
+    EXPECT_LT(load->auto_placement().deciding_steps(), load->auto_placement().steps() + (in_place ? 0 : 1));
+    if (!in_place) continue;
+    // One that is killed comes back with its experts in another memory.
+    ASSERT_EQ(kill(server->WorkerPids().back(), SIGKILL), 0);
+    ASSERT_TRUE(server->WaitReady(false, kStartLimit));
+    ASSERT_TRUE(server->WaitReady(true, kStartLimit));
+    EXPECT_EQ(Tokens(server.get()), expected);
+    EXPECT_THAT(Shown(server.get(), {"--why=0,5"}), HasSubstr("Any worker can compute it, as all are on one machine."));
+  }
 }
 
 // Workers report after the first step, and then at intervals.
@@ -106,9 +137,10 @@ TEST_F(PlacementTest, ReplicasAndPredictorsAreToBeSeen) {
 
 TEST_F(PlacementTest, SaysWhatCannotBe) {
   const std::string agreed = "--placement=agreed", spare = "--spare_slots=1";
-  EXPECT_THAT(Refusal({agreed, spare, "--expert_memory=50%"}),
-              HasSubstr("--expert_memory=50%: is for --placement=static, not agreed: a replica would take the room of "
-                        "another expert"));
+  EXPECT_THAT(
+      Refusal({agreed, spare, "--expert_memory=50%"}),
+      HasSubstr("--expert_memory=50%: excludes --placement=agreed --spare_slots=1: a replica would take the room of "
+                "another expert"));
   EXPECT_THAT(
       Refusal({agreed, "--spare_slots=9", "--local_workers=2"}),
       HasSubstr(

@@ -265,10 +265,10 @@ TEST_F(ConfigTest, WhatWorkersRefuseOfExpertsIsRefused) {
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("must not be negative"));
 }
 
-TEST_F(ConfigTest, PlacementAutoHasASpareSlot) {
-  config_.placement = {.mode = placement::PlacementMode::kAuto};
+TEST_F(ConfigTest, PlacementIsAutoWithoutSlots) {
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
-  EXPECT_EQ(config_.placement.spare_slots, 1);
+  EXPECT_EQ(config_.placement.mode, placement::PlacementMode::kAuto);
+  EXPECT_FALSE(config_.placement.has_slots());
   config_.placement = {.mode = placement::PlacementMode::kAuto, .spare_slots = -1};
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("--spare_slots=-1: must be within [0, 64]"));
 }
@@ -277,8 +277,8 @@ TEST_F(ConfigTest, TheExpertFileIsOfABudgetOrAPlacement) {
   config_.experts.file_dir = "/elsewhere";
   config_.experts.copy_bytes_per_second = 1e9;
   EXPECT_EQ(std::string(config_.Finish().message()),
-            "--expert_file_dir=/elsewhere: is for --expert_memory, or for a --placement other than static\n"
-            "--expert_copy_bytes_per_second=1e+09: is for --expert_memory, or for a --placement other than static");
+            "--expert_file_dir=/elsewhere: is for --expert_memory, or for --spare_slots\n"
+            "--expert_copy_bytes_per_second=1e+09: is for --expert_memory, or for --spare_slots");
   config_.experts.budget = "50%";
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   config_.experts.budget = "";
@@ -294,11 +294,11 @@ TEST_F(ConfigTest, APlacementGoesWithAProfileOnEveryDeviceAndWithNoBudget) {
     EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
     config_.experts.budget = "50%";
     EXPECT_EQ(std::string(config_.Finish().message()),
-              "--expert_memory=50%: is for --placement=static, not agreed: a replica would take the room of another "
-              "expert");
+              "--expert_memory=50%: excludes --placement=agreed --spare_slots=1: a replica would take the room of "
+              "another expert");
     config_.experts.budget = "";
   }
-  config_.placement = {.spare_slots = 2};
+  config_.placement = {.mode = placement::PlacementMode::kStatic, .spare_slots = 2};
   EXPECT_EQ(std::string(config_.Finish().message()), "--spare_slots=2: --placement=static has no replicas");
 }
 
@@ -307,8 +307,7 @@ TEST_F(ConfigTest, AddedOutputsAreOfCpusAndExpertsThatStay) {
   EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
   config_.placement = {.mode = placement::PlacementMode::kAuto, .spare_slots = 1};
   EXPECT_EQ(std::string(config_.Finish().message()),
-            "--combine=added with --placement=auto: an answer's roundings would follow the placement; needs "
-            "--placement=static");
+            "--combine=added with --spare_slots=1: an answer's roundings would follow the replicas");
   config_.placement = {};
   config_.device = "cuda";
   EXPECT_EQ(std::string(config_.Finish().message()), "--combine=added: for workers on CPUs, but --device=cuda");

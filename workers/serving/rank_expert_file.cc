@@ -97,6 +97,18 @@ absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::P
   return static_cast<double>(bytes) / std::max(1e-6, absl::ToDoubleSeconds(absl::Now() - begun));
 }
 
+absl::Status LoadExpertsOf(const RankExpertFileInput& input, std::vector<int32_t> experts,
+                           moe::ExpertFile::Progress progress, std::function<char*(int layer, int32_t expert)> place) {
+  model::LoadOptions load;
+  load.dtype = input.dtype;
+  load.device = input.device;
+  load.residents = std::move(experts);
+  load.num_threads = input.num_threads;
+  load.progress = [&](int64_t done, int64_t total) { return progress(done, total); };
+  if (input.checkpoint == nullptr) return model::MakeDummyExperts(*input.config, std::move(load), std::move(place));
+  return model::LoadExperts(*input.checkpoint, *input.config, std::move(load), std::move(place));
+}
+
 absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
                                                                     moe::ExpertFile::Progress progress) {
   const model::ModelConfig& config = *input.config;
@@ -113,16 +125,11 @@ absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankEx
   options.piece_bytes = PieceBytes(options.expert, options.on_disk);
   if (options.on_disk) options.staging_bytes = input.staging_bytes;
   const auto fill = [&](moe::ExpertFile::Places* places) {
-    model::LoadOptions load;
-    load.dtype = input.dtype;
-    load.device = input.device;
-    load.residents.resize(static_cast<size_t>(config.num_experts));
-    std::iota(load.residents.begin(), load.residents.end(), 0);
-    load.num_threads = input.num_threads;
-    load.progress = [&](int64_t done, int64_t) { return places->Report(done); };
-    const auto place = [&](int layer, int32_t expert) { return places->At(layer, expert); };
-    if (input.checkpoint == nullptr) return model::MakeDummyExperts(config, std::move(load), place);
-    return model::LoadExperts(*input.checkpoint, config, std::move(load), place);
+    std::vector<int32_t> all(static_cast<size_t>(config.num_experts));
+    std::iota(all.begin(), all.end(), 0);
+    return LoadExpertsOf(
+        input, std::move(all), [&](int64_t done, int64_t) { return places->Report(done); },
+        [&](int layer, int32_t expert) { return places->At(layer, expert); });
   };
   absl::StatusOr<std::unique_ptr<moe::ExpertFile>> file = moe::ExpertFile::Open(options, fill, progress);
   // Neither the network's fault nor another worker's: another try with this directory would fail likewise.

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
@@ -40,6 +43,11 @@ moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, DType dtype, 
 // Errors: InvalidArgument (a directory that cannot be used), the file's, the loader's.
 absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankExpertFileInput& input,
                                                                     moe::ExpertFile::Progress progress);
+
+// Loads these experts of all layers, packed for the input's device, each to its place in the host's memory.  Progress
+// as ExpertFile's.  Errors: the loader's.
+absl::Status LoadExpertsOf(const RankExpertFileInput& input, std::vector<int32_t> experts,
+                           moe::ExpertFile::Progress progress, std::function<char*(int layer, int32_t expert)> place);
 
 // Makes the copier from the file, which must stay, into slots on the input's device.  On a device it pins the file,
 // where it can.  Errors: the device's, DirectReader's.

@@ -1,97 +1,27 @@
 #include "workers/serving/shared_weights.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
-#include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/machine_memory.h"
+#include "workers/tensor/memory_file.h"
 
 namespace switchyard::worker {
 namespace {
 
 constexpr int64_t kPiece = 64 << 20;
-constexpr int kSeals = F_SEAL_WRITE | F_SEAL_SHRINK;  // that a file must have whose bytes are not to change
 
-// The processors that this process may use where the machine has memory of more than one distance; else empty.
-std::string Processors() {
-  if (access("/sys/devices/system/node/node1", F_OK) != 0) return "";
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (absl::StartsWith(line, "Cpus_allowed_list:")) return line;
-  }
-  return "";
-}
-
-// The same for processes of one machine, bound to the same processors, that see each other's files in /proc; empty:
-// unknown.
-std::string MachineName() {
-  struct stat processes = {};
-  const std::string name = ReadMachineMemory().pools.front().name;
-  if (name.empty() || stat("/proc/self/ns/pid", &processes) != 0) return "";
-  return absl::StrCat(name, " ", processes.st_ino, " ", Processors());
-}
-
-// A part of a file in memory, whole huge pages; null if it cannot be.
-class View {
- public:
-  View(int fd, int64_t offset, int64_t bytes, int protection) : bytes_(static_cast<size_t>(bytes)) {
-    // Addresses for one page more, so that the view can start where a huge page may.
-    void* const room = mmap(nullptr, room_bytes(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED) return;
-    room_ = static_cast<char*>(room);
-    char* const aligned = room_ + (-reinterpret_cast<uintptr_t>(room_)) % kHugePageBytes;
-    if (mmap(aligned, bytes_, protection, MAP_SHARED | MAP_FIXED, fd, offset) != MAP_FAILED) data_ = aligned;
-  }
-  ~View() {
-    if (room_ != nullptr) munmap(room_, room_bytes());
-  }
-  View(const View&) = delete;
-  View& operator=(const View&) = delete;
-  char* data() const { return data_; }
-
-  // Gives a hole of the file huge pages of zeros, but small ones where there are none to be had.  Returns how many
-  // became huge; -1: this kernel has none for shared memory.
-  int64_t GetHugePages() const {
-    int64_t huge = 0;
-    for (size_t at = 0; at < bytes_; at += kHugePageBytes) {
-      data_[at] = 0;  // the kernel enlarges pages that are there
-      int done = madvise(data_ + at, kHugePageBytes, kCollapse);
-      if (done != 0 && errno == EAGAIN) done = madvise(data_ + at, kHugePageBytes, kCollapse);
-      if (done != 0 && errno == EINVAL && at == 0) return -1;
-      huge += done == 0 ? 1 : 0;
-    }
-    return huge;
-  }
-
- private:
-  // MADV_COLLAPSE of Linux 6.1: of what transparent_hugepage/shmem_enabled may say only `deny` prevents it.
-  static constexpr int kCollapse = 25;
-  size_t room_bytes() const { return bytes_ + kHugePageBytes; }
-
-  const size_t bytes_;
-  char* room_ = nullptr;
-  char* data_ = nullptr;
-};
-
-int64_t HugePagesOf(int64_t bytes) { return (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes; }
-
-std::string PathOf(int fd) { return fd < 0 ? "" : absl::StrCat("/proc/", getpid(), "/fd/", fd); }
+std::string PathOf(int fd) { return fd < 0 ? "" : PathOfMemoryFile(fd); }
 
 // A rank's part of the first exchange: what must be equal to share, and the memory file if it has one already.
 std::string Offer(int64_t bytes, int fd) {
@@ -155,56 +85,54 @@ void SharedWeights::Map(int file, int64_t offset, int64_t bytes) const {
 }
 
 bool SharedWeights::Publish() {
-  const auto keep = [](const char* what) {
-    LogWarn("weights are not shared with the machine's other workers: ", what, ": ", std::strerror(errno));
-    return false;
-  };
-  const UniqueFd file(memfd_create("switchyard-weights", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (file.get() < 0) return keep("memfd_create");
-  if (ftruncate(file.get(), HugePagesOf(bytes_)) != 0) return keep("ftruncate");
-  UniqueFd readable(open(absl::StrCat("/proc/self/fd/", file.get()).c_str(), O_RDONLY | O_CLOEXEC));
-  if (readable.get() < 0) return keep("/proc/self/fd");
+  const absl::Status published = TryPublish();
+  if (!published.ok()) LogWarn("weights are not shared with the machine's other workers: ", published.message());
+  return published.ok();
+}
+
+absl::Status SharedWeights::TryPublish() {
+  ASSIGN_OR_RETURN(const UniqueFd file, MakeMemoryFile(WholeHugePages(bytes_)));
+  ASSIGN_OR_RETURN(UniqueFd readable, ReopenToRead(file.get()));
   // Piece by piece, so that no more than one is held twice.  After an error the pieces so far hold the same bytes.
-  int64_t small = HugePagesOf(bytes_) / kHugePageBytes;
+  int64_t small = 0;
   for (int64_t done = 0; done < bytes_; done += kPiece) {
     const int64_t piece = std::min(kPiece, bytes_ - done);
-    const View view(file.get(), done, HugePagesOf(piece), PROT_READ | PROT_WRITE);
-    if (view.data() == nullptr) return keep("mmap");
-    const int64_t huge = view.GetHugePages();
-    if (huge < 0) return keep("huge pages (from Linux 6.1 on, unless transparent_hugepage/shmem_enabled is deny)");
-    small -= huge;
+    ASSIGN_OR_RETURN(const MemoryFileView view,
+                     MemoryFileView::Map(file.get(), done, WholeHugePages(piece), /*to_write=*/true));
+    ASSIGN_OR_RETURN(const int64_t small_here, view.GetHugePages());
+    small += small_here;
     std::memcpy(view.data(), data_ + done, static_cast<size_t>(piece));
-    Map(readable.get(), done, HugePagesOf(piece));
+    Map(readable.get(), done, WholeHugePages(piece));
   }
-  if (fcntl(file.get(), F_ADD_SEALS, kSeals | F_SEAL_GROW | F_SEAL_SEAL) != 0) return keep("sealing it");
-  if (small > 0)
-    LogWarn("shared weights: ", Mib(small * kHugePageBytes), " are in small pages, as huge ones could not be had");
+  RETURN_IF_ERROR(SealMemoryFile(file.get()));
+  if (small > 0) LogWarn("shared weights: ", Mib(small), " are in small pages, as huge ones could not be had");
   file_ = std::move(readable);
-  return true;
+  return absl::OkStatus();
 }
 
 bool SharedWeights::MapOf(int owner, const std::string& path) {
-  const auto keep = [&](absl::string_view why) {
-    LogWarn("weights are not shared with rank ", owner, " on the same machine: ", path, ": ", why);
-    return false;
-  };
-  // A path that a stranger names must not block.
-  UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) return keep(std::strerror(errno));
+  const absl::Status mapped = TryMapOf(path);
+  if (!mapped.ok()) LogWarn("weights are not shared with rank ", owner, " on the same machine: ", mapped.message());
+  return mapped.ok();
+}
+
+absl::Status SharedWeights::TryMapOf(const std::string& path) {
+  ASSIGN_OR_RETURN(UniqueFd file, OpenMemoryFile(path, WholeHugePages(bytes_)));
   struct stat theirs = {}, mine = {};
-  if (fstat(file.get(), &theirs) != 0 || theirs.st_size != HugePagesOf(bytes_)) return keep("another size");
-  const int seals = fcntl(file.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals) return keep("its bytes may change");
-  if (fstat(file_.get(), &mine) == 0 && mine.st_dev == theirs.st_dev && mine.st_ino == theirs.st_ino) return true;
+  if (fstat(file.get(), &theirs) == 0 && fstat(file_.get(), &mine) == 0 && mine.st_dev == theirs.st_dev &&
+      mine.st_ino == theirs.st_ino) {
+    return absl::OkStatus();
+  }
   for (int64_t done = 0; done < bytes_; done += kPiece) {
     const int64_t piece = std::min(kPiece, bytes_ - done);
-    const View view(file.get(), done, HugePagesOf(piece), PROT_READ);
-    if (view.data() == nullptr) return keep(std::strerror(errno));
-    if (std::memcmp(view.data(), data_ + done, static_cast<size_t>(piece)) != 0) return keep("other bytes");
+    ASSIGN_OR_RETURN(const MemoryFileView view,
+                     MemoryFileView::Map(file.get(), done, WholeHugePages(piece), /*to_write=*/false));
+    if (std::memcmp(view.data(), data_ + done, static_cast<size_t>(piece)) != 0)
+      return absl::FailedPreconditionError(absl::StrCat(path, ": other bytes"));
   }
-  Map(file.get(), 0, HugePagesOf(bytes_));
+  Map(file.get(), 0, WholeHugePages(bytes_));
   file_ = std::move(file);
-  return true;
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard::worker

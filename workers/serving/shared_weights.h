@@ -7,8 +7,7 @@
 // bytes, keeps its own.  Each worker loads its own first, and checks of memory count that.  A process whose memory
 // could not be mapped ends.
 //
-// The file gets huge pages, as each worker's own weights do, by Linux 6.1's MADV_COLLAPSE: small ones are read 7 %
-// slower (tests/bench/README.md, `workers`).  Where the kernel has none for it nothing is shared.  Thread-compatible.
+// Where the kernel has no huge pages for the file (memory_file.h) nothing is shared.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +43,8 @@ class SharedWeights {
   // Both set file_ and return true, or log why not.
   bool Publish();
   bool MapOf(int owner, const std::string& path);
+  absl::Status TryPublish();
+  absl::Status TryMapOf(const std::string& path);
   // Puts the file's bytes where the memory is.
   void Map(int file, int64_t offset, int64_t bytes) const;
 

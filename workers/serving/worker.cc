@@ -153,6 +153,10 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
   const auto report = [&](fleet::LoadPhase phase, int64_t done, int64_t total) {
     return progress == nullptr || progress({assignment.epoch, phase, done, total});
   };
+  RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&]() -> absl::Status {
+    ASSIGN_OR_RETURN(wants_in_place_, AgreeOnPlace(assignment, settings, store));
+    return absl::OkStatus();
+  }));
   const bool loaded = HasLoaded(assignment, settings);
   if (!loaded) RETURN_IF_ERROR(Unload());
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] { return AgreeOnBudget(assignment, settings, store); }));
@@ -166,14 +170,16 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] {
     RETURN_IF_ERROR(
         AgreeOnWeights(assignment.rank, assignment.world, weight_sums_, expert_sums_, store, absl::InfiniteFuture()));
+    if (in_place_ != nullptr) RETURN_IF_ERROR(in_place_->Share(store, absl::InfiniteFuture()));
     if (shared_weights_ == nullptr) return absl::OkStatus();
     return shared_weights_->Share(assignment.rank, assignment.world, store, absl::InfiniteFuture());
   }));
   ASSIGN_OR_RETURN(comm::Communicator* const comm,
                    group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, address, store); }));
-  RETURN_IF_ERROR(runner_->SetGroup(
-      comm, &layout_,
-      {.balancer = placement_ == nullptr ? nullptr : placement_->balancer(), .load_predictor = load_predictor_.get()}));
+  RETURN_IF_ERROR(runner_->SetGroup(comm, &layout_,
+                                    {.balancer = placement_ == nullptr ? nullptr : placement_->balancer(),
+                                     .load_predictor = load_predictor_.get(),
+                                     .all_experts = in_place_ == nullptr ? nullptr : in_place_->all_experts()}));
   return CaptureGraphs(absl::Milliseconds(assignment.form_deadline_ms), report);
 }
 
@@ -206,6 +212,7 @@ void Worker::Leave() {
   // Recorded steps hold the group's collectives.
   if (runner_ != nullptr) runner_->LeaveGroup();
   if (placement_ != nullptr) placement_->End();
+  if (in_place_ != nullptr) in_place_->End();
   group_.Leave();
 }
 

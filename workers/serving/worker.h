@@ -36,6 +36,7 @@
 #include "workers/serving/device_setup.h"
 #include "workers/serving/memory_budget.h"
 #include "workers/serving/rank_experts.h"
+#include "workers/serving/rank_experts_in_place.h"
 #include "workers/serving/rank_load_predictor.h"
 #include "workers/serving/rank_placement.h"
 #include "workers/serving/shared_weights.h"
@@ -91,7 +92,9 @@ class Worker final {
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
   int64_t weight_bytes() const { return weight_bytes_; }
   // Of these, those that other workers of the machine hold in the same memory.
-  int64_t shared_weight_bytes() const { return shared_weights_ == nullptr ? 0 : shared_weights_->bytes(); }
+  int64_t shared_weight_bytes() const {
+    return (shared_weights_ == nullptr ? 0 : shared_weights_->bytes()) + (experts_in_place() ? in_place_->bytes() : 0);
+  }
   int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
   // Counts of an expert budget's copies since the assignment was taken; none without one.
   moe::ExpertOffloadCounters expert_counters() const;
@@ -99,7 +102,9 @@ class Worker final {
   moe::ColdCounters cold_counters() const;
   // Writes what the load predictor has learned where the options say so; OK if there is nothing to write.  In no group.
   absl::Status SaveProfile();
-  // The time of a placement's copies; null under --placement=static.
+  // Whether this worker can compute any expert, in this group, from the machine's memory.
+  bool experts_in_place() const { return in_place_ != nullptr && in_place_->all_experts() != nullptr; }
+  // The time of a placement's copies; null without one.
   const moe::TimedCopier* copier() const { return placement_ == nullptr ? nullptr : &placement_->copier(); }
   // The group's balancer where experts move; null otherwise.  The worker's thread only.
   const moe::PerStepBalancer* balancer() const { return placement_ == nullptr ? nullptr : placement_->balancer(); }
@@ -121,7 +126,7 @@ class Worker final {
   bool device_lost() const { return queue_ != nullptr && queue_->IsLost(); }
   // Drops the group; the weights stay.
   void Leave();
-  // Counts of the copies that a placement asked for; none under --placement=static.
+  // Counts of the copies that a placement asked for; none without one.
   moe::ReplicatedExpertsCounters placement_counters() const {
     return placement_ == nullptr ? moe::ReplicatedExpertsCounters() : placement_->counters();
   }
@@ -145,6 +150,9 @@ class Worker final {
                                                   const fleet::EngineSettings& settings, Report report);
   // Whether what this assignment holds is loaded.
   bool HasLoaded(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings) const;
+  // Whether this group's workers have their experts in place.
+  absl::StatusOr<bool> AgreeOnPlace(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
+                                    comm::RendezvousStore* store) const;
   absl::Status Unload();
   // The machine's expert file, if it is open and turned out to be damaged; null otherwise.
   const moe::ExpertFile* DamagedFile() const;
@@ -194,8 +202,10 @@ class Worker final {
   int loaded_rank_ = -1;
   int loaded_world_ = 0;
   fleet::EngineSettings loaded_settings_;
-  std::unique_ptr<RankExperts> experts_;      // null without a budget; the model borrows it
-  std::unique_ptr<RankPlacement> placement_;  // null under --placement=static; the model and the runner borrow it
+  std::unique_ptr<RankExperts> experts_;          // null without a budget; the model borrows it
+  std::unique_ptr<RankPlacement> placement_;      // null without slots for replicas; the model and the runner borrow it
+  bool wants_in_place_ = false;                   // this group
+  std::unique_ptr<RankExpertsInPlace> in_place_;  // null where they are not; the model and the runner borrow it
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<SharedWeights> shared_weights_;          // borrows the model's; null: it is not a host's
   std::optional<moe::Learned> learned_;                    // by the load predictor before, until there is another

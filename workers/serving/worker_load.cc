@@ -72,7 +72,7 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
     need.experts_per_layer =
         static_cast<int64_t>(LayoutOf(config_, assignment.world).Residents(assignment.rank).size());
   }
-  if (settings.placement.mode != placement::PlacementMode::kStatic) {
+  if (settings.placement.has_slots()) {
     need.expert_slots = PlacedSlots(PlacementInput(assignment, settings));
   } else if (!expert_budget_.empty() && need.experts_per_layer > 0) {
     ASSIGN_OR_RETURN(need.expert_slots,
@@ -126,7 +126,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   const absl::Span<const int32_t> residents = layout_.Residents(assignment.rank);
   if (config_.num_experts > 0) load.residents.assign(residents.begin(), residents.end());
   const bool budget = !expert_budget_.empty() && !load.residents.empty();
-  const bool placed = settings.placement.mode != placement::PlacementMode::kStatic;
+  const bool placed = settings.placement.has_slots();
   ASSIGN_OR_RETURN(const model::MemoryNeed need, NeedOf(assignment, settings));
   int64_t host = budget_.own_bytes();
   if (options_.device.is_cpu()) {
@@ -150,8 +150,11 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
     ASSIGN_OR_RETURN(input.popularity, KnownPopularity());
     ASSIGN_OR_RETURN(experts_, RankExperts::Open(input, progress));
     SumExpertFile(experts_->file());
+  } else if (wants_in_place_) {
+    ASSIGN_OR_RETURN(in_place_,
+                     RankExpertsInPlace::Load(ExpertFileInput(0), assignment.rank, assignment.world, progress));
   }
-  load.experts = !budget && !placed;
+  load.experts = !budget && !placed && !wants_in_place_;
   load.num_threads = options_.threads;
   load.device = options_.device;
   load.progress = progress;
@@ -178,8 +181,8 @@ absl::StatusOr<std::vector<int64_t>> Worker::KnownPopularity() const {
 }
 
 absl::Status Worker::CheckPlacement(const placement::PlacementSettings& placement, int world) const {
-  if (placement.mode == placement::PlacementMode::kStatic) return absl::OkStatus();
-  RETURN_IF_ERROR(placement::CheckExpertMemory(placement.mode, options_.experts.budget));
+  if (!placement.has_slots()) return absl::OkStatus();
+  RETURN_IF_ERROR(placement::CheckExpertMemory(placement, options_.experts.budget));
   if (config_.num_moe_layers() == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("--placement=", NameOf(placement.mode), ": the model has no experts"));
@@ -208,7 +211,20 @@ const moe::ExpertFile* Worker::DamagedFile() const {
 
 bool Worker::HasLoaded(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings) const {
   return model_ != nullptr && DamagedFile() == nullptr && loaded_rank_ == assignment.rank &&
-         loaded_world_ == assignment.world && loaded_settings_ == settings;
+         loaded_world_ == assignment.world && loaded_settings_ == settings && (in_place_ != nullptr) == wants_in_place_;
+}
+
+absl::StatusOr<bool> Worker::AgreeOnPlace(const fleet::RankAssignment& assignment,
+                                          const fleet::EngineSettings& settings, comm::RendezvousStore* store) const {
+  // (Added outputs would round by which experts are together.)
+  if (assignment.world == 1 || settings.placement.mode != placement::PlacementMode::kAuto ||
+      settings.placement.has_slots() || settings.add_outputs) {
+    return false;
+  }
+  const bool mine = options_.device.is_cpu() && options_.experts.empty() && config_.num_moe_layers() > 0 &&
+                    model::CheckStorable(config_).ok();
+  return worker::AgreeOnPlace(assignment.rank, assignment.world, mine, store,
+                              absl::Now() + absl::Milliseconds(assignment.form_deadline_ms));
 }
 
 absl::Status Worker::Unload() {
@@ -224,6 +240,7 @@ absl::Status Worker::Unload() {
   if (const moe::ExpertFile* const damaged = DamagedFile(); damaged != nullptr) damaged->Discard();
   experts_.reset();
   placement_.reset();
+  in_place_.reset();
   return absl::OkStatus();
 }
 
@@ -236,12 +253,14 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
         [report](int64_t done, int64_t total) { return report(fleet::LoadPhase::kExperts, done, total); }));
   }
   weight_bytes_ = weights.bytes() + (experts_ == nullptr ? 0 : experts_->slot_bytes()) +
-                  (placement_ == nullptr ? 0 : placement_->slot_bytes());
+                  (placement_ == nullptr ? 0 : placement_->slot_bytes()) +
+                  (in_place_ == nullptr ? 0 : in_place_->bytes());
   const int64_t context =
       settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config_.context) : config_.context;
   moe::ExpertWeightProvider* experts = nullptr;
   if (experts_ != nullptr) experts = experts_->experts();
   if (placement_ != nullptr) experts = placement_->experts();
+  if (in_place_ != nullptr) experts = in_place_->experts();
   if (options_.device.is_cpu()) shared_weights_ = std::make_unique<SharedWeights>(weights.arena);
   ASSIGN_OR_RETURN(model_, model::Model::Create(stream(), config_, dtype_, std::move(weights), context, experts));
   loaded_settings_ = settings;

@@ -88,6 +88,7 @@ void Handler::Join(const v1::JoinGroup& message) {
   v1::LinkRequest ready;
   ready.mutable_group_ready()->set_epoch(assignment.epoch);
   ready.mutable_group_ready()->set_num_kv_blocks(worker_->num_kv_blocks());
+  ready.mutable_group_ready()->set_experts_in_place(worker_->experts_in_place());
   send_(std::move(ready));
 }
 

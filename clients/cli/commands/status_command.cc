@@ -120,7 +120,7 @@ void PrintTable(std::ostream& out, const std::string& address, const Snapshot& n
     const v1::AutoPlacement& placement = now.load.auto_placement();
     const double each = 1e3 * placement.gained_seconds() / static_cast<double>(std::max<int64_t>(1, placement.steps()));
     out << absl::StreamFormat(
-        "placement  auto: %d of %d steps decided where rows go; gained %.3f s since the group formed (%.3f ms a "
+        "placement  auto: %d of %d steps went another way than static; gained %.3f s since the group formed (%.3f ms a "
         "step)\n",
         placement.deciding_steps(), placement.steps(), placement.gained_seconds(), each);
   }

@@ -59,10 +59,9 @@ TEST(StatusCommandTest, SaysWhatAutoPlacementGains) {
   placement->set_steps(400);
   placement->set_deciding_steps(120);
   placement->set_gained_seconds(1.5);
-  EXPECT_THAT(
-      client::RunCliWith({"status", server.flag()}).out,
-      HasSubstr(
-          "auto: 120 of 400 steps decided where rows go; gained 1.500 s since the group formed (3.750 ms a step)"));
+  EXPECT_THAT(client::RunCliWith({"status", server.flag()}).out,
+              HasSubstr("auto: 120 of 400 steps went another way than static; gained 1.500 s since the group formed "
+                        "(3.750 ms a step)"));
   const Json status = *ParseJson(client::RunCliWith({"status", server.flag(), "--json"}).out);
   EXPECT_EQ(status["auto_placement"]["deciding_steps"], 120);
   EXPECT_EQ(status["auto_placement"]["gained_seconds"], 1.5);

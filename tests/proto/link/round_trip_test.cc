@@ -138,7 +138,7 @@ TEST(LinkRoundTrip, ARegistration) {
   fleet::WorkerInfo info;
   auto& [incarnation, host, pid, role, device, isa, weights_hash, join_token, local_index, collective, metrics,
          architecture, dtype, vocab, context, layers, moe_layers, experts, top_k, eos, long_rope, transfer_rows,
-         expert_bytes, budget, peer, also_trains] = info;
+         expert_bytes, budget, peer, also_trains, in_place] = info;
   auto& [percent, bytes] = budget.emplace();
   test::Distinct().Fill(percent, bytes, incarnation, host, pid, role, device, isa, weights_hash, join_token,
                         local_index, collective, metrics, architecture, dtype, vocab, context, layers, moe_layers,

@@ -22,7 +22,8 @@ TEST(PlacementSettings, WhatGoesTogether) {
       {{.mode = PlacementMode::kCentral, .spare_slots = 2}, ""},
       {{.mode = PlacementMode::kNoFinetune, .spare_slots = 2}, ""},
       {{.mode = PlacementMode::kAuto, .spare_slots = 1}, ""},
-      {{.spare_slots = 1}, "--spare_slots=1: --placement=static has no replicas"},
+      {{.mode = PlacementMode::kStatic}, ""},
+      {{.mode = PlacementMode::kStatic, .spare_slots = 1}, "--spare_slots=1: --placement=static has no replicas"},
       {{.mode = PlacementMode::kAgreed}, "--placement=agreed: wants --spare_slots=1 or more"},
       {{.mode = PlacementMode::kAgreed, .spare_slots = -1}, "--spare_slots=-1: must be within [0, 64]"},
       {{.mode = PlacementMode::kAgreed, .spare_slots = 65}, "--spare_slots=65: must be within [0, 64]"},
@@ -56,14 +57,15 @@ TEST(PlacementSettings, ExpertsOfALayer) {
 }
 
 TEST(PlacementSettings, AnExpertBudgetIsForExpertsWithoutReplicas) {
-  EXPECT_TRUE(CheckExpertMemory(PlacementMode::kStatic, "25%").ok());
-  EXPECT_TRUE(CheckExpertMemory(PlacementMode::kAgreed, "").ok());
+  EXPECT_TRUE(CheckExpertMemory({.mode = PlacementMode::kStatic}, "25%").ok());
+  EXPECT_TRUE(CheckExpertMemory({.mode = PlacementMode::kAuto}, "25%").ok());
+  EXPECT_TRUE(CheckExpertMemory({.mode = PlacementMode::kAgreed, .spare_slots = 1}, "").ok());
   for (const PlacementMode mode : {PlacementMode::kStaticSpare, PlacementMode::kAgreed, PlacementMode::kAuto,
                                    PlacementMode::kCentral, PlacementMode::kNoEstimate}) {
-    const absl::Status status = CheckExpertMemory(mode, "25%");
+    const absl::Status status = CheckExpertMemory({.mode = mode, .spare_slots = 1}, "25%");
     EXPECT_TRUE(absl::IsInvalidArgument(status));
-    EXPECT_EQ(status.message(), absl::StrCat("--expert_memory=25%: is for --placement=static, not ", NameOf(mode),
-                                             ": a replica would take the room of another expert"));
+    EXPECT_EQ(status.message(), absl::StrCat("--expert_memory=25%: excludes --placement=", NameOf(mode),
+                                             " --spare_slots=1: a replica would take the room of another expert"));
   }
 }
 

@@ -21,6 +21,7 @@ class ScriptedWorker final : public WorkerClient {
   // The script.  Change it on the engine's thread, or before the worker is connected.
   struct Script {
     int32_t num_blocks = 100;
+    bool experts_in_place = false;
     int undecided_ms = 0;                // what steps take longer whose plans do not decide
     std::vector<int64_t> expert_counts;  // [L * E] that every step counts, of prompts
     bool counts_items = false;           // every step counts its own rows, all of expert 0, and those of decodes apart
@@ -35,7 +36,7 @@ class ScriptedWorker final : public WorkerClient {
       : script(std::move(its_script)), id_(id), engine_(engine) {}
 
   void Join(const fleet::RankAssignment& assignment) override {
-    engine_->OnGroupReady(id_, assignment.epoch, script.num_blocks);
+    engine_->OnGroupReady(id_, assignment.epoch, script.num_blocks, script.experts_in_place);
   }
   void Execute(const batching::StepPlan& plan, int rank, absl::Duration) override {
     if (plan.train_slice_ms > 0) {

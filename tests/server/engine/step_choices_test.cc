@@ -65,6 +65,25 @@ TEST_F(StepChoicesTest, CutsRowsWhereThatIsFaster) {
   EXPECT_EQ(metrics_.cut_steps->Value(), choices_->micro_batches().other_steps());
 }
 
+// auto without slots for replicas: only where experts are in place is there another way.
+TEST_F(StepChoicesTest, TriesRowsThatStayWhereExpertsAreInPlace) {
+  decided_ = 0.8;
+  exchange_share_ = 0;
+  Begin();
+  EXPECT_FALSE(choices_->tries_placement());
+  Steps(100, {});
+  EXPECT_EQ(choices_->placement().steps(), 0);
+  workers_.experts_in_place = true;
+  num_decided_ = 0;
+  Begin();
+  EXPECT_TRUE(choices_->tries_placement());
+  Steps(100, {});
+  EXPECT_GT(num_decided_, 90);
+  config_.placement.mode = placement::PlacementMode::kStatic;
+  Begin();
+  EXPECT_FALSE(choices_->tries_placement());
+}
+
 TEST_F(StepChoicesTest, LeavesRowsWholeWhereThatIsFaster) {
   Begin();
   const std::map<int, int> went = Steps(1000, {{1, 1}, {2, 1.1}, {3, 1.15}, {4, 1.2}});
@@ -107,7 +126,7 @@ TEST_F(StepChoicesTest, AFixedNumberIsOfPrompts) {
 
 // Both choices of a step, one after the other.
 TEST_F(StepChoicesTest, PlacementIsTriedFirst) {
-  config_.placement.mode = placement::PlacementMode::kAuto;
+  config_.placement.spare_slots = 1;
   decided_ = 0.9;
   Begin();
   EXPECT_TRUE(choices_->tries_placement());

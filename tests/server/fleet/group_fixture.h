@@ -71,7 +71,7 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
     MakeReady();
   }
   void MakeReady() {
-    for (const auto& [id, member] : std::map(group->members())) group->Ready(id, group->epoch(), 10, now);
+    for (const auto& [id, member] : std::map(group->members())) group->Ready(id, group->epoch(), 10, false, now);
     ASSERT_EQ(group->state(), WorkerGroup::State::kReady);
   }
 

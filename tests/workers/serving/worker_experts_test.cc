@@ -202,9 +202,10 @@ TEST_F(WorkerExpertsTest, ABudgetBesideAPlacementIsRefused) {
       (*worker)->Join({.epoch = 1, .store_token = "secret", .form_deadline_ms = 30'000}, "127.0.0.1",
                       {.placement = {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1}}, &store, nullptr);
   EXPECT_TRUE(absl::IsInvalidArgument(joined)) << joined;
-  EXPECT_EQ(joined.message(),
-            "--expert_memory=40%: is for --placement=static, not agreed: a replica would take the room of another "
-            "expert");
+  EXPECT_EQ(
+      joined.message(),
+      "--expert_memory=40%: excludes --placement=agreed --spare_slots=1: a replica would take the room of another "
+      "expert");
 }
 
 // The expert file lives as long as the machine: what becomes of its bytes while it is open is noticed when they are

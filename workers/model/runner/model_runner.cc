@@ -153,7 +153,11 @@ absl::Status ModelRunner::RunNow(const batching::StepPlan& plan, const batching:
   if (device_steps_ != nullptr) RETURN_IF_ERROR(device_steps_->Upload(&batch_));
   RETURN_IF_ERROR(BeginGuides(plan));
   moe::MoeStats stats;
-  const moe::MoeContext moe = ContextOf(step->deadline, &stats);
+  moe::MoeContext moe = ContextOf(step->deadline, &stats);
+  if (plan.decides && guides_.all_experts != nullptr) {
+    moe.comm = alone_.get();
+    moe.layout = guides_.all_experts;
+  }
   const StageIn in = {.batch = &batch_,
                       .moe = &moe,
                       .rebalancing = &rebalancing_,

@@ -23,6 +23,7 @@
 #include "absl/types/span.h"
 #include "scheduler/batching/step.h"
 #include "scheduler/pipeline/moe_schedule.h"
+#include "workers/comm/local/local_communicator.h"
 #include "workers/model/forward/batch.h"
 #include "workers/model/forward/model.h"
 #include "workers/model/runner/device_steps.h"
@@ -55,6 +56,9 @@ struct RunnerOptions {
 struct LayerGuides {
   moe::PerStepBalancer* balancer = nullptr;           // where rows go
   moe::LayerLoadPredictor* load_predictor = nullptr;  // what coming layers get
+  // All experts on one rank, where this rank can compute any expert (experts_in_place.h): in steps whose plan says so
+  // each rank computes its own rows.
+  const moe::ExpertLayout* all_experts = nullptr;
 
   bool any() const { return balancer != nullptr || load_predictor != nullptr; }
 };
@@ -166,6 +170,7 @@ class ModelRunner {
   comm::Communicator* comm_ = nullptr;
   const moe::ExpertLayout* layout_ = nullptr;
   LayerGuides guides_;
+  const std::unique_ptr<comm::Communicator> alone_ = comm::MakeSoloCommunicator();  // of steps without exchanges
   placement::ExpertCost pace_;
   bool add_outputs_ = false;
   pipeline::MoeSchedule schedule_;

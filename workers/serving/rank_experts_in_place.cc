@@ -1,0 +1,110 @@
+#include "workers/serving/rank_experts_in_place.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/memory_share.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard::worker {
+
+absl::StatusOr<bool> AgreeOnPlace(int rank, int world, bool mine, comm::RendezvousStore* store, absl::Time deadline) {
+  std::vector<std::string> machines;
+  ASSIGN_OR_RETURN(machines, comm::ExchangeValues(store, "experts_in_place", rank, world,
+                                                  mine && HasHugeMemoryFiles() ? MachineName() : "", deadline));
+  return !machines[0].empty() &&
+         std::all_of(machines.begin(), machines.end(), [&](const std::string& other) { return other == machines[0]; });
+}
+
+RankExpertsInPlace::RankExpertsInPlace(const RankExpertFileInput& input, int rank, int world)
+    : rank_(rank),
+      num_layers_(static_cast<int>(input.config->num_moe_layers())),
+      expert_(PackedExpertOf(*input.config, input.dtype, DeviceKind::kCpu)),
+      homes_(moe::ExpertLayout::Contiguous(static_cast<int>(input.config->num_experts), world)),
+      all_experts_(moe::ExpertLayout::Contiguous(static_cast<int>(input.config->num_experts), 1)),
+      experts_(num_layers_, homes_.num_experts(), expert_),
+      others_(static_cast<size_t>(world)) {}
+
+int64_t RankExpertsInPlace::OffsetOf(int rank, int layer, size_t n) const {
+  return (static_cast<int64_t>(layer) * static_cast<int64_t>(homes_.Residents(rank).size()) + static_cast<int64_t>(n)) *
+         expert_.bytes;
+}
+
+int64_t RankExpertsInPlace::BytesOf(int rank) const {
+  return std::max(WholeHugePages(OffsetOf(rank, num_layers_, 0)), kHugePageBytes);
+}
+
+void RankExpertsInPlace::SetPlaces(int rank, const char* memory) {
+  const absl::Span<const int32_t> of_rank = homes_.Residents(rank);
+  for (int layer = 0; layer < num_layers_; ++layer) {
+    for (size_t n = 0; n < of_rank.size(); ++n)
+      experts_.SetPlace({layer, of_rank[n]}, memory == nullptr ? nullptr : memory + OffsetOf(rank, layer, n));
+  }
+}
+
+absl::StatusOr<std::unique_ptr<RankExpertsInPlace>> RankExpertsInPlace::Load(const RankExpertFileInput& input, int rank,
+                                                                             int world,
+                                                                             moe::ExpertFile::Progress progress) {
+  std::unique_ptr<RankExpertsInPlace> made(new RankExpertsInPlace(input, rank, world));
+  const int64_t bytes = made->BytesOf(rank);
+  ASSIGN_OR_RETURN(const UniqueFd file, MakeMemoryFile(bytes));
+  {
+    ASSIGN_OR_RETURN(const MemoryFileView view, MemoryFileView::Map(file.get(), 0, bytes, /*to_write=*/true));
+    ASSIGN_OR_RETURN(const int64_t small, view.GetHugePages());
+    if (small > 0) LogWarn("experts: ", Mib(small), " are in small pages, as huge ones could not be had");
+    const absl::Span<const int32_t> mine = made->homes_.Residents(rank);
+    const auto place = [&](int layer, int32_t expert) {
+      return view.data() + made->OffsetOf(rank, layer, static_cast<size_t>(expert - mine.front()));
+    };
+    if (!mine.empty()) RETURN_IF_ERROR(LoadExpertsOf(input, {mine.begin(), mine.end()}, progress, place));
+  }
+  RETURN_IF_ERROR(SealMemoryFile(file.get()));
+  ASSIGN_OR_RETURN(made->file_, ReopenToRead(file.get()));
+  ASSIGN_OR_RETURN(made->view_, MemoryFileView::Map(made->file_.get(), 0, bytes, /*to_write=*/false));
+  made->SetPlaces(rank, made->view_.data());
+  return made;
+}
+
+absl::Status RankExpertsInPlace::Share(comm::RendezvousStore* store, absl::Time deadline) {
+  End();
+  const int world = homes_.num_ranks();
+  std::vector<std::string> paths, errors;
+  ASSIGN_OR_RETURN(paths, comm::ExchangeValues(store, "experts_in_place_file", rank_, world,
+                                               PathOfMemoryFile(file_.get()), deadline));
+  const absl::Status mapped = MapAll(paths);
+  ASSIGN_OR_RETURN(errors, comm::ExchangeValues(store, "experts_in_place_error", rank_, world,
+                                                mapped.ok() ? "" : mapped.message(), deadline));
+  for (int rank = 0; rank < world; ++rank) {
+    if (errors[static_cast<size_t>(rank)].empty()) continue;
+    LogWarn("experts stay with their workers: rank ", rank, ": ", errors[static_cast<size_t>(rank)]);
+    End();
+    return absl::OkStatus();
+  }
+  shared_ = true;
+  LogInfo("rank ", rank_, ": all experts are on this machine, ", Mib(bytes()), " of them here");
+  return absl::OkStatus();
+}
+
+absl::Status RankExpertsInPlace::MapAll(const std::vector<std::string>& paths) {
+  for (int rank = 0; rank < homes_.num_ranks(); ++rank) {
+    if (rank == rank_) continue;
+    ASSIGN_OR_RETURN(const UniqueFd file, OpenMemoryFile(paths[static_cast<size_t>(rank)], BytesOf(rank)));
+    MemoryFileView& view = others_[static_cast<size_t>(rank)];
+    ASSIGN_OR_RETURN(view, MemoryFileView::Map(file.get(), 0, BytesOf(rank), /*to_write=*/false));
+    SetPlaces(rank, view.data());
+  }
+  return absl::OkStatus();
+}
+
+void RankExpertsInPlace::End() {
+  shared_ = false;
+  for (int rank = 0; rank < homes_.num_ranks(); ++rank) {
+    if (rank == rank_) continue;
+    SetPlaces(rank, nullptr);
+    others_[static_cast<size_t>(rank)] = {};
+  }
+}
+
+}  // namespace switchyard::worker
