@@ -52,7 +52,7 @@ StepTrial::Key StepTrial::KeyOf(const TrialStep& step) {
   // Up to so many, each number is its own class: such steps take as long whatever the rows.
   constexpr int64_t kExact = 32;
   const auto rows = static_cast<double>(std::max(step.rows, kExact));
-  return {step.prompts,
+  return {step.prompts, step.uneven,
           step.rows < kExact ? static_cast<int>(step.rows) : static_cast<int>(4 * std::log2(rows) + kExact)};
 }
 
@@ -71,7 +71,7 @@ void StepTrial::Class::CountOwn(double of_row) {
 const StepTrial::Class* StepTrial::Lender(const Key& key) const {
   const Class* lender = nullptr;
   for (const int apart : {-1, 1}) {
-    const auto found = classes_.find({key.first, key.second + apart});
+    const auto found = classes_.find({key.prompts, key.uneven, key.size + apart});
     // Not from one that borrowed: ratios would spread to sizes that are far away.
     if (found == classes_.end() || found->second.borrowed || !found->second.known()) continue;
     if (lender != nullptr && lender->best() != found->second.best()) return nullptr;

@@ -1,7 +1,8 @@
 // Which of a few ways of running a step is the fastest, by what was measured of steps of that size.
 //
 // What is faster depends on the machine, the model, the links and the number of rows, so it is tried: steps are sorted
-// by their rows, four classes for each doubling, and by whether they compute prompts.  In a class all ways take turns
+// by their rows, four classes for each doubling, by whether they compute prompts, and by whether one rank has far more
+// rows than the others.  In a class all ways take turns
 // at first; then the one with the lowest median time a row runs, and another one now and then: so rarely that it costs
 // a five hundredth of the time, or once in kMostApart steps.  Another way than way 0 must be a hundredth faster.
 // Where a neighbouring class was tried, a new one goes that one's fastest way at once, and takes its ratios between
@@ -9,10 +10,10 @@
 // Thread-compatible; no clock.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <utility>
 #include <vector>
 
 namespace switchyard::batching {
@@ -20,6 +21,7 @@ namespace switchyard::batching {
 struct TrialStep {
   int64_t rows = 0;      // of all ranks, >= 0
   bool prompts = false;  // whether some are of prompts
+  bool uneven = false;   // whether the rank with the most has half as many again as the mean
 };
 
 class StepTrial {
@@ -73,7 +75,11 @@ class StepTrial {
     void CountOwn(double of_row);
   };
 
-  using Key = std::pair<bool, int>;
+  struct Key {
+    bool prompts = false, uneven = false;
+    int size = 0;
+    auto operator<=>(const Key& other) const = default;
+  };
   static Key KeyOf(const TrialStep& step);
   Class& ClassOf(const TrialStep& step);
   // The class from which a new one of that key borrows, or nullptr.

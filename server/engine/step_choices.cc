@@ -57,6 +57,7 @@ int StepChoices::ChooseCut(const batching::StepPlan& plan, const batching::Trial
 void StepChoices::Choose(batching::StepPlan* plan, absl::Time now) {
   Sent sent = {.step = {}, .at = now};
   sent.step.rows = std::accumulate(plan->rank_rows.begin(), plan->rank_rows.end(), int64_t{0});
+  sent.step.uneven = 2 * int64_t{plan->most_rows()} * static_cast<int64_t>(plan->rank_rows.size()) > 3 * sent.step.rows;
   for (const batching::RankPlan& rank : plan->ranks) {
     sent.step.prompts =
         sent.step.prompts || std::any_of(rank.items.begin(), rank.items.end(),

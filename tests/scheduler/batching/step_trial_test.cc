@@ -68,11 +68,12 @@ TEST(StepTrialTest, SizesAreTriedByThemselves) {
   EXPECT_GT(Steps(&trial, 100, 2048, 1, 1.3), 90);
 }
 
-TEST(StepTrialTest, SoArePromptsAndDecodes) {
+TEST(StepTrialTest, SoArePromptsAndDecodesAndUnevenSteps) {
   StepTrial trial(2);
   Steps(&trial, kTrial, 100, 1, 2);
   EXPECT_EQ(trial.Next({.rows = 100}), 1);
   EXPECT_EQ(trial.Next({.rows = 100, .prompts = true}), 0);  // its first
+  EXPECT_EQ(trial.Next({.rows = 100, .uneven = true}), 0);
 }
 
 // 2000 rows are in the class below 2048's.  Its steps take three times as long a row, which changes no ratio.

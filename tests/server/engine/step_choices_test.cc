@@ -26,7 +26,7 @@ class StepChoicesTest : public testing::Test {
     for (int i = 0; i < count; ++i) {
       batching::StepPlan plan;
       plan.step = ++step_;
-      plan.rank_rows = {rows, rows};
+      plan.rank_rows = {rows, uneven_ ? 0 : rows};
       plan.ranks.resize(2);
       plan.ranks[0].items.emplace_back().num_query = query;
       choices_->Choose(&plan, now_);
@@ -52,6 +52,7 @@ class StepChoicesTest : public testing::Test {
   fleet::WorkerInfo workers_;
   std::unique_ptr<StepChoices> choices_;
   double exchange_share_ = 0.4, decided_ = 1;
+  bool uneven_ = false;
   int64_t step_ = 0, num_decided_ = 0;
   absl::Time now_ = absl::UnixEpoch();
 };
@@ -63,6 +64,23 @@ TEST_F(StepChoicesTest, CutsRowsWhereThatIsFaster) {
   EXPECT_GT(choices_->micro_batches().gained_seconds(), 200);
   choices_->ReportMetrics();
   EXPECT_EQ(metrics_.cut_steps->Value(), choices_->micro_batches().other_steps());
+}
+
+// One rank has all rows.
+TEST_F(StepChoicesTest, UnevenStepsAreTriedByThemselves) {
+  config_.placement.spare_slots = 1;
+  Begin();
+  decided_ = 0.8;
+  Steps(50, {});
+  num_decided_ = 0;
+  decided_ = 1.4;
+  uneven_ = true;
+  Steps(100, {});
+  EXPECT_LE(num_decided_, batching::StepTrial::kSamples);
+  uneven_ = false;
+  decided_ = 0.8;
+  Steps(100, {});
+  EXPECT_GT(num_decided_, 95);
 }
 
 // auto without slots for replicas: only where experts are in place is there another way.
