@@ -103,12 +103,10 @@ void AddPlacementFlags(placement::PlacementSettings* placement, FlagSet* set) {
       },
       "expert placement: static = each expert is computed by the worker that has it; auto = the same, but in those "
       "steps in which trials have shown that it is faster, workers on one machine (CPUs) compute their own rows by "
-      "each "
-      "other's experts, and with --spare_slots workers anywhere do as with agreed; agreed = replicas follow the "
+      "each other's experts, and with --spare_slots workers anywhere do as with agreed; agreed = replicas follow the "
       "traffic, all workers decide alike after each gate; static+spare = static replicas, rows split evenly among "
-      "them; "
-      "central = the policy of the paper Lina; no_estimate, no_finetune = central without one of its parts. Answers do "
-      "not change");
+      "them; lina = the policy of the paper Lina; no_estimate, no_finetune = lina without one of its parts. "
+      "Answers do not change");
   set->Add(
       "spare_slots", &placement->spare_slots,
       "with --placement other than static: slots for expert replicas on each worker, per layer, filled from a file "
@@ -156,7 +154,7 @@ void AddForecastFlags(ServerConfig* c, FlagSet* set) {
            "its number; `switchyard profile merge` merges these into a file for --profile. Makes steps slower, since "
            "probes are then fitted on every row; empty = none");
   set->Add("forecast=NAME", &c->forecast,
-           "whether local workers predict the load of coming layers' experts: auto = for --placement=central and "
+           "whether local workers predict the load of coming layers' experts: auto = for --placement=lina and "
            "no_finetune, or if --profile is given; always = also for an expert budget, and to see how right they are; "
            "never")
       .Mark(kToServingWorkers);

@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 16: a layer's costs have no layer_ps.
+// 17: workers say whether they have experts in place.
 inline constexpr int kProtocolVersion = 17;
 
 }  // namespace switchyard::link

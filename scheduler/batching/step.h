@@ -95,8 +95,8 @@ struct StepPlan {
   int32_t micro_batches = 1;                  // chunks that each rank cuts its rows into; agreed by all
   std::vector<RowTransfer> transfers;         // the last rows of `from`, in this order; no rank gives away and borrows
   std::vector<int32_t> rank_rows;             // [R] rows that each rank computes, after transfers; empty: not known
-  // Whether rows may go elsewhere than to their experts' homes: where layers with replicas decide it after their gates,
-  // or, where all experts are in place, to nobody, each rank computes its own.
+  // False: rows go to the ranks that are their experts' homes.  True: layers with replicas decide, after their gates,
+  // where rows go; where all experts are in place each rank computes its own rows.
   bool decides = true;
   placement::LayerCosts layer_costs;  // the times that its layers' decisions compare
   // How long workers that also train may, at most until the next plan.  Such a plan has no step and no result.

@@ -44,8 +44,10 @@ int64_t StepTrial::Class::Apart(size_t way) const {
   constexpr double kCost = 0.002;  // of a class's time, that tries may take
   const auto [fast, slow] = std::minmax({ways[best()].median(), ways[way].median()});
   if (!(fast > 0)) return kMostApart;
+  // What was borrowed may be wrong.
+  const int64_t most = borrowed ? 8 * kLeastApart : kMostApart;
   const double apart = (slow / fast - 1) / kCost;
-  return apart < static_cast<double>(kMostApart) ? std::max<int64_t>(std::llround(apart), kLeastApart) : kMostApart;
+  return apart < static_cast<double>(most) ? std::max<int64_t>(std::llround(apart), kLeastApart) : most;
 }
 
 StepTrial::Key StepTrial::KeyOf(const TrialStep& step) {
@@ -53,7 +55,7 @@ StepTrial::Key StepTrial::KeyOf(const TrialStep& step) {
   constexpr int64_t kExact = 32;
   const auto rows = static_cast<double>(std::max(step.rows, kExact));
   return {step.prompts, step.uneven,
-          step.rows < kExact ? static_cast<int>(step.rows) : static_cast<int>(4 * std::log2(rows) + kExact)};
+          step.rows < kExact ? static_cast<int>(step.rows) : static_cast<int>(4 * std::log2(rows / kExact) + kExact)};
 }
 
 void StepTrial::Class::CountOwn(double of_row) {
@@ -66,6 +68,7 @@ void StepTrial::Class::CountOwn(double of_row) {
     for (double& sample : other.samples) sample *= longer;
   }
   ways[way].samples = own;
+  ways[way].measured = kSamples;
 }
 
 const StepTrial::Class* StepTrial::Lender(const Key& key) const {
@@ -135,7 +138,12 @@ void StepTrial::Done(const TrialStep& step, int way, double seconds) {
   const double of_row = seconds / static_cast<double>(rows);
   if (of.counts_own()) {
     if (&went == &of.ways[of.best()]) of.CountOwn(of_row);
-  } else if (!went.known()) {
+    return;
+  }
+  ++went.measured;
+  if (std::all_of(of.ways.begin(), of.ways.end(), [](const Way& each) { return each.measured >= kSamples; }))
+    of.borrowed = false;
+  if (!went.known()) {
     went.samples.push_back(of_row);
   } else {
     went.samples[went.next] = of_row;

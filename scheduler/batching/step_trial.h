@@ -2,11 +2,11 @@
 //
 // What is faster depends on the machine, the model, the links and the number of rows, so it is tried: steps are sorted
 // by their rows, four classes for each doubling, by whether they compute prompts, and by whether one rank has far more
-// rows than the others.  In a class all ways take turns
-// at first; then the one with the lowest median time a row runs, and another one now and then: so rarely that it costs
-// a five hundredth of the time, or once in kMostApart steps.  Another way than way 0 must be a hundredth faster.
+// rows than the others.  In a class all ways take turns at first; then the one with the lowest median time a row runs,
+// and another one now and then: so rarely that it costs a five hundredth of the time, or once in kMostApart steps.
+// Another way than way 0 must be a hundredth faster.
 // Where a neighbouring class was tried, a new one goes that one's fastest way at once, and takes its ratios between
-// ways for its own until it tries them.  Where both neighbours were tried and differ, it is tried, too.
+// ways for its own until it has tried them.  Where both neighbours were tried and differ, it is tried, too.
 // Thread-compatible; no clock.
 #pragma once
 
@@ -21,7 +21,7 @@ namespace switchyard::batching {
 struct TrialStep {
   int64_t rows = 0;      // of all ranks, >= 0
   bool prompts = false;  // whether some are of prompts
-  bool uneven = false;   // whether the rank with the most has half as many again as the mean
+  bool uneven = false;   // whether a rank has more than half as many again as the mean
 };
 
 class StepTrial {
@@ -34,7 +34,7 @@ class StepTrial {
   // REQUIRES: ways >= 2.
   explicit StepTrial(int ways);
 
-  // Whether steps of that size, or of a neighbouring one, have been tried in all ways.
+  // Whether the class of that step has been tried in all ways, or borrows (would, if it is new).
   bool Knows(const TrialStep& step) const;
   // The way that was the fastest so far; way 0 until all have been tried.
   int Best(const TrialStep& step) const;
@@ -54,15 +54,16 @@ class StepTrial {
   struct Way {
     std::vector<double> samples;  // seconds a row, at most kSamples, the oldest is replaced
     size_t next = 0;
-    int64_t begun = 0;
+    int64_t begun = 0, measured = 0;  // steps of this class that began, that ended
     double median() const;
     bool known() const { return samples.size() == kSamples; }
   };
   struct Class {
     std::vector<Way> ways;
     int64_t since_try = 0;
-    size_t tried = 0;         // the last way that was tried
-    bool borrowed = false;    // it began with a neighbour's samples
+    size_t tried = 0;       // the last way that was tried
+    bool borrowed = false;  // it has a neighbour's samples yet
+
     std::vector<double> own;  // of a borrowed class: its first samples of the best way, until there are kSamples
     bool known() const;
     size_t best() const;

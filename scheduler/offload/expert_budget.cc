@@ -56,7 +56,7 @@ void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose,
   flags
       ->Add("expert_memory=SHARE", &options->budget,
             absl::StrCat(
-                "with the server's --placement=static: how many of its experts ", whose,
+                "without --spare_slots: how many of its experts ", whose,
                 " holds where it computes, of all layers together: a share (25%), bytes (6GiB), or auto = what the "
                 "machine's memory or the control group leaves (CPUs); the others come when they are needed, from a "
                 "file that the machine's workers share: on a disk "
@@ -70,7 +70,7 @@ void AddExpertBudgetFlags(ExpertBudgetOptions* options, absl::string_view whose,
       .Mark(marks);
   flags
       ->Add("expert_file_dir=DIR", &options->file_dir,
-            "with --expert_memory, or a server's --placement other than static: directory of the file with all "
+            "with --expert_memory, or a server's --spare_slots: directory of the file with all "
             "experts, packed, which the first start makes and later ones find (in memory: until another model's is "
             "made); empty = ~/.cache/switchyard/experts for CPUs with --expert_memory, else /dev/shm")
       .Mark(marks);

@@ -8,7 +8,7 @@
 namespace switchyard::placement {
 namespace {
 
-constexpr std::array<absl::string_view, 8> kModeNames = {"static", "static+spare", "central",     "agreed",
+constexpr std::array<absl::string_view, 8> kModeNames = {"static", "static+spare", "lina",        "agreed",
                                                          "ideal",  "no_estimate",  "no_finetune", "auto"};
 
 }  // namespace
@@ -16,10 +16,10 @@ constexpr std::array<absl::string_view, 8> kModeNames = {"static", "static+spare
 absl::string_view NameOf(PlacementMode mode) { return kModeNames[static_cast<size_t>(mode)]; }
 
 bool IsPaper(PlacementMode mode) {
-  return mode == PlacementMode::kCentral || mode == PlacementMode::kNoEstimate || mode == PlacementMode::kNoFinetune;
+  return mode == PlacementMode::kLina || mode == PlacementMode::kNoEstimate || mode == PlacementMode::kNoFinetune;
 }
 
-bool UsesEstimates(PlacementMode mode) { return mode == PlacementMode::kCentral || mode == PlacementMode::kNoFinetune; }
+bool UsesEstimates(PlacementMode mode) { return mode == PlacementMode::kLina || mode == PlacementMode::kNoFinetune; }
 
 std::string PlacementModeNames() { return absl::StrJoin(kModeNames, ", "); }
 

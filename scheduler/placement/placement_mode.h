@@ -11,11 +11,11 @@ namespace switchyard::placement {
 enum class PlacementMode {
   kStatic,       // "static": E / R experts a device, no replicas (the paper's baseline)
   kStaticSpare,  // "static+spare": replicas spread evenly once, rows split by counts, nothing moves
-  kCentral,      // "central": the paper: device 0 places by the estimate, and anew where the gate says otherwise
+  kLina,         // "lina": the paper: device 0 places by the estimate, and anew where the gate says otherwise
   kAgreed,       // "agreed": every rank decides alike; alias placement, split by counts, moves that pay
   kIdeal,        // "ideal": the gate is forced to be balanced (by the caller); otherwise static
-  kNoEstimate,   // "no_estimate": central without phase 1
-  kNoFinetune,   // "no_finetune": central without phase 2
+  kNoEstimate,   // "no_estimate": lina without phase 1
+  kNoFinetune,   // "no_finetune": lina without phase 2
   kAuto,         // "auto": in those steps where that was measured to be faster (step_choices.h) agreed, or, without
                  // spare slots and on one machine, each rank computes its own rows; else static
 };

@@ -15,8 +15,8 @@ namespace switchyard::simulator {
 namespace {
 
 constexpr placement::PlacementMode kModes[] = {placement::PlacementMode::kStatic,
-                                               placement::PlacementMode::kStaticSpare,
-                                               placement::PlacementMode::kCentral, placement::PlacementMode::kAgreed};
+                                               placement::PlacementMode::kStaticSpare, placement::PlacementMode::kLina,
+                                               placement::PlacementMode::kAgreed};
 
 absl::Status CheckOptions(const popularity::RoutingTrace& trace, const ReplayOptions& options) {
   const auto check = [](bool ok, absl::string_view field, int64_t value, absl::string_view limit) {

@@ -2,7 +2,7 @@
 // would have kept so many devices.
 //
 // TraceBatches cuts batches; estimators learn as on live traffic (LiveEstimates), from the tokens and from the trace's
-// channels gate_ahead and probe; `central` receives the best estimate.  Tokens of a batch are given to the devices in
+// channels gate_ahead and probe; `lina` receives the best estimate.  Tokens of a batch are given to the devices in
 // order.  Counts rows alone: no compute, no links, and copies cost nothing, so that `agreed` always makes them.  Pure.
 #pragma once
 

@@ -36,8 +36,18 @@ bool StepChoices::tries_placement() const { return may_decide_; }
 void StepChoices::GroupUp(int world, const fleet::WorkerInfo& first) {
   placement_ = batching::StepTrial(2);
   micro_batches_ = batching::StepTrial(static_cast<int>(kCuts.size()));
-  may_decide_ = config_->placement.mode == placement::PlacementMode::kAuto &&
-                (config_->placement.spare_slots > 0 || first.experts_in_place);
+  in_place_ = first.experts_in_place;
+  metrics_->placement_gained_seconds->Set(0);
+  may_decide_ =
+      config_->placement.mode == placement::PlacementMode::kAuto && (config_->placement.has_slots() || in_place_);
+  if (config_->placement.mode == placement::PlacementMode::kAuto && world > 1 && first.num_moe_layers > 0) {
+    LogInfo("--placement=auto: ",
+            in_place_ ? "workers may compute their own rows, by experts of one machine"
+            : may_decide_
+                ? "layers may decide where rows go, with replicas"
+                : "as static, as workers are not all on CPUs of one machine, or cannot read each other's experts, "
+                  "and there are no --spare_slots");
+  }
   may_cut_ = world > 1 && first.num_moe_layers > 0 && first.device == "cpu" && !first.expert_budget.has_value();
   exchange_share_ = 0;
   reported_deciding_ = 0;
@@ -50,6 +60,7 @@ int StepChoices::ChooseCut(const batching::StepPlan& plan, const batching::Trial
   if (!may_cut_ || config_->micro_batches != 0 || !step.prompts || plan.most_rows() < kLeastRows) return -1;
   // Placement first: steps that are cut go the way that was the fastest with whole rows.
   if (tries_placement() && !placement_.Knows(step)) return -1;
+  if (in_place_ && placement_.Best(step) != 0) return -1;  // nothing is exchanged
   if (!micro_batches_.Knows(step) && exchange_share_ < kLeastExchange) return -1;
   return micro_batches_.Next(step);
 }
@@ -57,7 +68,9 @@ int StepChoices::ChooseCut(const batching::StepPlan& plan, const batching::Trial
 void StepChoices::Choose(batching::StepPlan* plan, absl::Time now) {
   Sent sent = {.step = {}, .at = now};
   sent.step.rows = std::accumulate(plan->rank_rows.begin(), plan->rank_rows.end(), int64_t{0});
-  sent.step.uneven = 2 * int64_t{plan->most_rows()} * static_cast<int64_t>(plan->rank_rows.size()) > 3 * sent.step.rows;
+  // (Where rows stay the busiest rank's count; else their experts' homes see all rows alike.)
+  sent.step.uneven =
+      in_place_ && 2 * int64_t{plan->most_rows()} * static_cast<int64_t>(plan->rank_rows.size()) > 3 * sent.step.rows;
   for (const batching::RankPlan& rank : plan->ranks) {
     sent.step.prompts =
         sent.step.prompts || std::any_of(rank.items.begin(), rank.items.end(),
@@ -83,7 +96,9 @@ bool StepChoices::StepDone(const batching::StepResult& result, absl::Time now) {
   if (const auto it = sent_.find(result.step); it != sent_.end()) {
     const Sent& sent = it->second;
     // One that was sent while another ran began when that ended.
-    const double seconds = absl::ToDoubleSeconds(now - std::max(sent.at, last_done_));
+    double seconds = absl::ToDoubleSeconds(now - std::max(sent.at, last_done_));
+    // Ranks that do not wait for each other may have begun it while another rank was in the one before.
+    for (const batching::RankResult& rank : result.ranks) seconds = std::max(seconds, rank.timings.total_seconds);
     if (sent.decides >= 0) placement_.Done(sent.step, sent.decides, seconds);
     if (sent.cut >= 0) micro_batches_.Done(sent.step, sent.cut, seconds);
     whole = sent.whole;

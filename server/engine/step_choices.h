@@ -50,11 +50,11 @@ class StepChoices final {
 
   const ServerConfig* const config_;
   ServerMetrics* const metrics_;
-  batching::StepTrial placement_;              // ways: not deciding, deciding
-  batching::StepTrial micro_batches_;          // ways: not cut, then more and more
-  bool may_decide_ = false, may_cut_ = false;  // this group
-  double exchange_share_ = 0;                  // of the time of steps with prompts whose rows were not cut, lately
-  std::map<int64_t, Sent> sent_;               // by step, those under way
+  batching::StepTrial placement_;                                 // ways: not deciding, deciding
+  batching::StepTrial micro_batches_;                             // ways: not cut, then more and more
+  bool may_decide_ = false, in_place_ = false, may_cut_ = false;  // this group
+  double exchange_share_ = 0;     // of the time of steps with prompts whose rows were not cut, lately
+  std::map<int64_t, Sent> sent_;  // by step, those under way
   absl::Time last_done_ = absl::InfinitePast();
   int64_t reported_deciding_ = 0;  // steps that metrics show
   int64_t cut_steps_ = 0;          // that metrics do not show yet

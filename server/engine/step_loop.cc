@@ -15,7 +15,7 @@ namespace switchyard::server {
 namespace {
 
 // Returns the mean rank's rows over the busiest rank's rows, each summed over layers, since ranks wait for each other
-// in every layer; 0 if unknown.
+// in every layer (but where each computes its own rows); 0 if unknown.
 double Balancedness(absl::Span<const batching::RankResult> ranks) {
   double mean = 0, busiest = 0;
   for (size_t layer = 0; layer < ranks[0].layer_rows.size(); ++layer) {

@@ -82,8 +82,7 @@ const Row kTable[] = {
      &M::rows_given},
     {"switchyard_moe_tokens_exchanged_total", "Expert rows sent to another rank.", &M::moe_tokens_exchanged},
     {"switchyard_placement_gained_seconds",
-     "What this group's steps would have taken longer without deciding where rows go (--placement=auto); below 0 = "
-     "lost.",
+     "What this group's steps would have taken longer had all gone static's way (--placement=auto); below 0 = lost.",
      &M::placement_gained_seconds},
     {"switchyard_micro_batches_gained_seconds",
      "What cutting steps' rows into micro-batches has gained since the group formed (--micro_batches=auto).",

@@ -35,7 +35,7 @@ DENSE_MS = 8
 RANK_BYTES = 128 << 10  # that a rank sends in a balanced layer, each way, whatever its rows
 BURST = 12 << 10
 ALWAYS = ["static", "agreed:1", "agreed:2", "ideal"]
-SOMETIMES = ["static+spare:1", "static+spare:2", "central:1", "no_estimate:1", "no_finetune:1"]
+SOMETIMES = ["static+spare:1", "static+spare:2", "lina:1", "no_estimate:1", "no_finetune:1"]
 FEW = 8  # of so many batches one is run in the modes of SOMETIMES, too
 TABLES = {  # part: (data, workers, tokens)
     "real256": ("real", 16, 256), "real2048": ("real", 16, 2048), "chain256": ("chain", 16, 256),
@@ -47,14 +47,14 @@ PAPER = """
 The paper's rows (scheduler/PAPERS.md; other models, data and GPUs; TXL, BERT with 16 experts)
   LI-16, 17  static / Lina, batch: median 1.45, 1.46; 95 % 1.82, 1.68
   LI-18, 19  static / Lina, MoE layer: 95 % 1.77, 1.81; its all-to-alls 1.96 on average, 2.50 at most
-  LI-20      no_estimate / central, batch: median 1.24, 1.19
-  LI-21      no_finetune / central, batch: 95 % 1.27, 1.33
+  LI-20      no_estimate / lina, batch: median 1.24, 1.19
+  LI-21      no_finetune / lina, batch: 95 % 1.27, 1.33
   LI-22      a phase of the scheduler 6.2 ms, 1.45 ms where nothing changes; placed anew in 23 %
-  LI-23      central / ideal, batch, TXL: median, 95 %, fine-tuned, accuracy
+  LI-23      lina / ideal, batch, TXL: median, 95 %, fine-tuned, accuracy
              l = 1: 1.41, 1.32, 76.5 %, 31.6 %   l = 3: 1.16, 1.04, 25.7 %, 60.4 %   l = 6: 1.19, 1.11, 22.5 %, 71.4 %
              BERT  1.34, 1.35, 71.3 %, 28.3 %          1.07, 1.04, 32.2 %, 63.5 %          1.09, 1.11, 27.1 %, 66.0 %
   LI-24      3.67 experts a layer out of order
-  LI-25      central / ideal on other data: 95 % 1.04 to 1.11, accuracy 62 to 69 %"""
+  LI-25      lina / ideal on other data: 95 % 1.04 to 1.11, accuracy 62 to 69 %"""
 
 
 def hardware(stretch, workers, rows):

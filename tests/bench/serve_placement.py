@@ -39,7 +39,7 @@ MODES = {
     "static": ["--placement=static"],
     "auto": ["--placement=auto", "--spare_slots=1"],
     "agreed": ["--placement=agreed", "--spare_slots=1"],
-    "lina": ["--placement=central", "--spare_slots=4"],
+    "lina": ["--placement=lina", "--spare_slots=4"],
 }
 
 

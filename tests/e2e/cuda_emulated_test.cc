@@ -82,7 +82,7 @@ TEST(CudaEmulatedTest, ExpertsInSlotsAnswerAsTheCpuDoes) {
   for (const Case& c : std::vector<Case>{
            {{"--expert_memory=50%"},
             {"expert_misses_total", "expert_hits_total", "expert_copied_bytes_total", "expert_wait_seconds_total"}},
-           {{"--placement=central", "--spare_slots=1"},
+           {{"--placement=lina", "--spare_slots=1"},
             {"placement_fill_copies_total", "placement_decide_seconds_total", "placement_gather_seconds_total",
              "forecast_seconds_total"}}}) {
     SCOPED_TRACE(c.flags[0]);

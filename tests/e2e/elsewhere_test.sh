@@ -103,7 +103,8 @@ for host in 192.168.77.1 198.51.100.1; do
 done
 
 for host in 192.168.77.1 0.0.0.0; do
-  start "$host" --host="$host" --insecure --local_workers=1 --workers=2 --join_token_file="$work/token"
+  # (By its processes the other machine is this one, whose experts could be read in place.)
+  start "$host" --placement=static --host="$host" --insecure --local_workers=1 --workers=2 --join_token_file="$work/token"
   "${there[@]}" "$bin/switchyard-worker" --server="192.168.77.1:$port" --model="$model" --join_token_file="$work/token" 2>"$work/worker-$host.log" &
   worker=$!
   pids+=("$worker")

@@ -40,7 +40,7 @@ TEST_F(PlacementTest, TheTokensOfExpertsThatStay) {
            {2, true, {"--placement=no_estimate", "--spare_slots=1"}},
            {2, true, {"--placement=no_estimate", "--spare_slots=1", "--expert_copy_bytes_per_second=2e8"}},
            // Predictions for a few rows are often wrong, and the paper's policy then moves experts.
-           {3, true, {"--placement=central", "--spare_slots=1"}}}) {
+           {3, true, {"--placement=lina", "--spare_slots=1"}}}) {
     SCOPED_TRACE(absl::StrCat(c.workers, " workers, ", c.flags[0]));
     const auto server = Start(c.workers, c.flags);
     ASSERT_NE(server, nullptr);
@@ -53,7 +53,7 @@ TEST_F(PlacementTest, TheTokensOfExpertsThatStay) {
     const double fine_tuned = Sum(server.get(), "placement_fine_tuned_layers_total");
     EXPECT_EQ(fine_tuned > 0, c.moves.value_or(fine_tuned > 0));
     EXPECT_EQ(Sum(server.get(), "placement_demand_copies_total") > 0, fine_tuned > 0);
-    EXPECT_EQ(Sum(server.get(), "placement_prefetch_copies_total") > 0, c.flags[0] == "--placement=central");
+    EXPECT_EQ(Sum(server.get(), "placement_prefetch_copies_total") > 0, c.flags[0] == "--placement=lina");
   }
 }
 
@@ -80,10 +80,10 @@ TEST_F(PlacementTest, TheTokensOfExpertsInPlace) {
     EXPECT_EQ(Sum(server.get(), "placement_gather_seconds_total"), 0);
     const auto load = server->client().GetLoad();
     ASSERT_TRUE(load.ok()) << load.status();
-    EXPECT_EQ(load->has_auto_placement(), in_place);
-    EXPECT_EQ(load->auto_placement().deciding_steps() > 0, in_place);
-    EXPECT_LT(load->auto_placement().deciding_steps(), load->auto_placement().steps() + (in_place ? 0 : 1));
-    if (!in_place) continue;
+    if (!in_place) continue;  // (or not surely)
+    EXPECT_TRUE(load->has_auto_placement());
+    EXPECT_GT(load->auto_placement().deciding_steps(), 0);
+    EXPECT_LT(load->auto_placement().deciding_steps(), load->auto_placement().steps());
     // One that is killed comes back with its experts in another memory.
     ASSERT_EQ(kill(server->WorkerPids().back(), SIGKILL), 0);
     ASSERT_TRUE(server->WaitReady(false, kStartLimit));

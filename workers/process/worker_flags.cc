@@ -66,10 +66,9 @@ void AddForecastFlags(ForecastOptions* forecast, FlagSet* flags) {
             "--profile; rank 0 includes the profile that it loaded, other ranks do not. Makes steps slower, since "
             "probes are then fitted on every row; empty = none")
       .Mark(kOfServing);
-  flags->Add(
-      "forecast=NAME", &forecast->when,
-      "whether to predict the load of coming layers' experts: auto = for --placement=central and no_finetune, or "
-      "if --profile is given; always = also for an expert budget, and to see how right they are; never");
+  flags->Add("forecast=NAME", &forecast->when,
+             "whether to predict the load of coming layers' experts: auto = for --placement=lina and no_finetune, or "
+             "if --profile is given; always = also for an expert budget, and to see how right they are; never");
   flags->Add("path_length", &forecast->path_length,
              "predict a layer's experts from the choices in this many layers before (1 to 6; l of the paper Lina); "
              "--profile must have been made with the same number");

@@ -10,12 +10,28 @@
 
 namespace switchyard::worker {
 
-absl::StatusOr<bool> AgreeOnPlace(int rank, int world, bool mine, comm::RendezvousStore* store, absl::Time deadline) {
+namespace {
+
+constexpr int64_t kFilledAtOnce = 64 << 20;
+
+}  // namespace
+
+absl::StatusOr<bool> AgreeOnInPlace(int rank, int world, bool mine, comm::RendezvousStore* store, absl::Time deadline) {
+  const absl::Status can =
+      mine ? CheckMemoryFiles() : absl::FailedPreconditionError("not with its device, flags or model");
   std::vector<std::string> machines;
-  ASSIGN_OR_RETURN(machines, comm::ExchangeValues(store, "experts_in_place", rank, world,
-                                                  mine && HasHugeMemoryFiles() ? MachineName() : "", deadline));
-  return !machines[0].empty() &&
-         std::all_of(machines.begin(), machines.end(), [&](const std::string& other) { return other == machines[0]; });
+  ASSIGN_OR_RETURN(
+      machines, comm::ExchangeValues(store, "experts_in_place", rank, world, can.ok() ? MachineName() : "", deadline));
+  for (int other = 0; other < world; ++other) {
+    const std::string& theirs = machines[static_cast<size_t>(other)];
+    if (!theirs.empty() && theirs == machines[0]) continue;
+    LogInfo("experts are not shared in place: rank ", other,
+            other == rank && !can.ok() ? absl::StrCat(": ", can.message())
+            : theirs.empty()           ? " cannot"
+                                       : " is on another machine, or bound to other processors");
+    return false;
+  }
+  return true;
 }
 
 RankExpertsInPlace::RankExpertsInPlace(const RankExpertFileInput& input, int rank, int world)
@@ -51,8 +67,13 @@ absl::StatusOr<std::unique_ptr<RankExpertsInPlace>> RankExpertsInPlace::Load(con
   const int64_t bytes = made->BytesOf(rank);
   ASSIGN_OR_RETURN(const UniqueFd file, MakeMemoryFile(bytes));
   {
-    ASSIGN_OR_RETURN(const MemoryFileView view, MemoryFileView::Map(file.get(), 0, bytes, /*to_write=*/true));
-    ASSIGN_OR_RETURN(const int64_t small, view.GetHugePages());
+    ASSIGN_OR_RETURN(MemoryFileView view, MemoryFileView::Map(file.get(), 0, bytes, /*to_write=*/true));
+    int64_t small = 0;
+    for (int64_t done = 0; done < bytes; done += kFilledAtOnce) {
+      if (!progress(done, bytes)) return absl::CancelledError("loading experts was stopped");
+      ASSIGN_OR_RETURN(const int64_t small_here, view.FillWithHugePages(done, std::min(kFilledAtOnce, bytes - done)));
+      small += small_here;
+    }
     if (small > 0) LogWarn("experts: ", Mib(small), " are in small pages, as huge ones could not be had");
     const absl::Span<const int32_t> mine = made->homes_.Residents(rank);
     const auto place = [&](int layer, int32_t expert) {

@@ -1,6 +1,6 @@
 // A worker's experts where all workers of its group are on one machine: each loads its own into a memory file, and maps
 // the others' (workers/tensor/memory_file.h).  So the machine holds each expert once, and any worker computes any
-// expert: in the steps whose plan says so every worker computes its own rows, and nothing is exchanged.
+// expert: in the steps whose plan says so every worker computes its own rows, and no expert rows travel.
 //
 // Thread-compatible: the worker's thread.
 #pragma once
@@ -23,8 +23,8 @@
 namespace switchyard::worker {
 
 // Whether the ranks of a group are on one machine, each can have its experts in a memory file with huge pages, and
-// each would (`mine`).  Every rank calls it, before it loads.  Errors: the store's.
-absl::StatusOr<bool> AgreeOnPlace(int rank, int world, bool mine, comm::RendezvousStore* store, absl::Time deadline);
+// each would (`mine`); logs why not.  Every rank calls it, before it loads.  Errors: the store's.
+absl::StatusOr<bool> AgreeOnInPlace(int rank, int world, bool mine, comm::RendezvousStore* store, absl::Time deadline);
 
 class RankExpertsInPlace {
  public:
@@ -36,7 +36,7 @@ class RankExpertsInPlace {
   // Maps the other ranks'; every rank calls it, once all have loaded, again for each group.  Where one of them cannot
   // be mapped, which is logged, every rank has its own alone.  Errors: the store's.
   absl::Status Share(comm::RendezvousStore* store, absl::Time deadline);
-  // The group is over: gives the others' back, as their workers may be gone.
+  // The group is over: gives the others' back.  (Until then the experts of a worker that is gone stay in memory.)
   void End();
 
   // All experts, as one rank has them; null: this rank has its own alone.

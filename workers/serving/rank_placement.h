@@ -33,8 +33,7 @@ int PlacedSlots(const RankPlacementInput& input);
 class RankPlacement {
  public:
   // Opens the file, building it if nobody has, and takes the slots, which are empty yet.  Blocks.
-  // Errors: the file's, the loader's, the store's.  REQUIRES: a mode but static, checked settings, a model with
-  // experts.
+  // Errors: the file's, the loader's, the store's.  REQUIRES: settings with slots, checked; a model with experts.
   static absl::StatusOr<std::unique_ptr<RankPlacement>> Open(const RankPlacementInput& input,
                                                              moe::ExpertFile::Progress progress);
 

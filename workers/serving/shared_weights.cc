@@ -97,9 +97,9 @@ absl::Status SharedWeights::TryPublish() {
   int64_t small = 0;
   for (int64_t done = 0; done < bytes_; done += kPiece) {
     const int64_t piece = std::min(kPiece, bytes_ - done);
-    ASSIGN_OR_RETURN(const MemoryFileView view,
+    ASSIGN_OR_RETURN(MemoryFileView view,
                      MemoryFileView::Map(file.get(), done, WholeHugePages(piece), /*to_write=*/true));
-    ASSIGN_OR_RETURN(const int64_t small_here, view.GetHugePages());
+    ASSIGN_OR_RETURN(const int64_t small_here, view.FillWithHugePages(0, WholeHugePages(piece)));
     small += small_here;
     std::memcpy(view.data(), data_ + done, static_cast<size_t>(piece));
     Map(readable.get(), done, WholeHugePages(piece));

@@ -154,7 +154,7 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
     return progress == nullptr || progress({assignment.epoch, phase, done, total});
   };
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&]() -> absl::Status {
-    ASSIGN_OR_RETURN(wants_in_place_, AgreeOnPlace(assignment, settings, store));
+    ASSIGN_OR_RETURN(wants_in_place_, WantsInPlace(assignment, settings, store));
     return absl::OkStatus();
   }));
   const bool loaded = HasLoaded(assignment, settings);

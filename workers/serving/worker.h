@@ -92,9 +92,7 @@ class Worker final {
   int32_t num_kv_blocks() const { return runner_->num_blocks(); }
   int64_t weight_bytes() const { return weight_bytes_; }
   // Of these, those that other workers of the machine hold in the same memory.
-  int64_t shared_weight_bytes() const {
-    return (shared_weights_ == nullptr ? 0 : shared_weights_->bytes()) + (experts_in_place() ? in_place_->bytes() : 0);
-  }
+  int64_t shared_weight_bytes() const { return shared_weights_ == nullptr ? 0 : shared_weights_->bytes(); }
   int64_t device_bytes() const;  // of a device's memory, held by this process; 0 on the CPU
   // Counts of an expert budget's copies since the assignment was taken; none without one.
   moe::ExpertOffloadCounters expert_counters() const;
@@ -151,7 +149,7 @@ class Worker final {
   // Whether what this assignment holds is loaded.
   bool HasLoaded(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings) const;
   // Whether this group's workers have their experts in place.
-  absl::StatusOr<bool> AgreeOnPlace(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
+  absl::StatusOr<bool> WantsInPlace(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
                                     comm::RendezvousStore* store) const;
   absl::Status Unload();
   // The machine's expert file, if it is open and turned out to be damaged; null otherwise.

@@ -214,7 +214,7 @@ bool Worker::HasLoaded(const fleet::RankAssignment& assignment, const fleet::Eng
          loaded_world_ == assignment.world && loaded_settings_ == settings && (in_place_ != nullptr) == wants_in_place_;
 }
 
-absl::StatusOr<bool> Worker::AgreeOnPlace(const fleet::RankAssignment& assignment,
+absl::StatusOr<bool> Worker::WantsInPlace(const fleet::RankAssignment& assignment,
                                           const fleet::EngineSettings& settings, comm::RendezvousStore* store) const {
   // (Added outputs would round by which experts are together.)
   if (assignment.world == 1 || settings.placement.mode != placement::PlacementMode::kAuto ||
@@ -223,8 +223,8 @@ absl::StatusOr<bool> Worker::AgreeOnPlace(const fleet::RankAssignment& assignmen
   }
   const bool mine = options_.device.is_cpu() && options_.experts.empty() && config_.num_moe_layers() > 0 &&
                     model::CheckStorable(config_).ok();
-  return worker::AgreeOnPlace(assignment.rank, assignment.world, mine, store,
-                              absl::Now() + absl::Milliseconds(assignment.form_deadline_ms));
+  return AgreeOnInPlace(assignment.rank, assignment.world, mine, store,
+                        absl::Now() + absl::Milliseconds(assignment.form_deadline_ms));
 }
 
 absl::Status Worker::Unload() {

@@ -80,11 +80,15 @@ std::string MachineName() {
   return absl::StrCat(name, " ", processes.st_ino, " ", Processors());
 }
 
-bool HasHugeMemoryFiles() {
-  const absl::StatusOr<UniqueFd> file = MakeMemoryFile(kHugePageBytes);
-  if (!file.ok()) return false;
-  const absl::StatusOr<MemoryFileView> view = MemoryFileView::Map(file->get(), 0, kHugePageBytes, /*to_write=*/true);
-  return view.ok() && view->GetHugePages().ok();
+absl::Status CheckMemoryFiles() {
+  ASSIGN_OR_RETURN(const UniqueFd file, MakeMemoryFile(kHugePageBytes));
+  {
+    ASSIGN_OR_RETURN(MemoryFileView view, MemoryFileView::Map(file.get(), 0, kHugePageBytes, /*to_write=*/true));
+    RETURN_IF_ERROR(view.FillWithHugePages(0, kHugePageBytes).status());
+  }
+  RETURN_IF_ERROR(SealMemoryFile(file.get()));
+  ASSIGN_OR_RETURN(const UniqueFd readable, OpenMemoryFile(PathOfMemoryFile(file.get()), kHugePageBytes));
+  return MemoryFileView::Map(readable.get(), 0, kHugePageBytes, /*to_write=*/false).status();
 }
 
 absl::StatusOr<MemoryFileView> MemoryFileView::Map(int file, int64_t offset, int64_t bytes, bool to_write) {
@@ -114,13 +118,13 @@ MemoryFileView::~MemoryFileView() {
   if (room_ != nullptr) munmap(room_, static_cast<size_t>(bytes_ + kHugePageBytes));
 }
 
-absl::StatusOr<int64_t> MemoryFileView::GetHugePages() const {
+absl::StatusOr<int64_t> MemoryFileView::FillWithHugePages(int64_t offset, int64_t bytes) {
   int64_t small = 0;
-  for (int64_t at = 0; at < bytes_; at += kHugePageBytes) {
+  for (int64_t at = offset; at < offset + bytes; at += kHugePageBytes) {
     data_[at] = 0;  // the kernel enlarges pages that are there
     int done = madvise(data_ + at, kHugePageBytes, kCollapse);
     if (done != 0 && errno == EAGAIN) done = madvise(data_ + at, kHugePageBytes, kCollapse);
-    if (done != 0 && errno == EINVAL && at == 0) {
+    if (done != 0 && errno == EINVAL && at == 0) {  // (a later page's is its own)
       return absl::UnimplementedError(
           "huge pages (from Linux 6.1 on, unless transparent_hugepage/shmem_enabled is deny)");
     }

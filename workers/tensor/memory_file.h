@@ -33,8 +33,8 @@ std::string PathOfMemoryFile(int file);
 // known.
 std::string MachineName();
 
-// Whether this kernel gives memory files huge pages.
-bool HasHugeMemoryFiles();
+// OK where a memory file can have huge pages here, be sealed, and be opened again.  Errors: what cannot, in words.
+absl::Status CheckMemoryFiles();
 
 // A part of a memory file, mapped from a huge page's boundary on.
 class MemoryFileView {
@@ -49,9 +49,10 @@ class MemoryFileView {
   char* data() const { return data_; }
   int64_t bytes() const { return bytes_; }
 
-  // Gives a hole of the file huge pages of zeros, but small ones where there are none to be had.  Returns the bytes in
-  // small ones.  Unimplemented: this kernel has no huge pages for memory files.
-  absl::StatusOr<int64_t> GetHugePages() const;
+  // Gives `bytes` from `offset` on, which nobody has written, huge pages of zeros, but small ones where there are none
+  // to be had.  Returns the bytes in small ones.  Unimplemented: this kernel has no huge pages for memory files.
+  // REQUIRES: mapped to be written; whole huge pages.
+  absl::StatusOr<int64_t> FillWithHugePages(int64_t offset, int64_t bytes);
 
  private:
   char* room_ = nullptr;  // of addresses

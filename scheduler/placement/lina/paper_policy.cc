@@ -16,7 +16,7 @@ SlotPlan PaperPolicy::FineTune(const LayerInputs& inputs) {
   SlotPlan stays{.layer = inputs.layer};
   if (shape().mode == PlacementMode::kNoFinetune) return stays;
   const std::vector<int64_t> rows = inputs.counts.OfExperts();
-  if (shape().mode == PlacementMode::kCentral) {
+  if (shape().mode == PlacementMode::kLina) {
     const popularity::Popularity& estimate = EstimateOf(inputs.layer);
     if (estimate.empty() || popularity::SameTopExperts(estimate, rows, 2 * shape().top_k)) return stays;
   }

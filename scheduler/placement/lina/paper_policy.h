@@ -1,4 +1,4 @@
-// Lina's inference scheduling: the modes `central`, `no_estimate` and `no_finetune`.
+// Lina's inference scheduling: the modes `lina`, `no_estimate` and `no_finetune`.
 //
 // Phase 1 places a coming layer's experts by its estimate (paper_allocation.h) in all slots, and plans how many tokens
 // each replica takes.  Phase 2 compares the sets of the 2k most popular experts, estimated and actual; where they

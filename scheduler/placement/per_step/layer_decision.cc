@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<PlacementPolicy>> MakePlacementPolicy(PolicyShape
     case PlacementMode::kAgreed:
     case PlacementMode::kAuto:
       return std::make_unique<AgreedPolicy>(std::move(shape));
-    case PlacementMode::kCentral:
+    case PlacementMode::kLina:
     case PlacementMode::kNoEstimate:
     case PlacementMode::kNoFinetune:
       return std::make_unique<PaperPolicy>(std::move(shape));

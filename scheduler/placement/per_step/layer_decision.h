@@ -4,7 +4,7 @@
 // these integers, the step's costs, and a table of slots that only decisions advance, every rank reaches the
 // same decision, without a message.  It does not depend on a clock, free memory, or the completion of a copy: a late
 // copy is waited for (`awaited`), its rows never go elsewhere.  A hash of each decision rides in the next gather.
-// With the mode "central" device 0 alone calls it and sends what it decides.
+// With the mode "lina" device 0 alone calls it and sends what it decides.
 // Thread-compatible: one owner.  Deterministic.  Does not copy, send or measure; does not change resident slots (the
 // paper's modes use all slots).
 #pragma once

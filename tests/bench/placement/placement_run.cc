@@ -19,7 +19,7 @@ bool Gathers(placement::PlacementMode mode) {
   return mode == placement::PlacementMode::kAgreed || mode == placement::PlacementMode::kStaticSpare;
 }
 bool AsksDeviceZero(placement::PlacementMode mode) {
-  return mode == placement::PlacementMode::kCentral || mode == placement::PlacementMode::kNoEstimate ||
+  return mode == placement::PlacementMode::kLina || mode == placement::PlacementMode::kNoEstimate ||
          mode == placement::PlacementMode::kNoFinetune;
 }
 

@@ -4,7 +4,7 @@
 // numbers; messages of the sizes that the mode has are sent where it sends them:
 //   agreed           counts and hash in an all-gather after the gate
 //   static+spare     likewise
-//   central          counts to device 0 and its answer to all after the gate; estimates ride on the dispatch, the
+//   lina             counts to device 0 and its answer to all after the gate; estimates ride on the dispatch, the
 //                    mapping on the combine (no messages of their own); no_estimate, no_finetune lack a half
 //   static, ideal    none
 // Policy CPU time is charged: `estimate_seconds` times the scale pass on every rank of a mode that estimates, before it

@@ -96,12 +96,26 @@ TEST(StepTrialTest, WhatWasBorrowedIsMendedByTries) {
   EXPECT_EQ(trial.Best({.rows = 2048}), 1);
 }
 
-TEST(StepTrialTest, WhatWasBorrowedIsNotLent) {
+TEST(StepTrialTest, WhatWasBorrowedIsLentOnceItWasTried) {
   StepTrial trial(2);
   Steps(&trial, kTrial, 2048, 1, 1.3);
   Steps(&trial, 100, 2000, 1, 1.3);
   EXPECT_TRUE(trial.Knows({.rows = 2000}));
   EXPECT_FALSE(trial.Knows({.rows = 1700}));
+  Steps(&trial, 5 * 150, 2000, 1, 1.3);
+  EXPECT_TRUE(trial.Knows({.rows = 1700}));
+  Steps(&trial, kTrial, 31, 1, 1.3);
+  EXPECT_TRUE(trial.Knows({.rows = 32})) << "the next class";
+}
+
+// There the other way is a hundred times slower.
+TEST(StepTrialTest, ABorrowedRatioIsTriedSoonerThanOneOfItsOwn) {
+  StepTrial trial(2);
+  Steps(&trial, kTrial, 2048, 100, 1);
+  EXPECT_TRUE(trial.Knows({.rows = 2000}));
+  EXPECT_EQ(trial.Best({.rows = 2000}), 0);
+  Steps(&trial, 2000, 2000, 0.5, 1);
+  EXPECT_EQ(trial.Best({.rows = 2000}), 1);
 }
 
 TEST(StepTrialTest, NeighboursThatDifferLendNothing) {

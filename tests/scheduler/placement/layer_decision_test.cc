@@ -115,7 +115,7 @@ TEST_P(EveryModeTest, KeepsTheRulesAndAllRanksAgree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, EveryModeTest,
-                         testing::Values(PlacementMode::kStatic, PlacementMode::kStaticSpare, PlacementMode::kCentral,
+                         testing::Values(PlacementMode::kStatic, PlacementMode::kStaticSpare, PlacementMode::kLina,
                                          PlacementMode::kAgreed, PlacementMode::kIdeal, PlacementMode::kNoEstimate,
                                          PlacementMode::kNoFinetune),
                          [](const auto& info) {
@@ -145,7 +145,7 @@ double Imbalance(PlacementMode mode, const LayerCosts& costs = kCheapCopies) {
 TEST(LayerDecisionTest, ModesAreOrderedAsTheyShould) {
   EXPECT_GT(Imbalance(PlacementMode::kStatic), 2.0);
   EXPECT_LT(Imbalance(PlacementMode::kStaticSpare), 1.5);
-  EXPECT_LT(Imbalance(PlacementMode::kCentral), 1.6);
+  EXPECT_LT(Imbalance(PlacementMode::kLina), 1.6);
   EXPECT_LT(Imbalance(PlacementMode::kNoEstimate), 1.6);
   EXPECT_LE(Imbalance(PlacementMode::kAgreed), 1.02);
   // Copies that cannot pay leave what the group began with.
@@ -197,7 +197,7 @@ TEST(LayerDecisionTest, WhatDoesNotPayDoesNotMove) {
 
 // The paper's phase 1 places the next layer; estimates of later ones change nothing.
 TEST(LayerDecisionTest, ThePaperLooksOneLayerAhead) {
-  for (const PlacementMode mode : {PlacementMode::kCentral, PlacementMode::kNoFinetune}) {
+  for (const PlacementMode mode : {PlacementMode::kLina, PlacementMode::kNoFinetune}) {
     const std::unique_ptr<PlacementPolicy> policy = Make(mode);
     const std::vector<int32_t> rows(kDevices * kExperts, 1);
     popularity::Popularity hot(kExperts, popularity::kRow);
@@ -229,7 +229,7 @@ TEST(LayerDecisionTest, ResidentsStayWhereTheyAre) {
 }
 
 TEST(LayerDecisionTest, PhaseTwoOfThePaper) {
-  const std::unique_ptr<PlacementPolicy> policy = Make(PlacementMode::kCentral);
+  const std::unique_ptr<PlacementPolicy> policy = Make(PlacementMode::kLina);
   popularity::Popularity estimate(kExperts, 0);
   estimate[0] = estimate[1] = estimate[2] = estimate[3] = 100 * popularity::kRow;
   const LayerEstimate reported{.layer = 1, .popularity = estimate};

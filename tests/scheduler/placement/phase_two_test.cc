@@ -69,8 +69,7 @@ TEST(PhaseTwoTest, AnEvenSplitAsksForNothing) {
 }
 
 TEST(PlacementModeTest, NamesGoThereAndBack) {
-  for (const char* name :
-       {"static", "static+spare", "central", "agreed", "ideal", "no_estimate", "no_finetune", "auto"}) {
+  for (const char* name : {"static", "static+spare", "lina", "agreed", "ideal", "no_estimate", "no_finetune", "auto"}) {
     const absl::StatusOr<PlacementMode> mode = ParsePlacementMode(name);
     ASSERT_TRUE(mode.ok());
     EXPECT_EQ(NameOf(*mode), name);

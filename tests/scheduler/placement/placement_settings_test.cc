@@ -19,7 +19,7 @@ TEST(PlacementSettings, WhatGoesTogether) {
       {{}, ""},
       {{.mode = PlacementMode::kStaticSpare, .spare_slots = 1}, ""},
       {{.mode = PlacementMode::kAgreed, .spare_slots = 64}, ""},
-      {{.mode = PlacementMode::kCentral, .spare_slots = 2}, ""},
+      {{.mode = PlacementMode::kLina, .spare_slots = 2}, ""},
       {{.mode = PlacementMode::kNoFinetune, .spare_slots = 2}, ""},
       {{.mode = PlacementMode::kAuto, .spare_slots = 1}, ""},
       {{.mode = PlacementMode::kStatic}, ""},
@@ -61,7 +61,7 @@ TEST(PlacementSettings, AnExpertBudgetIsForExpertsWithoutReplicas) {
   EXPECT_TRUE(CheckExpertMemory({.mode = PlacementMode::kAuto}, "25%").ok());
   EXPECT_TRUE(CheckExpertMemory({.mode = PlacementMode::kAgreed, .spare_slots = 1}, "").ok());
   for (const PlacementMode mode : {PlacementMode::kStaticSpare, PlacementMode::kAgreed, PlacementMode::kAuto,
-                                   PlacementMode::kCentral, PlacementMode::kNoEstimate}) {
+                                   PlacementMode::kLina, PlacementMode::kNoEstimate}) {
     const absl::Status status = CheckExpertMemory({.mode = mode, .spare_slots = 1}, "25%");
     EXPECT_TRUE(absl::IsInvalidArgument(status));
     EXPECT_EQ(status.message(), absl::StrCat("--expert_memory=25%: excludes --placement=", NameOf(mode),

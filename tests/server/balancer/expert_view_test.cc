@@ -114,7 +114,7 @@ TEST_F(ExpertViewTest, ReportsWhereReplicasAreNowAndWhy) {
 
 // The paper's modes have no residents: an expert at its first place was not requested.
 TEST_F(ExpertViewTest, WithoutResidentsAllSlotsFollowTheBatches) {
-  const auto answer = DescribeExperts({}, Reported(placement::PlacementMode::kCentral), absl::UnixEpoch());
+  const auto answer = DescribeExperts({}, Reported(placement::PlacementMode::kLina), absl::UnixEpoch());
   EXPECT_THAT(Places(answer.layers(0).experts(0)), ElementsAre("0 START", "1 GATE"));
 }
 

@@ -34,7 +34,7 @@ class StepChoicesTest : public testing::Test {
       num_decided_ += plan.decides ? 1 : 0;
       const double took =
           (seconds.contains(plan.micro_batches) ? seconds[plan.micro_batches] : 1) * (plan.decides ? decided_ : 1);
-      now_ += absl::Seconds(took);
+      now_ += absl::Seconds(took) - (plan.decides ? hidden_ : absl::ZeroDuration());
       batching::StepResult result;
       result.step = plan.step;
       result.ranks.resize(2);
@@ -53,6 +53,7 @@ class StepChoicesTest : public testing::Test {
   std::unique_ptr<StepChoices> choices_;
   double exchange_share_ = 0.4, decided_ = 1;
   bool uneven_ = false;
+  absl::Duration hidden_ = absl::ZeroDuration();
   int64_t step_ = 0, num_decided_ = 0;
   absl::Time now_ = absl::UnixEpoch();
 };
@@ -68,7 +69,8 @@ TEST_F(StepChoicesTest, CutsRowsWhereThatIsFaster) {
 
 // One rank has all rows.
 TEST_F(StepChoicesTest, UnevenStepsAreTriedByThemselves) {
-  config_.placement.spare_slots = 1;
+  workers_.experts_in_place = true;
+  exchange_share_ = 0;
   Begin();
   decided_ = 0.8;
   Steps(50, {});
@@ -81,6 +83,29 @@ TEST_F(StepChoicesTest, UnevenStepsAreTriedByThemselves) {
   decided_ = 0.8;
   Steps(100, {});
   EXPECT_GT(num_decided_, 95);
+}
+
+// Where rows stay nothing travels that cutting could hide.
+TEST_F(StepChoicesTest, RowsThatStayAreNotCut) {
+  workers_.experts_in_place = true;
+  decided_ = 0.8;
+  Begin();
+  EXPECT_EQ(Steps(200, {{2, 0.5}}).at(1), 200);
+  EXPECT_EQ(choices_->micro_batches().steps(), 0);
+  decided_ = 1.2;  // then rows go home, and are cut
+  Begin();
+  EXPECT_GT(Steps(200, {{2, 0.5}})[2], 150);
+}
+
+// The ranks of a step that do not wait for each other may begin it before the last has ended the one before.
+TEST_F(StepChoicesTest, AStepTakesAsLongAsItsSlowestRank) {
+  workers_.experts_in_place = true;
+  exchange_share_ = 0;
+  decided_ = 1.2;
+  Begin();
+  hidden_ = absl::Seconds(0.9);  // of those that decide, as the server sees it
+  Steps(100, {});
+  EXPECT_LT(num_decided_, 10);
 }
 
 // auto without slots for replicas: only where experts are in place is there another way.

@@ -106,7 +106,8 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
   void OnEpoch(const std::string& store_token) override { tokens.push_back(store_token); }
   void OnForming(const std::vector<fleet::WorkerInfo>&) override {}
   void OnGroupUp(int64_t epoch, int world, int32_t blocks, const fleet::WorkerInfo& first) override {
-    log.push_back(absl::StrCat("up ", epoch, " world ", world, " blocks ", blocks, " first ", first.incarnation));
+    log.push_back(absl::StrCat("up ", epoch, " world ", world, " blocks ", blocks, " first ", first.incarnation,
+                               first.experts_in_place ? " in place" : ""));
   }
   void OnGroupDown(const std::string& reason) override { log.push_back("down: " + reason); }
   void OnStepDone(const batching::StepResult& result) override {

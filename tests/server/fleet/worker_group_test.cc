@@ -44,6 +44,13 @@ TEST_F(GroupTest, FormsWhenAllAssignmentsAreTaken) {
   EXPECT_EQ(group->NotReadyReason(), "");
 }
 
+TEST_F(GroupTest, SaysWhetherExpertsAreInPlaceInThisGroup) {
+  Make(2);
+  for (const WorkerId id : {1, 2}) ASSERT_TRUE(Register(id, Info(id == 1 ? "a" : "b", static_cast<int>(id) - 1)).ok());
+  for (const WorkerId id : {1, 2}) group->Ready(id, 1, 10, true, now);
+  EXPECT_THAT(log, ElementsAre("up 1 world 2 blocks 10 first a in place"));
+}
+
 struct Misfit {
   const char* name;
   void (*change)(fleet::WorkerInfo* info);

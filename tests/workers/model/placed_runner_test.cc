@@ -93,7 +93,7 @@ class PlacedRunnerTest : public testing::Test {
 TEST_F(PlacedRunnerTest, GreedyTokensInEveryMode) {
   int64_t of_agreed = 0;
   for (const placement::PlacementMode mode :
-       {placement::PlacementMode::kStaticSpare, placement::PlacementMode::kCentral, placement::PlacementMode::kAgreed,
+       {placement::PlacementMode::kStaticSpare, placement::PlacementMode::kLina, placement::PlacementMode::kAgreed,
         placement::PlacementMode::kNoEstimate, placement::PlacementMode::kNoFinetune}) {
     for (const int world : {1, 2, 4}) {
       if (!HasDevices(world)) continue;

@@ -37,7 +37,7 @@ TEST(DivergenceTest, TheFirstFieldThatDiffersIsNamed) {
 
 TEST(DecisionMessageTest, SaysWhatItWasMadeFrom) {
   const std::vector<int32_t> rows = {9, 0, 3, 1, 4, 0, 0, 8};
-  placement::PolicyShape shape{.mode = placement::PlacementMode::kCentral,
+  placement::PolicyShape shape{.mode = placement::PlacementMode::kLina,
                                .residents = {placement::ContiguousPlacement(4, 2, 1)}};
   auto policy = *placement::MakePlacementPolicy(shape);
   const popularity::Popularity popularity = {5 * popularity::kRow, 0, 0, popularity::kRow};

@@ -38,7 +38,7 @@ struct Case {
 std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const placement::PlacementMode mode :
-       {placement::PlacementMode::kStatic, placement::PlacementMode::kStaticSpare, placement::PlacementMode::kCentral,
+       {placement::PlacementMode::kStatic, placement::PlacementMode::kStaticSpare, placement::PlacementMode::kLina,
         placement::PlacementMode::kAgreed, placement::PlacementMode::kNoEstimate,
         placement::PlacementMode::kNoFinetune}) {
     for (const int world : {1, 2, 4}) {
@@ -121,11 +121,11 @@ TEST(PerStepBalancerTest, StepsThatDecideNothing) {
 
 TEST(PerStepBalancerTest, WithoutHomesEveryStepDecides) {
   auto balancer = PerStepBalancer::Create(
-      {.shape = {.mode = placement::PlacementMode::kCentral, .residents = {placement::ContiguousPlacement(4, 2, 1)}}});
+      {.shape = {.mode = placement::PlacementMode::kLina, .residents = {placement::ContiguousPlacement(4, 2, 1)}}});
   ASSERT_TRUE(balancer.ok()) << balancer.status();
   EXPECT_TRUE((*balancer)->BeginStep({.step = 1}).ok());
   const absl::Status status = (*balancer)->BeginStep({.step = 2, .decides = false});
-  EXPECT_EQ(status.message(), "plan: step 2 decides nothing, but under --placement=central experts have no homes");
+  EXPECT_EQ(status.message(), "plan: step 2 decides nothing, but under --placement=lina experts have no homes");
   EXPECT_EQ((*balancer)->BeginStep({.step = 3, .costs = {.row_ps = -1}}).message(),
             "plan: step 3 has negative costs: copy_ps=0 weights_ps=0 row_ps=-1");
 }

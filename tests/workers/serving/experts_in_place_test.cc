@@ -159,6 +159,16 @@ TEST_F(ExpertsInPlaceTest, AnyWorkerComputesAnyExpert) {
   EXPECT_EQ(Tokens([](int64_t step) { return step % 2 == 0; }), expected);
 }
 
+// One has no experts of its own.
+TEST_F(ExpertsInPlaceTest, MoreWorkersThanExperts) {
+  const std::vector<int32_t> expected = Expected();
+  ASSERT_NO_FATAL_FAILURE(OpenAll(8));
+  Join();
+  EXPECT_THAT(InPlace(), Each(true));
+  EXPECT_EQ(Tokens(Always), expected);
+  EXPECT_EQ(Tokens(Never), expected);
+}
+
 // Its experts are in another file then.
 TEST_F(ExpertsInPlaceTest, AWorkerThatComesAnew) {
   const std::vector<int32_t> expected = Expected();

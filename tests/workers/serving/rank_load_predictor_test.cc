@@ -100,9 +100,9 @@ TEST_F(RankLoadPredictorTest, OfAGroupsFilesOneHasWhatAllLoaded) {
 }
 
 TEST_F(RankLoadPredictorTest, ThePapersModesAreReportedThePapersEstimate) {
-  for (const placement::PlacementMode mode : {placement::PlacementMode::kCentral, placement::PlacementMode::kNoEstimate,
-                                              placement::PlacementMode::kNoFinetune, placement::PlacementMode::kAgreed,
-                                              placement::PlacementMode::kStaticSpare}) {
+  for (const placement::PlacementMode mode :
+       {placement::PlacementMode::kLina, placement::PlacementMode::kNoEstimate, placement::PlacementMode::kNoFinetune,
+        placement::PlacementMode::kAgreed, placement::PlacementMode::kStaticSpare}) {
     const auto load_predictor = Make({}, mode);
     ASSERT_TRUE(load_predictor.ok()) << load_predictor.status();
     for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {

@@ -265,7 +265,7 @@ TEST_F(WorkerExpertsTest, ForecastsAreThoseOfAWorkerOnTheCpu) {
 TEST_F(WorkerExpertsTest, OnlyThePapersModesForecastByThemselves) {
   ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1}));
   EXPECT_EQ(worker_->load_predictor(), nullptr);
-  ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = placement::PlacementMode::kCentral, .spare_slots = 1}));
+  ASSERT_NO_FATAL_FAILURE(Join({}, {.mode = placement::PlacementMode::kLina, .spare_slots = 1}));
   EXPECT_NE(worker_->load_predictor(), nullptr);
 }
 

@@ -1,6 +1,7 @@
 // Interface to expert weights that are not all permanently on the device: slots of an expert budget (expert_offload.h),
-// or of a placement that changes (replicated_experts.h).  Bits do not depend on it.  On a device the computing that it
-// calls is enqueued, and weights stay until it has run.  Thread-compatible.
+// or of a placement that changes (replicated_experts.h), or memory of other workers, too (experts_in_place.h).  Bits do
+// not depend on it.  On a device the computing that it calls is enqueued, and weights stay until it has run.
+// Thread-compatible.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,15 @@ void ExpertsInPlace::SetPlace(const ExpertId& id, const char* memory) {
   down_[at] = ops::Weight::Over(expert_.down, packed + expert_.down_offset, /*packed=*/true);
 }
 
-absl::Status ExpertsInPlace::Check(absl::Span<const int32_t>) const { return absl::OkStatus(); }
+absl::Status ExpertsInPlace::Check(absl::Span<const int32_t> experts) const {
+  for (const int32_t expert : experts) {
+    for (size_t at = static_cast<size_t>(expert); at < gate_up_.size(); at += num_experts_) {
+      if (gate_up_[at].empty())
+        return absl::InvalidArgumentError(absl::StrCat("experts in place: expert ", expert, " is not there"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status ExpertsInPlace::RunLayer(const MoeContext&, const LayerContext& layer, const ExpertRows& rows,
                                       Compute compute) {

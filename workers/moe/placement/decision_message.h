@@ -1,4 +1,4 @@
-// A layer's decision as device 0 sends it to the others in the mode `central`: 32-bit words in the machine's byte
+// A layer's decision as device 0 sends it to the others in the mode `lina`: 32-bit words in the machine's byte
 // order.
 //
 //   number (2 words), layer, demand, number of prefetch plans and they, number of awaited copies and they (device,

@@ -4,7 +4,7 @@
 // One layer: gather of counts, of estimates where the mode uses them, and of the last decision's hash
 // (decision_gather.h) → Decide, by every rank alike, with no other message → this rank's copies → rows follow the
 // decision's split, and wait for late copies where they compute (expert_weight_provider.h).
-// In the mode `central` device 0 alone decides, and sends the decision in one message more; estimates ride in the same
+// In the mode `lina` device 0 alone decides, and sends the decision in one message more; estimates ride in the same
 // gather as the counts, not in the all-to-all as the paper's do.
 // Refuses `ideal`, which changes answers.
 // Thread-compatible: the step's thread.  Source: Lina (ATC '23), section 5.2; scheduler/PAPERS.md, "Beyond Lina".
@@ -69,7 +69,7 @@ class PerStepBalancer {
  private:
   PerStepBalancer(PerStepBalancerOptions options, std::unique_ptr<placement::PlacementPolicy> policy,
                   std::vector<ExpertLayout> homes);
-  bool central() const { return mode_ == placement::PlacementMode::kCentral; }
+  bool central() const { return mode_ == placement::PlacementMode::kLina; }
   absl::Status Decide(const MoeContext& context, const LayerContext& layer, const DecisionGather::Reported& reported);
   absl::Status ReceiveDecision(const MoeContext& context, const LayerContext& layer);
   absl::Status ReportDecision(const MoeContext& context, const LayerContext& layer);
