@@ -6,8 +6,8 @@
 // and another one now and then: so rarely that it costs a five hundredth of the time, or once in kMostApart steps.
 // Another way than way 0 must be a hundredth faster.
 // Where a neighbouring class was tried, a new one goes that one's fastest way at once, and takes its ratios between
-// ways for its own until it has tried them.  Where both neighbours were tried and differ, it is tried, too.
-// Thread-compatible; no clock.
+// ways for its own until it has tried them, at least every 256 steps.  Where both neighbours were tried and differ, it
+// is tried, too. Thread-compatible; no clock.
 #pragma once
 
 #include <compare>
@@ -44,7 +44,7 @@ class StepTrial {
   void Done(const TrialStep& step, int way, double seconds);
 
   // What other ways than way 0 have gained so far, by the classes' medians: what their steps would have taken
-  // longer.  May be negative, from tries.
+  // longer.  May be negative, from tries.  Without the first steps of a class that borrows.
   double gained_seconds() const { return gained_seconds_; }
   int64_t steps() const { return steps_; }
   // Of these, those that went another way than way 0.

@@ -40,13 +40,12 @@ void StepChoices::GroupUp(int world, const fleet::WorkerInfo& first) {
   metrics_->placement_gained_seconds->Set(0);
   may_decide_ =
       config_->placement.mode == placement::PlacementMode::kAuto && (config_->placement.has_slots() || in_place_);
-  if (config_->placement.mode == placement::PlacementMode::kAuto && world > 1 && first.num_moe_layers > 0) {
-    LogInfo("--placement=auto: ",
-            in_place_ ? "workers may compute their own rows, by experts of one machine"
-            : may_decide_
-                ? "layers may decide where rows go, with replicas"
-                : "as static, as workers are not all on CPUs of one machine, or cannot read each other's experts, "
-                  "and there are no --spare_slots");
+  if (config_->placement.mode == placement::PlacementMode::kAuto && world > 1 && first.num_moe_layers > 0 &&
+      !config_->add_outputs) {
+    LogInfo("--placement=auto: ", in_place_     ? "workers may compute their own rows, by experts of one machine"
+                                  : may_decide_ ? "layers may decide where rows go, with replicas"
+                                                : "as static: experts are not in place (workers' logs say why), and "
+                                                  "there are no --spare_slots");
   }
   may_cut_ = world > 1 && first.num_moe_layers > 0 && first.device == "cpu" && !first.expert_budget.has_value();
   exchange_share_ = 0;
@@ -60,7 +59,7 @@ int StepChoices::ChooseCut(const batching::StepPlan& plan, const batching::Trial
   if (!may_cut_ || config_->micro_batches != 0 || !step.prompts || plan.most_rows() < kLeastRows) return -1;
   // Placement first: steps that are cut go the way that was the fastest with whole rows.
   if (tries_placement() && !placement_.Knows(step)) return -1;
-  if (in_place_ && placement_.Best(step) != 0) return -1;  // nothing is exchanged
+  if (in_place_ && placement_.Best(step) != 0) return -1;  // no expert rows travel
   if (!micro_batches_.Knows(step) && exchange_share_ < kLeastExchange) return -1;
   return micro_batches_.Next(step);
 }
@@ -88,6 +87,7 @@ void StepChoices::Choose(batching::StepPlan* plan, absl::Time now) {
   } else if (tries_placement()) {
     plan->decides = placement_.Best(sent.step) != 0;
   }
+  sent.stays = in_place_ && plan->decides;
   sent_[plan->step] = sent;
 }
 
@@ -98,11 +98,16 @@ bool StepChoices::StepDone(const batching::StepResult& result, absl::Time now) {
     // One that was sent while another ran began when that ended.
     double seconds = absl::ToDoubleSeconds(now - std::max(sent.at, last_done_));
     // Ranks that do not wait for each other may have begun it while another rank was in the one before.
-    for (const batching::RankResult& rank : result.ranks) seconds = std::max(seconds, rank.timings.total_seconds);
+    for (const batching::RankResult& rank : result.ranks) {
+      if (sent.stays) seconds = std::max(seconds, rank.timings.total_seconds);
+    }
+    // (A try of the other placement says nothing of cuts.)
+    if (sent.cut >= 0 && (sent.decides < 0 || sent.decides == placement_.Best(sent.step)))
+      micro_batches_.Done(sent.step, sent.cut, seconds);
     if (sent.decides >= 0) placement_.Done(sent.step, sent.decides, seconds);
-    if (sent.cut >= 0) micro_batches_.Done(sent.step, sent.cut, seconds);
     whole = sent.whole;
-    if (sent.whole && sent.step.prompts) exchange_share_ += kNewest * (ExchangeShare(result) - exchange_share_);
+    if (sent.whole && !sent.stays && sent.step.prompts)
+      exchange_share_ += kNewest * (ExchangeShare(result) - exchange_share_);
     sent_.erase(it);
   }
   last_done_ = now;

@@ -2,10 +2,10 @@
 // other workers than their experts' homes (StepPlan::decides), and into how many micro-batches its rows are cut, so
 // that those of one travel while experts compute another's (--micro_batches=auto).
 //
-// Rows are cut in steps that compute prompts, by several workers on CPUs that have all of their experts in memory; by
-// trial only where exchanges take a part of the step that is worth hiding.  Placement is tried with whole rows.  A
-// step's time counts from when it was sent, or from the end of the one before it.  Used on the engine's thread; answers
-// do not depend on it.
+// By trial rows are cut in steps that compute prompts, where they leave their ranks, by several workers on CPUs that
+// have all of their experts in memory; by trial only where exchanges take a part of the step that is worth hiding.
+// Placement is tried with whole rows.  A step's time counts from when it was sent, or from the end of the one before
+// it.  Used on the engine's thread; answers do not depend on it.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +43,7 @@ class StepChoices final {
     batching::TrialStep step;
     int decides = -1, cut = -1;  // ways; -1 = not chosen by trial
     bool whole = true;           // its rows are not cut
+    bool stays = false;          // each rank computes its own rows
     absl::Time at;
   };
   // The way of the trial of micro-batches; -1 = not chosen by trial.

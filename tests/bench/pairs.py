@@ -3,7 +3,9 @@
 
   pairs.py --before=BUILD_DIR [--after=BUILD_DIR]     (folders such as build/release, of any two commits)
 
-Serving of the OLMoE-shaped model of `peers` as a gRPC client sees it (prefill of 512 tokens, decode at batch 1 and 16 on one worker of two threads; prefill and batch 16 on two workers of one thread, with each build's own default for --placement), and, where both folders have train_step_bench, training steps of the demo model.
+Serving of the OLMoE-shaped model of `peers` as a gRPC client sees it (prefill of 512 tokens, decode at batch 1 and 16 on one worker of two
+threads; prefill and batch 16 on two workers of one thread, with each build's own default for --placement), and, where both folders have
+train_step_bench, training steps of the demo model.
 A figure is the median over the rounds of after ÷ before within a round; above 1 is faster.  The first to go changes from round to round.
 Checked: both builds give the same greedy tokens, and the same losses to the bit.
 

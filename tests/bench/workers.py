@@ -23,7 +23,7 @@ from switchyard_engine import Switchyard
 
 PROMPT, BATCH, DECODE_TOKENS = 128, 16, 16
 TARGET, MEMORY_TARGET, IN_PLACE_TARGET = 0.75, 1.1, 0.98
-WARM_UP = 12  # of each measurement: the default's first trials
+WARM_UP = 32  # of each measurement: the trials of placement and of cuts
 KV_CACHE_BYTES = 512 << 20  # of all workers of a server
 EXCHANGED = "switchyard_moe_tokens_exchanged_total"
 # HF computes the routers' inputs with other roundings: where two experts are nearly even it may pick the other one.
@@ -107,10 +107,12 @@ def servers(args, model, name):
 def rates(engines, args, prompts, ids):
     """The measurements of all servers: [round] of {engine: rate}, by what is measured."""
     decode_rounds, prefill_rounds = (3, 2) if args.quick else (20, 10)
-    for i in range(WARM_UP):  # the default tries
-        for run in (lambda: engines[2].prefill_rate(ids(512, 900 + i)), lambda: engines[2].prefill_rate(ids(512, 920 + i), ids(512, 940 + i)),
-                    lambda: engines[2].decode_rate(prompts[:1], DECODE_TOKENS), lambda: engines[2].decode_rate(prompts, DECODE_TOKENS)):
-            run()
+    for engine in engines[1:]:
+        for i in range(4 if args.quick else WARM_UP):
+            engine.prefill_rate(ids(512, 800 + i))
+            engine.prefill_rate(ids(512, 900 + i), ids(512, 950 + i))
+            engine.decode_rate(prompts[:1], DECODE_TOKENS)
+            engine.decode_rate(prompts, DECODE_TOKENS)
     return {
         "prefill": measure(engines, prefill_rounds, lambda engine, i: engine.prefill_rate(ids(512, 2000 + i))),
         "prefill_2x512": measure(engines, prefill_rounds,

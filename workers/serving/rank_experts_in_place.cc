@@ -16,22 +16,24 @@ constexpr int64_t kFilledAtOnce = 64 << 20;
 
 }  // namespace
 
-absl::StatusOr<bool> AgreeOnInPlace(int rank, int world, bool mine, comm::RendezvousStore* store, absl::Time deadline) {
-  const absl::Status can =
-      mine ? CheckMemoryFiles() : absl::FailedPreconditionError("not with its device, flags or model");
+absl::StatusOr<bool> AgreeOnInPlace(int rank, int world, const absl::Status& mine, comm::RendezvousStore* store,
+                                    absl::Time deadline) {
+  absl::Status can = mine.ok() ? CheckMemoryFiles() : mine;
+  const std::string machine = can.ok() ? MachineName() : "";
+  if (can.ok() && machine.empty())
+    can = absl::UnavailableError("this machine's boot_id or namespace of processes cannot be read");
+  if (!can.ok()) LogInfo("experts are not in place: ", can.message());
   std::vector<std::string> machines;
-  ASSIGN_OR_RETURN(
-      machines, comm::ExchangeValues(store, "experts_in_place", rank, world, can.ok() ? MachineName() : "", deadline));
-  for (int other = 0; other < world; ++other) {
-    const std::string& theirs = machines[static_cast<size_t>(other)];
-    if (!theirs.empty() && theirs == machines[0]) continue;
-    LogInfo("experts are not shared in place: rank ", other,
-            other == rank && !can.ok() ? absl::StrCat(": ", can.message())
-            : theirs.empty()           ? " cannot"
-                                       : " is on another machine, or bound to other processors");
+  ASSIGN_OR_RETURN(machines, comm::ExchangeValues(store, "experts_in_place", rank, world, machine, deadline));
+  for (int other = 0; can.ok() && other < world; ++other) {
+    if (machines[static_cast<size_t>(other)] == machine) continue;
+    LogInfo("experts are not in place: rank ", other,
+            machines[static_cast<size_t>(other)].empty()
+                ? " says why"
+                : " is on another machine, has another namespace of processes, or is bound to other processors");
     return false;
   }
-  return true;
+  return can.ok();
 }
 
 RankExpertsInPlace::RankExpertsInPlace(const RankExpertFileInput& input, int rank, int world)
@@ -70,7 +72,7 @@ absl::StatusOr<std::unique_ptr<RankExpertsInPlace>> RankExpertsInPlace::Load(con
     ASSIGN_OR_RETURN(MemoryFileView view, MemoryFileView::Map(file.get(), 0, bytes, /*to_write=*/true));
     int64_t small = 0;
     for (int64_t done = 0; done < bytes; done += kFilledAtOnce) {
-      if (!progress(done, bytes)) return absl::CancelledError("loading experts was stopped");
+      if (!progress(done, 2 * bytes)) return absl::CancelledError("loading experts was stopped");
       ASSIGN_OR_RETURN(const int64_t small_here, view.FillWithHugePages(done, std::min(kFilledAtOnce, bytes - done)));
       small += small_here;
     }
@@ -79,7 +81,11 @@ absl::StatusOr<std::unique_ptr<RankExpertsInPlace>> RankExpertsInPlace::Load(con
     const auto place = [&](int layer, int32_t expert) {
       return view.data() + made->OffsetOf(rank, layer, static_cast<size_t>(expert - mine.front()));
     };
-    if (!mine.empty()) RETURN_IF_ERROR(LoadExpertsOf(input, {mine.begin(), mine.end()}, progress, place));
+    const auto loading = [&](int64_t loaded, int64_t total) {
+      const double share = total > 0 ? static_cast<double>(loaded) / static_cast<double>(total) : 1;
+      return progress(bytes + static_cast<int64_t>(share * static_cast<double>(bytes)), 2 * bytes);
+    };
+    if (!mine.empty()) RETURN_IF_ERROR(LoadExpertsOf(input, {mine.begin(), mine.end()}, loading, place));
   }
   RETURN_IF_ERROR(SealMemoryFile(file.get()));
   ASSIGN_OR_RETURN(made->file_, ReopenToRead(file.get()));

@@ -23,13 +23,15 @@
 namespace switchyard::worker {
 
 // Whether the ranks of a group are on one machine, each can have its experts in a memory file with huge pages, and
-// each would (`mine`); logs why not.  Every rank calls it, before it loads.  Errors: the store's.
-absl::StatusOr<bool> AgreeOnInPlace(int rank, int world, bool mine, comm::RendezvousStore* store, absl::Time deadline);
+// nothing else prevents it (`mine`, of this rank); logs why not.  Every rank calls it, before it loads.  Errors: the
+// store's.
+absl::StatusOr<bool> AgreeOnInPlace(int rank, int world, const absl::Status& mine, comm::RendezvousStore* store,
+                                    absl::Time deadline);
 
 class RankExpertsInPlace {
  public:
-  // Loads this rank's experts.  Blocks; progress as ExpertFile's.  Errors: the kernel's, the loader's.  REQUIRES: on
-  // the CPU; CheckStorable has passed.
+  // Loads this rank's experts.  Blocks; progress as ExpertFile's, half of it for taking the memory.  Errors: the
+  // kernel's, the loader's.  REQUIRES: on the CPU; CheckStorable has passed.
   static absl::StatusOr<std::unique_ptr<RankExpertsInPlace>> Load(const RankExpertFileInput& input, int rank, int world,
                                                                   moe::ExpertFile::Progress progress);
 

@@ -221,8 +221,10 @@ absl::StatusOr<bool> Worker::WantsInPlace(const fleet::RankAssignment& assignmen
       settings.placement.has_slots() || settings.add_outputs) {
     return false;
   }
-  const bool mine = options_.device.is_cpu() && options_.experts.empty() && config_.num_moe_layers() > 0 &&
-                    model::CheckStorable(config_).ok();
+  absl::Status mine = config_.num_moe_layers() > 0 ? model::CheckStorable(config_)
+                                                   : absl::FailedPreconditionError("the model has none");
+  if (!options_.device.is_cpu()) mine = absl::FailedPreconditionError("they are on a device");
+  if (!options_.experts.empty()) mine = absl::FailedPreconditionError("--expert_memory keeps a part of them");
   return AgreeOnInPlace(assignment.rank, assignment.world, mine, store,
                         absl::Now() + absl::Milliseconds(assignment.form_deadline_ms));
 }

@@ -26,7 +26,7 @@ class StepChoicesTest : public testing::Test {
     for (int i = 0; i < count; ++i) {
       batching::StepPlan plan;
       plan.step = ++step_;
-      plan.rank_rows = {rows, uneven_ ? 0 : rows};
+      plan.rank_rows = {uneven_ ? 2 * rows : rows, uneven_ ? 0 : rows};
       plan.ranks.resize(2);
       plan.ranks[0].items.emplace_back().num_query = query;
       choices_->Choose(&plan, now_);
@@ -40,7 +40,7 @@ class StepChoicesTest : public testing::Test {
       result.ranks.resize(2);
       for (batching::RankResult& rank : result.ranks) {
         rank.timings.total_seconds = took;
-        rank.timings.exchange_seconds = exchange_share_ * took;
+        rank.timings.exchange_seconds = workers_.experts_in_place && plan.decides ? 0 : exchange_share_ * took;
       }
       choices_->StepDone(result, now_);
     }
@@ -83,6 +83,19 @@ TEST_F(StepChoicesTest, UnevenStepsAreTriedByThemselves) {
   decided_ = 0.8;
   Steps(100, {});
   EXPECT_GT(num_decided_, 95);
+}
+
+// With replicas the sum of rows is what counts.
+TEST_F(StepChoicesTest, UnevenStepsAreLikeOthersWhereRowsTravel) {
+  config_.placement.spare_slots = 1;
+  exchange_share_ = 0;
+  Begin();
+  decided_ = 0.8;
+  Steps(50, {});
+  num_decided_ = 0;
+  uneven_ = true;
+  Steps(20, {});
+  EXPECT_EQ(num_decided_, 20);
 }
 
 // Where rows stay nothing travels that cutting could hide.
