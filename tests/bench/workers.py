@@ -23,7 +23,7 @@ from switchyard_engine import Switchyard
 
 PROMPT, BATCH, DECODE_TOKENS = 128, 16, 16
 TARGET, MEMORY_TARGET, IN_PLACE_TARGET = 0.75, 1.1, 0.98
-WARM_UP = 32  # of each measurement: the trials of placement and of cuts
+WARM_UP = 32  # prompts of each kind: the trials of placement and of cuts
 KV_CACHE_BYTES = 512 << 20  # of all workers of a server
 EXCHANGED = "switchyard_moe_tokens_exchanged_total"
 # HF computes the routers' inputs with other roundings: where two experts are nearly even it may pick the other one.
@@ -111,6 +111,7 @@ def rates(engines, args, prompts, ids):
         for i in range(4 if args.quick else WARM_UP):
             engine.prefill_rate(ids(512, 800 + i))
             engine.prefill_rate(ids(512, 900 + i), ids(512, 950 + i))
+        for _ in range(3):  # many steps each
             engine.decode_rate(prompts[:1], DECODE_TOKENS)
             engine.decode_rate(prompts, DECODE_TOKENS)
     return {
