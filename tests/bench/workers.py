@@ -4,7 +4,7 @@ A sequence lives on one rank, which gives half of a long prompt's rows to the ot
 prompts at once, one for each rank, are measured, too.
 two_workers_* are the rates of two workers, each of which computes its own experts (--placement=static), over those of one.
 in_place_* are those of two workers that read each other's experts where that is faster (the default) over the former, here
-and for the demo model.  host_memory is the memory of two workers over that of one, with the same KV cache in all.
+and for the demo model.  host_memory is the memory of two workers in place over that of one, with the same KV cache in all.
 
 Needs the Python packages torch and safetensors (the checkpoint); transformers to check the number of exchanged rows.
 All servers are up and take turns; the figures are medians over the rounds of ratios within a round.
@@ -126,7 +126,7 @@ def rates(engines, args, prompts, ids):
 def show(name, engines, results, figures):
     """Prints rates and adds figures of them."""
     one, two, in_place = engines
-    rows = [[f"{name}, tokens/s", "one worker, 2 threads", "two, 1 thread each", "two, in place", "two over one", "in place over two"]]
+    rows = [[f"{name.strip('_') or 'OLMoE shape'}, tokens/s", "one worker, 2 threads", "two, 1 thread each", "two, in place", "two over one", "in place over two"]]
     for key, pairs in results.items():
         ratios = [statistics.median(rates[a] / rates[b] for rates in pairs) for a, b in ((two, one), (in_place, two))]
         figures[f"two_workers_{key}{name}"], figures[f"in_place_{key}{name}"] = ratios
