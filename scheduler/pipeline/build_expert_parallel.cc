@@ -19,7 +19,7 @@ class Builder {
     const int n = options_.micro_batches;
     gate_ = forward() ? Add({.kind = MicroOpKind::kGate, .pass = pass_}, {}) : kNone;
     RestoreHidden(0);
-    Dispatch(0);
+    for (int chunk = 0; chunk < (options_.dispatch_first ? n : 1); ++chunk) Dispatch(chunk);
     // Needs no other rank, so it runs while the first rows travel.
     if (options_.shared_expert) {
       MicroOp op = {.kind = MicroOpKind::kExpert, .pass = pass_, .experts = ExpertSet::kShared};
@@ -27,13 +27,14 @@ class Builder {
       shared_ = Add(std::move(op), {});
     }
     for (int chunk = 0; chunk < n; ++chunk) {
-      if (chunk + 1 < n) Dispatch(chunk + 1);
+      if (chunk + 1 < n && !options_.dispatch_first) Dispatch(chunk + 1);
       SaveInput(chunk);
       Experts(chunk);
       SaveHidden(chunk);
       if (chunk + 1 < n) RestoreHidden(chunk + 1);
+      if (options_.joint_gradients) Weights(chunk);
       Combine(chunk);
-      Weights(chunk);
+      if (!options_.joint_gradients) Weights(chunk);
     }
     if (!forward()) {
       const int router = Add({.kind = MicroOpKind::kGate, .pass = pass_}, {});
@@ -48,7 +49,10 @@ class Builder {
   bool keeps_input() const { return options_.trains && options_.restore.input == InputRestore::kKeep; }
   bool keeps_hidden() const { return options_.trains && options_.restore.hidden == HiddenRestore::kKeep; }
 
-  BufferSlot Input(int chunk) const { return {BufferKind::kInput, keeps_input() ? chunk : chunk % 2}; }
+  // The slot of dispatched rows that are not kept, and of what combines return.
+  int Turn(int chunk) const { return options_.dispatch_first ? chunk : chunk % 2; }
+  BufferSlot Input(int chunk) const { return {BufferKind::kInput, keeps_input() ? chunk : Turn(chunk)}; }
+  BufferSlot OutputGradient(int chunk) const { return {BufferKind::kOutputGradient, Turn(chunk)}; }
   BufferSlot Hidden(int chunk) const { return {BufferKind::kHidden, keeps_hidden() ? chunk : 0}; }
 
   int Add(MicroOp op, std::initializer_list<int> deps) {
@@ -71,15 +75,16 @@ class Builder {
   }
   MicroOp Of(MicroOpKind kind, int chunk) const { return Of(kind, chunk, pass_); }
 
-  // The op of this chunk, or of the one so many before it; none: the list has none.
+  // The op of this chunk, or of the one so many before it; none: the list has none, yet.
   static int At(const std::vector<int>& ops, int chunk, int before = 0) {
-    return chunk < before || ops.empty() ? kNone : ops[static_cast<size_t>(chunk - before)];
+    const auto at = static_cast<size_t>(chunk - before);
+    return chunk < before || at >= ops.size() ? kNone : ops[at];
   }
 
   void Dispatch(int chunk) {
     MicroOp op = Of(MicroOpKind::kDispatch, chunk);
     if (!forward()) {
-      op.writes = {BufferSlot{BufferKind::kOutputGradient, chunk % 2}};
+      op.writes = {OutputGradient(chunk)};
       dispatched_.push_back(Send(std::move(op), {At(weights_, chunk, 2)}));
       RestoreInput(chunk);
       return;
@@ -128,33 +133,34 @@ class Builder {
   }
 
   void Experts(int chunk) {
-    const int rows = At(dispatched_, chunk), slot_free = At(combined_, chunk, 2);
+    const int rows = At(dispatched_, chunk);
+    const int slot_free = options_.dispatch_first ? kNone : At(combined_, chunk, 2);
     MicroOp op = Of(MicroOpKind::kExpert, chunk);
     if (forward()) {
       op.reads = {Input(chunk)};
-      op.writes = {Hidden(chunk), {BufferKind::kOutput, chunk % 2}};
+      op.writes = {Hidden(chunk), {BufferKind::kOutput, Turn(chunk)}};
       const int hidden_before = keeps_hidden() ? kNone : At(computed_, chunk, 1);
       const int shared = chunk == 0 ? shared_ : kNone;
       computed_.push_back(Add(std::move(op), {slot_free, shared, hidden_before, At(saved_hidden_, chunk, 1), rows}));
       return;
     }
     if (options_.restore.hidden == HiddenRestore::kRecompute) Recompute(chunk);
-    op.reads = {Hidden(chunk), {BufferKind::kOutputGradient, chunk % 2}};
-    op.writes = {{BufferKind::kHiddenGradient, 0}, {BufferKind::kInputGradient, chunk % 2}};
+    op.reads = {Hidden(chunk), OutputGradient(chunk)};
+    op.writes = {{BufferKind::kHiddenGradient, 0}, {BufferKind::kInputGradient, Turn(chunk)}};
     const int gradient_before = chunk == 0 ? shared_ : weights_.back();
     computed_.push_back(Add(std::move(op), {slot_free, gradient_before, rows, At(restored_hidden_, chunk)}));
   }
 
   void Combine(int chunk) {
     MicroOp op = Of(MicroOpKind::kCombine, chunk);
-    op.reads = {BufferSlot{forward() ? BufferKind::kOutput : BufferKind::kInputGradient, chunk % 2}};
+    op.reads = {BufferSlot{forward() ? BufferKind::kOutput : BufferKind::kInputGradient, Turn(chunk)}};
     combined_.push_back(Add(std::move(op), {computed_.back(), shared_}));
   }
 
   void Weights(int chunk) {
     if (forward()) return;
     MicroOp op = Of(MicroOpKind::kWeights, chunk);
-    op.reads = {Input(chunk), {BufferKind::kOutputGradient, chunk % 2}, {BufferKind::kHiddenGradient, 0}};
+    op.reads = {Input(chunk), OutputGradient(chunk), {BufferKind::kHiddenGradient, 0}};
     weights_.push_back(Add(std::move(op), {computed_.back(), At(restored_input_, chunk)}));
   }
 
@@ -172,8 +178,10 @@ class Builder {
 MoeSchedule BuildExpertParallel(const ExpertParallelOptions& options) {
   SY_CHECK_GE(options.micro_batches, 1);
   SY_CHECK_LE(options.micro_batches, kMaxMicroBatches);
-  MoeSchedule schedule = {
-      .name = "expert_parallel", .num_chunks = options.micro_batches, .forward = {}, .backward = {}};
+  SY_CHECK(!options.dispatch_first || !options.trains || options.restore.keeps_all());
+  MoeSchedule schedule = {.name = options.cut == Cut::kPeers ? "faster_moe" : "expert_parallel",
+                          .num_chunks = options.micro_batches,
+                          .cut = options.cut};
   schedule.forward = Builder(options, Pass::kForward).Build();
   if (options.trains) schedule.backward = Builder(options, Pass::kBackward).Build();
   SY_CHECK_OK(Validate(schedule));

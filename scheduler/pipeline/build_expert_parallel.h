@@ -5,6 +5,9 @@
 // chunks are in flight, and two slots of dispatched rows and of outputs are enough, with one of hidden rows.  With
 // in_turn a dispatch starts when the one before it has arrived: rows of early ranks cannot overtake those of the
 // earlier chunk that everybody waits for (tests/bench/training.md), but no chunk is packed while another travels.
+// With dispatch_first, S0 S1 … S(n-1) R0 … R(n-1), no dispatch waits behind a combine, and each chunk has slots
+// of its own.  FasterMoE is that order with chunks cut by peers, FastMoE is one micro-batch, Tutel a
+// number that is fixed.
 //
 // Backward has the same order, of gradients; the experts' own come while those of their inputs return.  What it reads
 // of forward, dispatched and hidden rows, has a slot for each chunk where it is kept (restore_strategy.h).  Else chunks
@@ -24,6 +27,9 @@ struct ExpertParallelOptions {
   int micro_batches = 1;         // [1, kMaxMicroBatches]
   bool shared_expert = false;    // the layer has one; it runs under the first dispatch
   bool in_turn = false;          // one dispatch at a time
+  bool dispatch_first = false;   // all dispatches before the first combine; of programs that keep all rows
+  bool joint_gradients = false;  // weights' gradients before their chunk's combine, as where one op makes both
+  Cut cut = Cut::kRows;
   bool trains = false;           // with a backward program
   RestoreStrategy restore = {};  // of programs that train
 };

@@ -41,8 +41,8 @@ bool MoeSchedule::Saves(BufferKind kind) const {
 }
 
 const char* MicroOpKindName(MicroOpKind kind) {
-  static constexpr const char* kNames[] = {"gate",    "dispatch",  "expert", "combine",
-                                           "weights", "recompute", "save",   "restore"};
+  static constexpr const char* kNames[] = {"gate",       "dispatch",   "expert",    "combine", "weights",
+                                           "all_gather", "all_reduce", "recompute", "save",    "restore"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -52,7 +52,14 @@ const char* BufferKindName(BufferKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-bool IsCommunicating(MicroOpKind kind) { return kind == MicroOpKind::kDispatch || kind == MicroOpKind::kCombine; }
+const char* GroupName(Group group) {
+  static constexpr const char* kNames[] = {"experts", "shards", "copies", "all experts", "self"};
+  return kNames[static_cast<int>(group)];
+}
+
+bool IsCommunicating(MicroOpKind kind) {
+  return kind == MicroOpKind::kDispatch || kind == MicroOpKind::kCombine || IsGather(kind);
+}
 
 bool IsCopying(MicroOpKind kind) { return kind == MicroOpKind::kSave || kind == MicroOpKind::kRestore; }
 

@@ -27,6 +27,9 @@ enum class MicroOpKind : uint8_t {
   kExpert,    // expert FFNs over the rows that are here (the gradients of their inputs)
   kCombine,   // expert outputs → the ranks of their rows, added in top-k order (gradients of the inputs, likewise)
   kWeights,   // (gradients of the experts' weights)
+  // Among ranks that compute parts of the same, as MicroOp::rows says:
+  kAllGather,  // each rank's rows → all ranks of the group
+  kAllReduce,  // rows of all ranks of the group, added → all of them
   // Of values alone:
   kRecompute,  // hidden rows again, from their input
   kSave,       // a buffer's rows → offload memory, where they stay until the next forward
@@ -50,6 +53,28 @@ enum class BufferKind : uint8_t {
 };
 inline constexpr int kNumBufferKinds = 6;
 
+// Which ranks an op's messages travel among.  Ranks that hold shards of an expert's weights are a shard group (esp),
+// one rank of each shard group make an expert group (ep); ranks with the same rows of input are copies (mp or tp).
+enum class Group : uint8_t {
+  kExperts,     // ep
+  kShards,      // esp
+  kCopies,      // mp
+  kAllExperts,  // ep x esp: a row goes to all shards of its expert, and what comes back of them is added
+  kSelf,        // rows stay where they are
+};
+
+// Of a gather or a sum.
+enum class RowKind : uint8_t {
+  kTokens,   // each rank's rows
+  kChoices,  // a row for each expert that was chosen
+};
+
+// How rows are cut into chunks.
+enum class Cut : uint8_t {
+  kRows,   // ranges of each rank's rows (RowsOfChunk), of all experts
+  kPeers,  // all rows; those of chunk c are for the c-th of n blocks of the group behind a rank's own (FasterMoE)
+};
+
 struct BufferSlot {
   BufferKind kind = BufferKind::kInput;
   int slot = 0;
@@ -59,9 +84,14 @@ struct BufferSlot {
 struct MicroOp {
   MicroOpKind kind = MicroOpKind::kGate;
   Pass pass = Pass::kForward;
-  int chunk = 0;                                    // range `chunk` of `num_chunks` of each rank's rows (RowsOfChunk)
-  int num_chunks = 1;                               // 1 = all rows
-  ExpertSet experts = ExpertSet::kRouted;           // of kExpert
+  int chunk = 0;                           // range `chunk` of `num_chunks` of each rank's rows (RowsOfChunk)
+  int num_chunks = 1;                      // 1 = all rows
+  ExpertSet experts = ExpertSet::kRouted;  // of kExpert
+  Group group = Group::kExperts;           // of ops that communicate
+  RowKind rows = RowKind::kTokens;         // of kAllGather and kAllReduce
+  // Of a combine, and of a gather behind it: with the peers at these distances in the group, part `part` of
+  // `num_parts`.
+  int part = 0, num_parts = 1;
   std::vector<BufferSlot> reads = {}, writes = {};  // with the rows of its chunk
   // Indices of earlier ops of its list: those whose results it needs, and those that must have read what it overwrites.
   std::vector<int> deps = {};
@@ -73,8 +103,10 @@ struct MicroOp {
 struct MoeSchedule {
   std::string name;  // "expert_parallel"
   int num_chunks = 1;
-  std::vector<MicroOp> forward;
-  std::vector<MicroOp> backward;  // empty: of inference; starts when forward is done
+  Cut cut = Cut::kRows;
+  bool splits_copies = false;  // of copies (Group::kCopies) each dispatches its part of the rows
+  std::vector<MicroOp> forward = {};
+  std::vector<MicroOp> backward = {};  // empty: of inference; starts when forward is done
 
   // How many slots of this kind the program has.
   int NumSlots(BufferKind kind) const;
@@ -86,15 +118,22 @@ struct MoeSchedule {
 
 const char* MicroOpKindName(MicroOpKind kind);  // "dispatch"
 const char* BufferKindName(BufferKind kind);    // "input"
+const char* GroupName(Group group);             // "experts"
 bool IsCommunicating(MicroOpKind kind);
+inline bool IsGather(MicroOpKind kind) { return kind == MicroOpKind::kAllGather || kind == MicroOpKind::kAllReduce; }
 bool IsCopying(MicroOpKind kind);
 inline bool IsAsynchronous(MicroOpKind kind) { return IsCommunicating(kind) || IsCopying(kind); }
 
-// InvalidArgument names the op and what is wrong with it.  Checked of each list: deps point backwards; chunks are in
-// range; ops name the buffers that their kind needs; what an op reads was written by its chunk, and it depends on who
-// wrote; a slot is overwritten by an op that depends on its last readers; what is restored was saved; each chunk is
-// computed and combined once, behind a gate; at most one shared-expert op, on which combines depend.  "Depends":
-// directly or through others.
+// InvalidArgument names the op and what is wrong with it.  Checked of each list:
+// - deps point backwards; chunks and parts are in range; ops name the buffers and groups that their kind needs;
+// - what an op reads was written by its chunk, and it depends on who wrote; a slot is overwritten by an op that depends
+//   on its last readers; what is restored was saved;
+// - each chunk is computed and combined once, behind a gate, in all parts; rows come back from the group that they went
+//   to;
+// - a dispatch depends on earlier gathers of tokens, a combine, and another gather, on those of the buffer that it
+//   reads, a gather or sum of copies' own rows on the combines that make them;
+// - there is at most one shared-expert op, on which combines depend.
+// "Depends": directly or through others.
 absl::Status Validate(const MoeSchedule& schedule);
 
 // Rows [begin, begin + count) of a rank that has `rows`: parts differ by one row at most, the longer ones first; some

@@ -24,12 +24,13 @@ struct Line {
 }  // namespace
 
 std::string OpName(const MicroOp& op) {
-  static constexpr const char* kLetters[] = {"G", "S", "C", "R", "W", "A", "M", "M"};
+  static constexpr const char* kLetters[] = {"G", "S", "C", "R", "W", "AG", "AR", "A", "M", "M"};
   const char* const what = !IsCopying(op.kind) ? "" : op.SlotOf(BufferKind::kInput) >= 0 ? "i" : "h";
   const bool shared = op.kind == MicroOpKind::kExpert && op.experts == ExpertSet::kShared;
   const bool whole = shared || op.kind == MicroOpKind::kGate;
   return absl::StrCat(shared ? "H" : kLetters[static_cast<int>(op.kind)], what,
-                      whole && op.num_chunks == 1 ? "" : absl::StrCat(op.chunk), op.pass == Pass::kBackward ? "'" : "");
+                      whole && op.num_chunks == 1 ? "" : absl::StrCat(op.chunk),
+                      op.num_parts == 1 ? "" : absl::StrCat(".", op.part), op.pass == Pass::kBackward ? "'" : "");
 }
 
 std::string Timeline(const std::vector<MicroOp>& ops) {

@@ -50,6 +50,11 @@ Accesses AccessesOf(const MicroOp& op) {
     }
     case MicroOpKind::kWeights:
       return {.reads = {BufferSlot{kInput}, {kOutputGradient}, {kHiddenGradient}}, .writes = {}};
+    case MicroOpKind::kAllGather:
+    case MicroOpKind::kAllReduce:
+      // Of what combine will read, in its place; or of this rank's own rows, which are in no buffer.
+      if (op.reads.empty()) return {};
+      return {.reads = {BufferSlot{values ? kOutput : kInputGradient}}, .writes = {}};
     default:
       if (values) return {.reads = {BufferSlot{kInput}}, .writes = {BufferSlot{kHidden}, {kOutput}}};
       return {.reads = {BufferSlot{kHidden}, {kOutputGradient}},
@@ -144,6 +149,7 @@ class ListCheck {
     for (const int dep : op.deps) {
       if (dep < 0 || dep >= i) return Wrong(i, absl::StrCat("depends on op ", dep, ", which is not earlier"));
     }
+    RETURN_IF_ERROR(CheckCommunication(i));
     const Accesses wanted = AccessesOf(op);
     for (const bool writes : {false, true}) {
       const std::vector<BufferSlot>& has = writes ? op.writes : op.reads;
@@ -155,6 +161,19 @@ class ListCheck {
       }
     }
     return absl::OkStatus();
+  }
+
+  // Checks groups and parts.
+  absl::Status CheckCommunication(int i) const {
+    const MicroOp& op = this->op(i);
+    const bool of_copies = op.group == Group::kShards || op.group == Group::kCopies;
+    if (IsCommunicating(op.kind) && IsGather(op.kind) != of_copies)
+      return Wrong(i, absl::StrCat("is among ", GroupName(op.group)));
+    if (op.num_parts < 1 || op.part < 0 || op.part >= op.num_parts)
+      return Wrong(i, absl::StrCat("part ", op.part, " of ", op.num_parts));
+    if (op.num_parts == 1 || op.kind == MicroOpKind::kCombine) return absl::OkStatus();
+    if (op.kind == MicroOpKind::kAllGather && op.reads.empty()) return absl::OkStatus();
+    return Wrong(i, "is cut into parts");
   }
 
   void AddReach(int i) {
@@ -236,6 +255,27 @@ class ListCheck {
           return other.kind == MicroOpKind::kGate && same_rows(other);
         }))
       return Wrong(i, "does not depend on a gate of its rows");
+    for (int j = 0; j < i; ++j) {
+      const MicroOp& gather = this->op(j);
+      if (!IsGather(gather.kind) || gather.pass != op.pass || !same_rows(gather) || Depends(i, j)) continue;
+      const bool in_place = IsGather(op.kind) && !op.reads.empty();  // which reads and writes
+      const bool reads_it = gather.reads.empty() ? op.kind == MicroOpKind::kDispatch && gather.rows == RowKind::kTokens
+                                                 : op.kind == MicroOpKind::kCombine || in_place;
+      if (reads_it) return Wrong(i, absl::StrCat("does not depend on op ", j, ", whose rows it takes"));
+    }
+    // What copies gather or add of their own rows is what combines have made of them.
+    if (IsGather(op.kind) && op.group == Group::kCopies && op.reads.empty()) {
+      const auto makes_it = [&](const MicroOp& other) {
+        if (other.kind == MicroOpKind::kGate) return backward_;
+        const bool other_part = other.num_parts == op.num_parts && other.part != op.part;
+        return other.kind == MicroOpKind::kCombine && same_rows(other) && !other_part;
+      };
+      const bool whole = op.rows == RowKind::kTokens;
+      if (!DependsOnAll(i, true, [&](const MicroOp& other) {
+            return makes_it(other) && (whole || other.kind == MicroOpKind::kCombine);
+          }))
+        return Wrong(i, "does not depend on those who make its rows");
+    }
     if (op.kind == MicroOpKind::kCombine && !DependsOnAll(i, false, IsShared))
       return Wrong(i, "does not depend on the shared expert, whose rows it adds to");
     if (op.kind == MicroOpKind::kGate && backward_ && !DependsOnAll(i, true, [&](const MicroOp& other) {
@@ -243,6 +283,26 @@ class ListCheck {
         }))
       return Wrong(i, "does not depend on the gradients of its rows' weights");
     return absl::OkStatus();
+  }
+
+  // Checks that it has each of its parts once, and that rows come back from where they went.
+  absl::Status CheckParts(const MicroOp& of) const {
+    std::vector<int> times(static_cast<size_t>(of.num_parts), 0);
+    bool alike = true;
+    for (const MicroOp& op : ops_) {
+      const bool sends_both = !IsGather(op.kind) && IsCommunicating(op.kind) && !IsGather(of.kind);
+      if (sends_both && op.group != of.group)
+        return absl::InvalidArgumentError(absl::StrCat("schedule ", schedule_.name, ", ",
+                                                       backward_ ? "backward" : "forward", ": rows go among ",
+                                                       GroupName(of.group), " and among ", GroupName(op.group)));
+      if (op.kind != of.kind || op.chunk != of.chunk || op.pass != of.pass || op.group != of.group) continue;
+      alike = alike && op.num_parts == of.num_parts;
+      if (alike) ++times[static_cast<size_t>(op.part)];
+    }
+    if (alike && std::count(times.begin(), times.end(), 1) == of.num_parts) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        "schedule ", schedule_.name, ", ", backward_ ? "backward" : "forward", ": ", MicroOpKindName(of.kind),
+        " of chunk ", of.chunk, " is not in ", of.num_parts, " parts, each once"));
   }
 
   // Checks that each chunk is gated, computed and combined once, in backward by gradients.
@@ -253,13 +313,16 @@ class ListCheck {
     int shared = 0;
     for (const MicroOp& op : ops_) {
       shared += IsShared(op) ? 1 : 0;
+      if (IsCommunicating(op.kind)) RETURN_IF_ERROR(CheckParts(op));
       for (size_t chunk = 0; op.kind == MicroOpKind::kGate && chunk < chunks; ++chunk) {
         if (op.num_chunks == 1 || op.chunk == static_cast<int>(chunk)) ++gated[chunk];
       }
       if (op.num_chunks != schedule_.num_chunks || op.pass != pass) continue;
       const auto chunk = static_cast<size_t>(op.chunk);
       if (IsRouted(op)) ++computed[chunk];
-      if (op.kind == MicroOpKind::kCombine) ++combined[chunk];
+      if (op.kind == MicroOpKind::kCombine) {
+        if (op.part == 0) ++combined[chunk];
+      }
       if (op.kind == MicroOpKind::kWeights) ++weights[chunk];
     }
     for (size_t chunk = 0; chunk < chunks; ++chunk) {

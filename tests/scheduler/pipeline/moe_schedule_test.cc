@@ -11,6 +11,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
+#include "scheduler/pipeline/build_parm.h"
+#include "scheduler/pipeline/build_sliced.h"
 #include "scheduler/pipeline/schedule_timeline.h"
 
 namespace switchyard::pipeline {
@@ -123,6 +125,50 @@ TEST(BuildExpertParallelTest, DispatchesInTurnWaitForTheOneBefore) {
   }
 }
 
+TEST(BuildExpertParallelTest, AllDispatchesFirst) {
+  const MoeSchedule schedule = BuildExpertParallel({.micro_batches = 3, .dispatch_first = true, .trains = true});
+  EXPECT_EQ(Order(schedule.forward), "G S0 S1 S2 C0 R0 C1 R1 C2 R2");
+  EXPECT_EQ(Order(schedule.backward), "S0' S1' S2' C0' R0' W0' C1' R1' W1' C2' R2' W2' G'");
+  EXPECT_EQ(schedule.NumSlots(BufferKind::kOutputGradient), 3);
+  EXPECT_EQ(schedule.NumSlots(BufferKind::kInputGradient), 3);
+  EXPECT_EQ(BuildExpertParallel({.micro_batches = 3, .dispatch_first = true}).NumSlots(BufferKind::kInput), 3);
+  const MoeSchedule faster = BuildExpertParallel(
+      {.micro_batches = 2, .dispatch_first = true, .joint_gradients = true, .cut = Cut::kPeers, .trains = true});
+  EXPECT_EQ(faster.name, "faster_moe");
+  EXPECT_EQ(Order(faster.backward), "S0' S1' C0' W0' R0' C1' W1' R1' G'");
+}
+
+TEST(BuildParmTest, CollectivesOfShardsAndCopies) {
+  const MoeSchedule baseline = BuildParm({.trains = true});
+  EXPECT_EQ(Order(baseline.forward), "G AG0 S0 C0 AR0 R0");
+  EXPECT_EQ(Order(baseline.backward), "AG0' S0' C0' AR0' R0' W0' G'");
+  EXPECT_FALSE(baseline.splits_copies);
+  const MoeSchedule s1 = BuildParm({.kind = ParmKind::kS1, .trains = true});
+  EXPECT_EQ(Order(s1.forward), "G S0 C0 R0 AG0");
+  EXPECT_EQ(Order(s1.backward), "S0' C0' R0' W0' G' AG0'");
+  EXPECT_TRUE(s1.splits_copies);
+  const MoeSchedule s2 = BuildParm({.kind = ParmKind::kS2, .parts = 3, .trains = true});
+  EXPECT_EQ(Order(s2.forward), "G S0 C0 R0.0 R0.1 AG0.0 R0.2 AG0.1 AG0.2");
+  EXPECT_EQ(Order(BuildParm({.kind = ParmKind::kS2}).forward), "G S0 C0 R0 AG0");
+  // A part is gathered while the next one travels.
+  EXPECT_EQ("\n" + Timeline(s2.forward), R"(
+compute   G           C0
+exchange        S0---       R0.0------- AG0.0------------------
+exchange                          R0.1------------- AG0.1------
+exchange                                      R0.2------- AG0.2
+)");
+}
+
+TEST(BuildSlicedTest, NothingIsDispatched) {
+  const MoeSchedule sum = BuildSliced({.sums = true, .trains = true});
+  EXPECT_EQ(Order(sum.forward), "G S0 C0 R0 AR0");
+  EXPECT_EQ(Order(sum.backward), "S0' C0' R0' G' AR0' W0'");
+  EXPECT_EQ(sum.forward[1].group, Group::kSelf);
+  const MoeSchedule gather = BuildSliced({.trains = true});
+  EXPECT_EQ(Order(gather.forward), "G S0 C0 AG0 R0");
+  EXPECT_EQ(Order(gather.backward), "S0' C0' AG0' W0' R0' G'");
+}
+
 TEST(TimelineTest, ShowsWhatRunsUnderWhat) {
   EXPECT_EQ("\n" + Timeline(BuildExpertParallel({.micro_batches = 3, .shared_expert = true}).forward), R"(
 compute   G     H     C0       C1    C2
@@ -210,6 +256,44 @@ TEST_F(ValidateTest, NamesWhatIsMissingInTheOrder) {
   EXPECT_THAT(Wrong(), HasSubstr("is of all rows, where rows are cut"));
   Backward("W0'")->chunk = 1;
   EXPECT_THAT(Wrong(), HasSubstr("which has the rows of chunk 0"));
+}
+
+TEST_F(ValidateTest, NamesGroupsAndPartsThatAreNone) {
+  Forward("S0")->group = Group::kShards;
+  EXPECT_THAT(Wrong(), HasSubstr("(S0): is among shards"));
+  Forward("R0")->num_parts = 0;
+  EXPECT_THAT(Wrong(), HasSubstr("(R0.0): part 0 of 0"));
+  Forward("S0")->num_parts = 2;
+  EXPECT_THAT(Wrong(), HasSubstr("(S0.0): is cut into parts"));
+  Forward("R0")->num_parts = 2;
+  EXPECT_THAT(Wrong(), HasSubstr("forward: combine of chunk 0 is not in 2 parts, each once"));
+  for (const auto& [program, error] : std::vector<std::pair<ParmOptions, const char*>>{
+           {{}, "(AG0): is among experts"}, {{.kind = ParmKind::kS1}, "(AG0): is among experts"}}) {
+    schedule_ = BuildParm(program);
+    Forward("AG0")->group = Group::kExperts;
+    EXPECT_THAT(Wrong(), HasSubstr(error));
+  }
+  schedule_ = BuildParm({});
+  std::erase(Forward("S0")->deps, 1);
+  Forward("S0")->deps.push_back(0);
+  EXPECT_THAT(Wrong(), HasSubstr("(S0): does not depend on op 1, whose rows it takes"));
+  schedule_ = BuildParm({});
+  Forward("R0")->deps = {3};
+  EXPECT_THAT(Wrong(), HasSubstr("(R0): does not depend on op 4, whose rows it takes"));
+  schedule_ = BuildParm({.kind = ParmKind::kS1, .trains = true});
+  Backward("AG0'")->deps = {2};
+  EXPECT_THAT(Wrong(), HasSubstr("(AG0'): does not depend on those who make its rows"));
+  schedule_ = BuildParm({.kind = ParmKind::kS2, .parts = 2});
+  std::erase_if(schedule_.forward, [](const MicroOp& op) { return OpName(op) == "AG0.1"; });
+  EXPECT_THAT(Wrong(), HasSubstr("forward: all_gather of chunk 0 is not in 2 parts, each once"));
+  schedule_ = BuildParm({.kind = ParmKind::kS1});
+  Forward("R0")->group = Group::kExperts;
+  EXPECT_THAT(Wrong(), HasSubstr("forward: rows go among all experts and among experts"));
+  schedule_ = BuildParm({});
+  MicroOp again = *Forward("AR0");
+  again.kind = MicroOpKind::kAllGather;
+  schedule_.forward.insert(schedule_.forward.begin() + 5, again);
+  EXPECT_THAT(Wrong(), HasSubstr("(AG0): does not depend on op 4, whose rows it takes"));
 }
 
 TEST_F(ValidateTest, NamesWhatCannotBeRestored) {
@@ -312,6 +396,16 @@ TEST(ValidateDependenciesTest, EachThatNoOtherImpliesIsNeeded) {
     }
   }
   EXPECT_GT(needed, 1000);
+  for (const bool joint : {false, true}) {
+    const MoeSchedule first =
+        BuildExpertParallel({.micro_batches = 5, .dispatch_first = true, .joint_gradients = joint, .trains = true});
+    EXPECT_EQ(NotNeeded(first, &needed), 0);
+  }
+  // A gather before its dispatch needs no gate: one that S0 depends on through it.
+  EXPECT_EQ(NotNeeded(BuildParm({.trains = true}), &needed), 0);
+  EXPECT_EQ(NotNeeded(BuildParm({.kind = ParmKind::kS1, .trains = true}), &needed), 0);
+  EXPECT_EQ(NotNeeded(BuildParm({.kind = ParmKind::kS2, .parts = 4, .trains = true}), &needed), 0);
+  for (const bool sums : {false, true}) EXPECT_EQ(NotNeeded(BuildSliced({.sums = sums, .trains = true}), &needed), 0);
 }
 
 TEST(RowsOfChunkTest, CoversEveryRowOnce) {

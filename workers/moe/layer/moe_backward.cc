@@ -96,6 +96,9 @@ class MoeBackward::Impl : public MicroOpRunner {
         return StartRestore(op);
       case pipeline::MicroOpKind::kSave:
         break;  // of forward
+      case pipeline::MicroOpKind::kAllGather:
+      case pipeline::MicroOpKind::kAllReduce:
+        break;  // CheckSchedule refuses them
     }
     return absl::InternalError("moe_backward: an op of no kind");
   }

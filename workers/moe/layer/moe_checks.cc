@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/pipeline/schedule_timeline.h"
 
 namespace switchyard::moe {
 namespace {
@@ -130,6 +131,18 @@ absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer) {
 
 absl::Status CheckSchedule(const pipeline::MoeSchedule& schedule, const MoeLayer& layer) {
   bool shared = false;
+  for (const std::vector<pipeline::MicroOp>* const ops : {&schedule.forward, &schedule.backward}) {
+    for (const pipeline::MicroOp& op : *ops) {
+      if (!pipeline::IsCommunicating(op.kind)) continue;
+      if (!pipeline::IsGather(op.kind) && op.group == pipeline::Group::kExperts && op.num_parts == 1 &&
+          schedule.cut == pipeline::Cut::kRows)
+        continue;
+      return absl::UnimplementedError(absl::StrCat("moe_layer: schedule ", schedule.name, ": ", pipeline::OpName(op),
+                                                   schedule.cut == pipeline::Cut::kRows ? "" : " cut by peers",
+                                                   " among ", pipeline::GroupName(op.group),
+                                                   " is priced by the simulator, but not run by layers"));
+    }
+  }
   for (const pipeline::MicroOp& op : schedule.forward) {
     shared |= op.kind == pipeline::MicroOpKind::kExpert && op.experts == pipeline::ExpertSet::kShared;
   }
