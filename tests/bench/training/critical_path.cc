@@ -1,13 +1,26 @@
 #include "tests/bench/training/critical_path.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "scheduler/base/check.h"
+#include "scheduler/simulator/event_simulator.h"
+#include "scheduler/simulator/layer_costs.h"
 
 namespace switchyard::bench {
 namespace {
 
+using simulator::SimOp;
+using simulator::SimOpKind;
+
+// The step as the simulator takes it: one rank and one link, of which a second carries a second's messages.
 class Path {
  public:
-  explicit Path(const PathInput& input) : input_(input) {}
+  explicit Path(const PathInput& input) : input_(input) {
+    sim_.links = {1};
+    sim_.rules = {.weights = {1, 1}, .strict = true};
+    sim_.ranks.resize(1);
+  }
 
   CriticalPath Find() {
     for (int i = 0; i < input_.layers; ++i) {
@@ -15,11 +28,9 @@ class Path {
       Layer(input_.schedule->forward);
     }
     Sum(input_.head_sums);
-    CriticalPath found;
+    std::pair<size_t, size_t> lowest;  // layer's ops
     for (int i = input_.layers - 1; i >= 0; --i) {
-      const absl::Duration begin = now_;
-      Layer(input_.schedule->backward);
-      found.moe_backward = now_ - begin;
+      lowest = Layer(input_.schedule->backward);
       Sum(input_.feed_forward_sums[static_cast<size_t>(i)]);
       Compute(input_.attention * kBackwardOverForward / 2);
       Sum(input_.attention_out_sums[static_cast<size_t>(i)]);
@@ -27,70 +38,65 @@ class Path {
       Sum(input_.attention_in_sums[static_cast<size_t>(i)]);
     }
     Sum(input_.embedding_sums);
-    found.step = std::max(now_, SumsEnd());
-    found.compute = compute_;
-    return found;
+    const absl::StatusOr<simulator::SimResult> result = simulator::Simulate(sim_);
+    SY_CHECK_OK(result.status());
+    const std::vector<simulator::SimInterval>& ops = result->ops[0];
+    double begin = result->seconds, end = 0;
+    for (size_t i = lowest.first; i < lowest.second; ++i) {
+      begin = std::min(begin, ops[i].begin);
+      end = std::max(end, ops[i].end);
+    }
+    return {.step = absl::Seconds(result->seconds), .compute = compute_, .moe_backward = absl::Seconds(end - begin)};
   }
 
  private:
-  struct Interval {
-    absl::Duration begin, end;
-  };
-  struct Released {
-    absl::Duration at, takes;
-  };
+  std::vector<SimOp>& ops() { return sim_.ranks[0]; }
+
+  // What follows a layer waits for all of it.
+  void Add(SimOp op) {
+    op.deps.insert(op.deps.end(), layer_.begin(), layer_.end());
+    ops().push_back(std::move(op));
+  }
 
   void Compute(absl::Duration time) {
-    now_ += time;
     compute_ += time;
+    Add({.seconds = absl::ToDoubleSeconds(time)});
   }
 
-  void Sum(absl::Duration takes) { sums_.push_back({now_, takes}); }
-
-  // As RunSchedule does: started in the program's order, waited for where they are needed.
-  void Layer(const std::vector<pipeline::MicroOp>& ops) {
-    const int chunks = input_.schedule->num_chunks;
-    std::vector<absl::Duration> ends(ops.size());
-    absl::Duration last;
-    for (size_t i = 0; i < ops.size(); ++i) {
-      const pipeline::MicroOp& op = ops[i];
-      for (const int dep : op.deps) now_ = std::max(now_, ends[static_cast<size_t>(dep)]);
-      Compute(input_.experts * ExpertProducts(op) / chunks);
-      if (!pipeline::IsCommunicating(op.kind)) continue;
-      free_ = std::max(now_, free_) + input_.all_to_all / chunks;
-      busy_.push_back({free_ - input_.all_to_all / chunks, free_});
-      last = ends[i] = free_;
-    }
-    now_ = std::max(now_, last);
+  void Communicate(absl::Duration time, int traffic_class, std::vector<int> deps = {}) {
+    if (time <= absl::ZeroDuration()) return Add({.deps = std::move(deps)});
+    const int collective = static_cast<int>(sim_.collectives.size());
+    sim_.collectives.push_back({.uses = {{.link = 0, .bytes = absl::ToDoubleSeconds(time)}},
+                                .queue = traffic_class,
+                                .traffic_class = traffic_class});
+    Add({.kind = SimOpKind::kCollective, .collective = collective, .deps = std::move(deps)});
   }
 
-  // When all sums are done, one after the other in what all-to-alls leave of the link.
-  absl::Duration SumsEnd() const {
-    absl::Duration end;
-    size_t next = 0;
-    for (const Released& sum : sums_) {
-      end = std::max(end, sum.at);
-      absl::Duration left = sum.takes;
-      while (left > absl::ZeroDuration()) {
-        while (next < busy_.size() && busy_[next].end <= end) ++next;
-        if (next < busy_.size() && busy_[next].begin <= end) {
-          end = busy_[next].end;
-          continue;
-        }
-        const absl::Duration gap = next < busy_.size() ? busy_[next].begin - end : absl::InfiniteDuration();
-        const absl::Duration used = std::min(gap, left);
-        end += used;
-        left -= used;
+  void Sum(absl::Duration time) { Communicate(time, 1); }
+
+  std::pair<size_t, size_t> Layer(const std::vector<pipeline::MicroOp>& layer) {
+    const size_t begin = ops().size();
+    std::vector<int> all;
+    for (const pipeline::MicroOp& op : layer) {
+      std::vector<int> deps;
+      for (const int dep : op.deps) deps.push_back(static_cast<int>(begin) + dep);
+      all.push_back(static_cast<int>(ops().size()));
+      if (pipeline::IsCommunicating(op.kind)) {
+        Communicate(input_.all_to_all / input_.schedule->num_chunks, 0, std::move(deps));
+        continue;
       }
+      const absl::Duration time = input_.experts * simulator::ExpertProducts(op) / input_.schedule->num_chunks;
+      compute_ += time;
+      Add({.seconds = absl::ToDoubleSeconds(time), .deps = std::move(deps)});
     }
-    return end;
+    layer_ = std::move(all);
+    return {begin, ops().size()};
   }
 
   const PathInput& input_;
-  absl::Duration now_, compute_;  // of the thread that computes
-  absl::Duration free_;           // the link, of all-to-alls
-  std::vector<Interval> busy_;    // in order
-  std::vector<Released> sums_;    // in order
+  simulator::SimInput sim_;
+  absl::Duration compute_;
+  std::vector<int> layer_;  // ops of the last one
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 //
 // Layers run the program that workers run (moe_schedule.h), with messages that take bytes / bandwidth and no time
 // besides.  As an all-to-all is what compute waits for, letting it go first ends backward as early as can be, and what
-// is left of the link is used as soon as there is anything for it.  Pure.
+// is left of the link is used as soon as there is anything for it.  The simulator finds it (event_simulator.h).  Pure.
 #pragma once
 
 #include <vector>

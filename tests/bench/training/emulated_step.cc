@@ -8,6 +8,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/reduce_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
+#include "scheduler/simulator/layer_costs.h"
 #include "tests/bench/sleep_until.h"
 #include "workers/model/backward/backward_stages.h"
 #include "workers/moe/layer/schedule_executor.h"
@@ -54,8 +55,8 @@ class EmulatedStep::Layer : public moe::MicroOpRunner {
   }
 
   absl::Status Start(const pipeline::MicroOp& op) override {
-    if (ExpertProducts(op) > 0) {
-      const absl::Duration experts = step_.shape_.experts * ExpertProducts(op) / step_.schedule_.num_chunks;
+    if (simulator::ExpertProducts(op) > 0) {
+      const absl::Duration experts = step_.shape_.experts * simulator::ExpertProducts(op) / step_.schedule_.num_chunks;
       Compute(experts);
       if (!backward_) {
         times_->forward_experts += experts;

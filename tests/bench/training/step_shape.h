@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "scheduler/pipeline/moe_schedule.h"
 
 namespace switchyard::bench {
 
@@ -50,12 +49,5 @@ inline int64_t TotalOf(const std::vector<int64_t>& elements) {
 
 inline constexpr int64_t kGradientBytes = 4;  // of an element
 inline constexpr int kBackwardOverForward = 2;
-
-// What an op's products take, as a multiple of the experts' forward: gradients of their inputs and of their weights
-// take as long each; computing hidden rows again is one of its two products.
-inline double ExpertProducts(const pipeline::MicroOp& op) {
-  if (op.kind == pipeline::MicroOpKind::kRecompute) return 0.5;
-  return op.kind == pipeline::MicroOpKind::kExpert || op.kind == pipeline::MicroOpKind::kWeights ? 1 : 0;
-}
 
 }  // namespace switchyard::bench
