@@ -18,6 +18,8 @@ usage() {
   echo "  offload expert caches at a budget of device slots, by the simulator: our policy beside lru, lfu, static, belady"
   echo "  larger_than_memory models of which a half or a quarter of the experts fits: decode and prefill beside llama.cpp's mapped files and our LRU"
   echo "  training modes of communication in training on 4, 8 and 16 workers in network namespaces with shaped two-tier links; --only trainers_2 trainers_4: of real trainers (--only PART…, --merge)"
+  echo "  schedules programs of MoE layers (FastMoE, FasterMoE, MPMoE, Parm) on 8 and 16 workers in network namespaces with shaped two-tier links, beside the simulator (--only PART…, --merge)"
+  echo "  simulate Parm's tables by the simulator, beside the published values"
   echo "  train_slices  training on workers that serve: how soon it makes way, and what requests pay (--rate=1 --seconds=20 --rounds=4)"
   echo "  over_pytorch  training steps of one worker beside PyTorch eager, grouped_mm and compiled (--dtype=fp32; --model=DIR)"
   echo "  overtake how long an all-to-all takes beside a long sum: over connections that both share, and on connections on which it goes first (--mbit=1000 --ranks=4)"
@@ -38,6 +40,8 @@ case "$name" in
   peers|workers|larger_than_memory|serve_placement|micro_batches) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
   pairs) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/pairs.py "$@" ;;
   training) deploy/install-deps.sh; deploy/build.sh training_worker training_rank_bench; exec "${PYTHON:-python3}" -B tests/bench/training.py "$@" ;;
+  schedules) deploy/install-deps.sh; deploy/build.sh schedule_worker simulate_bench; exec "${PYTHON:-python3}" -B tests/bench/schedules.py "$@" ;;
+  simulate) deploy/install-deps.sh; deploy/build.sh simulate_bench; exec build/release/bin/simulate_bench --papers ;;
   train_slices) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B tests/bench/train_slices.py "$@" ;;
   over_pytorch) deploy/install-deps.sh; deploy/build.sh train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/over_pytorch.py "$@" ;;
   overtake) deploy/install-deps.sh; deploy/build.sh overtake_bench; exec "${PYTHON:-python3}" -B tests/bench/overtake.py "$@" ;;

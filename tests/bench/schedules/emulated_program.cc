@@ -1,0 +1,129 @@
+#include "tests/bench/schedules/emulated_program.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "scheduler/base/status_macros.h"
+#include "tests/bench/sleep_until.h"
+
+namespace switchyard::bench {
+namespace {
+
+using pipeline::Group;
+using pipeline::MicroOp;
+using pipeline::MicroOpKind;
+using pipeline::Pass;
+
+}  // namespace
+
+absl::StatusOr<comm::Communicator*> LayerGroups::Of(Group group, const simulator::MoeMesh& mesh, absl::Time deadline) {
+  const int world = all_->world(), rank = all_->rank();
+  const bool neighbours = group != Group::kExperts;
+  int size = world;
+  if (group == Group::kExperts) size = world / mesh.shards;
+  if (group == Group::kShards) size = mesh.shards;
+  if (group == Group::kCopies) size = mesh.copies;
+  if (size == world || group == Group::kSelf) return all_;
+  std::unique_ptr<comm::Communicator>& made = groups_[{neighbours, size}];
+  if (made == nullptr) {
+    const int color = neighbours ? rank / size : rank % (world / size);
+    ASSIGN_OR_RETURN(made, all_->Split(color, rank, deadline));
+  }
+  return made.get();
+}
+
+absl::StatusOr<std::unique_ptr<EmulatedProgram>> EmulatedProgram::Create(const NamedProgram* program,
+                                                                         const simulator::Cluster& cluster,
+                                                                         const simulator::MoeLayerShape& shape,
+                                                                         LayerGroups* groups, absl::Time deadline) {
+  RETURN_IF_ERROR(simulator::LayerCosts::Check(cluster, program->mesh, program->schedule));
+  std::unique_ptr<EmulatedProgram> layer(new EmulatedProgram());
+  double most_gathered = 0, most_summed = 0;
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    auto costs = std::make_unique<simulator::LayerCosts>(cluster, program->mesh, shape, program->schedule, pass);
+    for (const MicroOp& op : costs->ops()) {
+      if (!pipeline::IsCommunicating(op.kind)) continue;
+      ASSIGN_OR_RETURN(comm::Communicator* const group, groups->Of(op.group, program->mesh, deadline));
+      layer->groups_[op.group] = group;
+      if (op.kind == MicroOpKind::kAllGather) most_gathered = std::max(most_gathered, costs->MessageBytes(op));
+      if (op.kind == MicroOpKind::kAllReduce)
+        most_summed = std::max(most_summed, costs->MessageBytes(op) * group->world());
+    }
+    layer->passes_[static_cast<size_t>(pass)] = std::move(costs);
+  }
+  layer->bytes_.resize(static_cast<size_t>(most_gathered));
+  const auto elements = std::max<int64_t>(1, static_cast<int64_t>(most_summed) / DTypeBytes(DType::kF32));
+  ASSIGN_OR_RETURN(layer->sum_, Tensor::Allocate(DType::kF32, {elements}, Device::Cpu()));
+  std::memset(layer->sum_.view().raw(), 0, static_cast<size_t>(elements * DTypeBytes(DType::kF32)));
+  return layer;
+}
+
+absl::Status EmulatedProgram::Run(Pass pass, absl::Time deadline) {
+  costs_ = passes_[static_cast<size_t>(pass)].get();
+  deadline_ = deadline;
+  works_.clear();
+  works_.resize(costs_->ops().size());
+  copied_.assign(costs_->ops().size(), absl::InfinitePast());
+  copies_end_ = absl::InfinitePast();
+  after_compute_ = false;
+  return moe::RunSchedule(costs_->ops(), this);
+}
+
+absl::Status EmulatedProgram::Start(const MicroOp& op) {
+  const auto at = static_cast<size_t>(&op - costs_->ops().data());
+  if (pipeline::IsCommunicating(op.kind)) {
+    after_compute_ = false;
+    if (op.group == Group::kSelf) return absl::OkStatus();
+    ASSIGN_OR_RETURN(works_[at], Communicate(op));
+    return absl::OkStatus();
+  }
+  const absl::Time now = absl::Now();
+  if (pipeline::IsCopying(op.kind)) {
+    copies_end_ = std::max(copies_end_, now) + absl::Seconds(costs_->CopySeconds(op));
+    copied_[at] = copies_end_;
+    return absl::OkStatus();
+  }
+  const absl::Duration takes = absl::Seconds(costs_->ComputeSeconds(op));
+  if (takes == absl::ZeroDuration()) return absl::OkStatus();
+  // Behind compute that ended as it should; behind anything else from now.
+  compute_end_ = (after_compute_ ? compute_end_ : now) + takes;
+  after_compute_ = true;
+  SleepUntil(compute_end_);
+  return absl::OkStatus();
+}
+
+comm::WorkOr EmulatedProgram::Communicate(const MicroOp& op) {
+  comm::Communicator* const group = groups_[op.group];
+  const comm::CommCall call = {.comm_class = comm::CommClass::kAllToAll, .deadline = deadline_};
+  const auto bytes = static_cast<int64_t>(costs_->MessageBytes(op));
+  if (op.kind == MicroOpKind::kAllReduce) {
+    const int64_t elements = bytes * group->world() / DTypeBytes(DType::kF32);
+    return group->AllReduceSum(call, sum_.view().Rows(0, elements));
+  }
+  if (op.kind == MicroOpKind::kAllGather)
+    return group->AllGather(call, absl::MakeConstSpan(bytes_).first(static_cast<size_t>(bytes)));
+  std::vector<comm::Message> messages(static_cast<size_t>(group->world()));
+  for (int peer = 0; peer < group->world(); ++peer) {
+    if (peer != group->rank() && costs_->Reaches(op, group->rank(), peer))
+      messages[static_cast<size_t>(peer)] = group->NewMessage(bytes);
+  }
+  return group->AllToAllV(call, std::move(messages));
+}
+
+absl::Status EmulatedProgram::Finish(const MicroOp& op) {
+  const auto at = static_cast<size_t>(&op - costs_->ops().data());
+  if (pipeline::IsCopying(op.kind)) {
+    if (absl::Now() < copied_[at]) after_compute_ = false;
+    SleepUntil(copied_[at]);
+    return absl::OkStatus();
+  }
+  if (works_[at] == nullptr) return absl::OkStatus();
+  after_compute_ = false;
+  const absl::Status status = works_[at]->Wait();
+  works_[at].reset();
+  return status;
+}
+
+}  // namespace switchyard::bench

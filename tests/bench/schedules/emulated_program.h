@@ -1,0 +1,64 @@
+// A rank's MoE layer whose messages are real and whose compute and copies are time that passes: the workers' executor
+// runs its program, forward and backward.  Every collective moves the bytes that the simulator counts (layer_costs.h).
+// Thread-compatible.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "scheduler/simulator/layer_costs.h"
+#include "tests/bench/schedules/named_program.h"
+#include "workers/comm/core/communicator.h"
+#include "workers/moe/layer/schedule_executor.h"
+#include "workers/tensor/tensor.h"
+
+namespace switchyard::bench {
+
+// The communicators of a rank's groups, made when a mesh first needs them; groups of the same ranks have one.
+class LayerGroups {
+ public:
+  // all: borrowed.
+  explicit LayerGroups(comm::Communicator* all) : all_(all) {}
+  // All ranks call it alike.  Errors: Split's.
+  absl::StatusOr<comm::Communicator*> Of(pipeline::Group group, const simulator::MoeMesh& mesh, absl::Time deadline);
+
+ private:
+  comm::Communicator* const all_;
+  std::map<std::pair<bool, int>, std::unique_ptr<comm::Communicator>> groups_;  // neighbours or not, size
+};
+
+class EmulatedProgram : public moe::MicroOpRunner {
+ public:
+  // Errors: the groups', LayerCosts::Check's.
+  static absl::StatusOr<std::unique_ptr<EmulatedProgram>> Create(const NamedProgram* program,
+                                                                 const simulator::Cluster& cluster,
+                                                                 const simulator::MoeLayerShape& shape,
+                                                                 LayerGroups* groups, absl::Time deadline);
+  // All ranks alike.  Errors: the communicators'.
+  absl::Status Run(pipeline::Pass pass, absl::Time deadline);
+
+  absl::Status Start(const pipeline::MicroOp& op) override;
+  absl::Status Finish(const pipeline::MicroOp& op) override;
+
+ private:
+  EmulatedProgram() = default;
+  comm::WorkOr Communicate(const pipeline::MicroOp& op);
+
+  std::unique_ptr<simulator::LayerCosts> passes_[2];
+  std::map<pipeline::Group, comm::Communicator*> groups_;
+  std::vector<char> bytes_;  // of gathers
+  Tensor sum_;
+  // Of the present pass:
+  const simulator::LayerCosts* costs_ = nullptr;
+  absl::Time deadline_;
+  std::vector<std::unique_ptr<comm::Work>> works_;  // by op
+  std::vector<absl::Time> copied_;                  // likewise
+  absl::Time copies_end_, compute_end_;
+  bool after_compute_ = false;
+};
+
+}  // namespace switchyard::bench
