@@ -1,5 +1,8 @@
 // --expert_memory: the same tokens in fewer slots than experts; errors for impossible budgets.
+#include <sys/stat.h>
+
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,11 +10,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/expert_servers.h"
+#include "tests/e2e/process.h"
 
 namespace switchyard {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 using ExpertBudgetTest = ExpertServersTest;
 
@@ -54,6 +60,32 @@ TEST_F(ExpertBudgetTest, SaysWhatCannotBe) {
                         "fit, a token's 2 and one that is copied: 331776 bytes"));
   EXPECT_THAT(Refusal({"--expert_copy_bytes_per_second=-1"}),
               HasSubstr("--expert_copy_bytes_per_second=-1: must not be negative or endless"));
+}
+
+TEST_F(ExpertBudgetTest, AFileThatWasPackedBeforeIsFound) {
+  const auto pack = [this](const std::vector<std::string>& flags) {
+    std::vector<std::string> args = {Binary("switchyard-worker"), "--pack_experts", "--expert_file_dir=" + dir_.path()};
+    args.insert(args.end(), flags.begin(), flags.end());
+    const auto process = Process::Start(args);
+    const std::optional<int> code = process->Wait(absl::Seconds(60));
+    return absl::StrCat(code.value_or(-1), " ", process->Output());
+  };
+  const std::string model = absl::StrCat("--model=", kDemoModel);
+  EXPECT_THAT(pack({model}), AllOf(StartsWith("0 "), HasSubstr("packed 128 experts in "), HasSubstr(dir_.path())));
+  const auto file_number = [this] {
+    struct stat status = {};
+    const std::filesystem::directory_iterator file(dir_.path());
+    EXPECT_EQ(stat(file->path().c_str(), &status), 0);
+    return status.st_ino;
+  };
+  const auto packed = file_number();
+  ASSERT_NE(Start(1, {"--expert_memory=25%"}), nullptr);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_.path()), {}), 1);
+  EXPECT_EQ(file_number(), packed);
+  EXPECT_THAT(pack({model}), AllOf(StartsWith("0 "), HasSubstr("found 128 experts in ")));
+  EXPECT_THAT(pack({}), AllOf(StartsWith("2 "), HasSubstr("--model: missing")));
+  EXPECT_THAT(pack({model, "--expert_memory=0"}), AllOf(StartsWith("2 "), HasSubstr("--expert_memory=0: must be")));
+  EXPECT_THAT(pack({"--role=train"}), AllOf(StartsWith("2 "), HasSubstr("--role")));
 }
 
 // A worker would fail at every start, so the server ends with the worker's message.

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <time.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -152,6 +153,24 @@ sigset_t BlockSignals() {
   return signals;
 }
 
+// --pack_experts.  signals: blocked; one that comes ends it, and what is incomplete is removed.
+int PackExperts(const WorkerFlags& flags, const sigset_t& signals) {
+  if (ParseRole(flags.role) != WorkerRole::kServe)
+    return Complain(flags, absl::StrCat("--pack_experts: is for --role=serve, not ", flags.role));
+  WorkerOptions options = ServingOptions(flags);
+  options.threads = flags.threads > 0 ? flags.threads : UsableCores();
+  const absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Open(std::move(options));
+  if (!worker.ok()) return Complain(flags, worker.status().message());
+  const auto goes_on = [&](int64_t, int64_t) {
+    constexpr timespec kNow = {};
+    return sigtimedwait(&signals, nullptr, &kNow) < 0;
+  };
+  const absl::StatusOr<std::string> packed = (*worker)->PackExperts(goes_on);
+  if (!packed.ok()) return Complain(flags, packed.status().message());
+  std::printf("%s\n", packed->c_str());
+  return std::fflush(stdout) == 0 ? 0 : kExitBadConfig;
+}
+
 int Main(const WorkerFlags& flags, const FlagSet& table) {
   if (!flags.check_model.empty()) return CheckModel(flags);
   const bool only_trains = ParseRole(flags.role) == WorkerRole::kTrain;
@@ -160,6 +179,7 @@ int Main(const WorkerFlags& flags, const FlagSet& table) {
   FormDeviceGroupFn form_device_group = SetUpDevices(flags.deterministic);
   if (const std::string problems = CheckFlags(flags, table); !problems.empty()) return Complain(flags, problems);
   const sigset_t signals = BlockSignals();
+  if (flags.pack_experts) return PackExperts(flags, signals);
 
   WorkerMetrics metrics;
   const int threads = flags.threads > 0 ? flags.threads : UsableCores();

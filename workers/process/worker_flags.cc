@@ -121,6 +121,13 @@ FlagSet FlagsOfWorker(WorkerFlags* values) {
   AddDeviceFlags(values, &flags);
   offload::AddExpertBudgetFlags(&values->experts, "this worker", /*marks=*/0, &flags);
   for (const char* name : {"expert_budget", "cold_experts"}) flags.Find(name)->Mark(kOfServing);
+  flags.BeginGroup("Experts");
+  flags
+      .Add("pack_experts", &values->pack_experts,
+           "make the file of packed experts that --expert_memory reads, and end, instead of joining a server. A start "
+           "of the same user finds it that has the same --model, whose files were not touched since, --dtype, "
+           "--load_format, --device and --expert_file_dir")
+      .Mark(kOfServing);
   AddForecastFlags(&values->forecast, &flags);
   AddTrainingFlags(values, &flags);
   AddServersFlags(values, &flags);

@@ -38,6 +38,7 @@ struct WorkerFlags {
   int metrics_port = -1;
   std::string metrics_host = "127.0.0.1";
 
+  bool pack_experts = false;
   std::string check_model;
   bool check_weights = false;
   int local_index = -1;

@@ -98,6 +98,9 @@ class Worker final {
   moe::ExpertOffloadCounters expert_counters() const;
   // Counts of a budget's experts that the host computed, likewise.
   moe::ColdCounters cold_counters() const;
+  // Makes the machine's file of packed experts for --expert_memory, unless it is there; blocks.  Returns what was done,
+  // in words, with the file's path.  In no group.  Errors: InvalidArgument (no experts), the file's, the loader's.
+  absl::StatusOr<std::string> PackExperts(moe::ExpertFile::Progress progress);
   // Writes what the load predictor has learned where the options say so; OK if there is nothing to write.  In no group.
   absl::Status SaveProfile();
   // Whether this worker can compute any expert, in this group, from the machine's memory.

@@ -31,6 +31,9 @@ constexpr double kKvMemoryFraction = 0.25;
 constexpr int64_t kNotForExperts = 384 << 20;
 constexpr double kExpertShareBesideCache = 0.75;
 
+// Through which --pack_experts writes to a disk.
+constexpr int64_t kPackingBytes = 256 << 20;
+
 moe::ExpertLayout LayoutOf(const model::ModelConfig& config, int world) {
   return moe::ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config.num_experts, 1)), world);
 }
@@ -203,6 +206,17 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
   return input;
 }
 
+absl::StatusOr<std::string> Worker::PackExperts(moe::ExpertFile::Progress progress) {
+  if (config_.num_moe_layers() == 0)
+    return absl::InvalidArgumentError(absl::StrCat("--pack_experts: ", options_.model_dir, " has no experts"));
+  RankExpertFileInput input = ExpertFileInput(options_.memory().available_bytes());
+  if (options_.device.is_cpu()) input.staging_bytes = kPackingBytes;
+  std::unique_ptr<moe::ExpertFile> file;
+  ASSIGN_OR_RETURN(file, OpenRankExpertFile(input, progress));
+  return absl::StrCat(file->built() ? "packed " : "found ", config_.num_moe_layers() * config_.num_experts,
+                      " experts in ", Mib(file->bytes()), ": ", file->path());
+}
+
 const moe::ExpertFile* Worker::DamagedFile() const {
   if (experts_ != nullptr && experts_->found_damage()) return &experts_->file();
   if (placement_ != nullptr && placement_->found_damage()) return &placement_->file();
@@ -221,10 +235,10 @@ absl::StatusOr<bool> Worker::WantsInPlace(const fleet::RankAssignment& assignmen
       settings.placement.has_slots() || settings.add_outputs) {
     return false;
   }
-  absl::Status mine = config_.num_moe_layers() > 0 ? model::CheckStorable(config_)
-                                                   : absl::FailedPreconditionError("the model has none");
+  absl::Status mine = model::CheckStorable(config_);
   if (!options_.device.is_cpu()) mine = absl::FailedPreconditionError("they are on a device");
   if (!options_.experts.empty()) mine = absl::FailedPreconditionError("--expert_memory keeps a part of them");
+  if (config_.num_moe_layers() == 0) mine = absl::FailedPreconditionError("");  // not worth a line
   return AgreeOnInPlace(assignment.rank, assignment.world, mine, store,
                         absl::Now() + absl::Milliseconds(assignment.form_deadline_ms));
 }
@@ -317,7 +331,8 @@ absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const f
   options.max_rows = settings.max_batched_tokens;
   options.context = model_->max_positions();
   options.add_outputs = settings.add_outputs;
-  options.graphs = uses_graphs() && placement_ == nullptr;
+  options.graphs =
+      uses_graphs() && (placement_ == nullptr || settings.placement.mode == placement::PlacementMode::kAuto);
   options.pace = {.weights_seconds = 1e-6 * options_.experts.weights_us, .row_seconds = 1e-6 * options_.experts.row_us};
   // The cache takes what is left.
   RETURN_IF_ERROR(MakeLoadPredictor(settings));
