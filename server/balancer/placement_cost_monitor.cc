@@ -35,7 +35,9 @@ void PlacementCostMonitor::Add(const batching::StepResult& step) {
     AddExperts(rank);
   }
   num_ranks_ = static_cast<int>(step.ranks.size());
-  if (num_ranks_ > 1 && exchanged < kMostExchanged) exchange_.Add(exchanged, exchange);
+  // (A replayed step's ranks have counted nothing.)
+  const bool counted = exchange > 0 || exchanged > 0;
+  if (num_ranks_ > 1 && counted && exchanged < kMostExchanged) exchange_.Add(exchanged, exchange);
 }
 
 void PlacementCostMonitor::AddExperts(const batching::RankResult& rank) {

@@ -22,7 +22,7 @@ absl::StatusOr<bool> AgreeOnInPlace(int rank, int world, const absl::Status& min
   const std::string machine = can.ok() ? MachineName() : "";
   if (can.ok() && machine.empty())
     can = absl::UnavailableError("this machine's boot_id or namespace of processes cannot be read");
-  if (!can.ok()) LogInfo("experts are not in place: ", can.message());
+  if (!can.ok() && !can.message().empty()) LogInfo("experts are not in place: ", can.message());
   std::vector<std::string> machines;
   ASSIGN_OR_RETURN(machines, comm::ExchangeValues(store, "experts_in_place", rank, world, machine, deadline));
   for (int other = 0; can.ok() && other < world; ++other) {

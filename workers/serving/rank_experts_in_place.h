@@ -23,8 +23,8 @@
 namespace switchyard::worker {
 
 // Whether the ranks of a group are on one machine, each can have its experts in a memory file with huge pages, and
-// nothing else prevents it (`mine`, of this rank); logs why not.  Every rank calls it, before it loads.  Errors: the
-// store's.
+// nothing else prevents it (`mine`, of this rank); logs why not, unless `mine` has no words.  Every rank calls it,
+// before it loads.  Errors: the store's.
 absl::StatusOr<bool> AgreeOnInPlace(int rank, int world, const absl::Status& mine, comm::RendezvousStore* store,
                                     absl::Time deadline);
 

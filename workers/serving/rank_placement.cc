@@ -61,7 +61,7 @@ moe::ExpertLayout RankPlacement::SlotsOfLayer() const {
   return moe::ExpertLayout::FromPlacement(placement);
 }
 
-absl::Status RankPlacement::Begin(moe::ReplicatedExperts::Progress progress) {
+absl::Status RankPlacement::Begin(const Stream& stream, moe::ReplicatedExperts::Progress progress) {
   balancer_.reset();
   moe::PerStepBalancerOptions options;
   options.shape.mode = settings_.mode;
@@ -72,6 +72,7 @@ absl::Status RankPlacement::Begin(moe::ReplicatedExperts::Progress progress) {
   options.experts = slots_.get();
   ASSIGN_OR_RETURN(std::unique_ptr<moe::PerStepBalancer> balancer, moe::PerStepBalancer::Create(std::move(options)));
   RETURN_IF_ERROR(slots_->Fill(balancer->ExpertsHere(), absl::Now() + ExpertFillLimit(slot_bytes()), progress));
+  if (balancer->may_decide_nothing()) RETURN_IF_ERROR(slots_->Stand(stream, balancer->HomesHere()));
   balancer_ = std::move(balancer);
   return absl::OkStatus();
 }

@@ -37,9 +37,9 @@ class RankPlacement {
   static absl::StatusOr<std::unique_ptr<RankPlacement>> Open(const RankPlacementInput& input,
                                                              moe::ExpertFile::Progress progress);
 
-  // A group begins: makes its load balancer and fills the slots.  Blocks.
-  // Errors: InvalidArgument (a mode that cannot serve), ReplicatedExperts::Fill's.
-  absl::Status Begin(moe::ReplicatedExperts::Progress progress);
+  // A group begins: makes its load balancer and fills the slots, which steps on this stream will read.  Blocks.
+  // Errors: InvalidArgument (a mode that cannot serve), ReplicatedExperts::Fill's and Stand's.
+  absl::Status Begin(const Stream& stream, moe::ReplicatedExperts::Progress progress);
   void End() { balancer_.reset(); }
   // Null outside of a group.
   moe::PerStepBalancer* balancer() { return balancer_.get(); }

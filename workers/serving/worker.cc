@@ -164,7 +164,7 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
   RETURN_IF_ERROR(MakeRunner(assignment, settings));
   if (placement_ != nullptr) {
     RETURN_IF_ERROR(placement_->Begin(
-        [&](int64_t done, int64_t total) { return report(fleet::LoadPhase::kExperts, done, total); }));
+        stream(), [&](int64_t done, int64_t total) { return report(fleet::LoadPhase::kExperts, done, total); }));
   }
   // The others may load for long yet.  Whoever sees their progress, the server, ends this wait (Abort).
   RETURN_IF_ERROR(group_.Await(assignment.epoch, store, [&] {

@@ -104,10 +104,12 @@ void Handler::Execute(const v1::StepPlan& message) {
   // It was shut when the plan came, but a slice may have been taken since.
   if (share_ != nullptr) share_->gate.Shut();
   while (epoch_ != 0 && !worker_->can_start()) SendOldest();
-  if (epoch_ == 0) return;
   batching::StepPlan head;
   absl::Duration limit;
   const batching::RankPlan part = link::FromProto(message, &head, &limit);
+  // Its gates wait for what is under way, on the host: reported now, that does not count as this step's time.
+  while (epoch_ != 0 && busy() && head.decides && worker_->balancer() != nullptr) SendOldest();
+  if (epoch_ == 0) return;
   if (const absl::Status status = worker_->Start(head, part, limit); !status.ok()) {
     return Fault(epoch_, status);
   }

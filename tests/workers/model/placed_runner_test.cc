@@ -145,6 +145,25 @@ TEST_F(PlacedRunnerTest, GreedyTokensWithEstimatesOfTheRows) {
   }
 }
 
+// In steps that decide nothing rows go to their experts' homes, whose weights stay: devices record those of decodes.
+TEST_F(PlacedRunnerTest, StepsThatDecideNothingBetweenOthers) {
+  for (const int world : {1, 2, 4}) {
+    if (!HasDevices(world)) continue;
+    RankGroupOptions options = Options(placement::PlacementMode::kAuto, world);
+    options.load_predictor = nullptr;
+    options.every_other_step = true;
+    options.in_flight = world == 2 ? ModelRunner::kMaxStarted : 1;
+    options.capture = world == 2;
+    RankGroup group(fixture_.dir, options);
+    EXPECT_EQ(group.Greedy(prompts_, NumTokens()), expected_) << world;
+    for (int rank = 0; rank < world; ++rank) {
+      const DeviceSteps* const steps = group.runner(rank).device_steps();
+      if (steps == nullptr) continue;
+      EXPECT_GT(steps->counters().replayed, 0) << rank << " of " << world;
+    }
+  }
+}
+
 TEST_F(PlacedRunnerTest, TransfersAndMicroBatches) {
   if (!HasDevices(4)) GTEST_SKIP() << "skipped: needs 4 devices";
   RankGroupOptions options = Options(placement::PlacementMode::kAgreed, 4);

@@ -174,6 +174,7 @@ void RankGroup::MakeBalancer(const ModelConfig& config, Rank* rank) const {
   rank->balancer = *std::move(balancer);
   SY_CHECK_OK(rank->experts->Fill(rank->balancer->ExpertsHere(), absl::Now() + kStepDeadline,
                                   [](int64_t, int64_t) { return true; }));
+  if (keeps_homes()) SY_CHECK_OK(rank->experts->Stand(rank->stream.get(), rank->balancer->HomesHere()));
 }
 
 void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, int rank,
@@ -205,7 +206,7 @@ void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelCon
                                      .kv_cache_bytes = [&] { return token_bytes * kMaxGroupTokens * options_.batch; },
                                      .max_rows = static_cast<int32_t>(size.rows),
                                      .context = kMaxGroupTokens,
-                                     .graphs = options_.graphs && !offloaded()});
+                                     .graphs = options_.graphs && (!offloaded() || keeps_homes())});
   SY_CHECK_OK(runner.status());
   added->runner = *std::move(runner);
   SY_CHECK_OK(added->runner->SetGroup(
@@ -248,6 +249,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std
   batching::StepPlan plan;
   for (std::vector<std::vector<int32_t>> step_owners; planner.Next(&plan, &step_owners);) {
     plan.layer_costs = options_.costs;
+    plan.decides = !options_.every_other_step || plan.step % 2 == 1;
     plans.push_back(plan);
     for (const batching::RowTransfer& transfer : plan.transfers) rows_given_ += transfer.rows;
     owners.push_back(step_owners);
@@ -257,6 +259,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RankGroup::TryGreedy(const std
   OnRanks([&](Rank* rank) {
     statuses[static_cast<size_t>(rank->rank)] = [&]() -> absl::Status {
       ModelRunner& runner = *rank->runner;
+      if (options_.capture) RETURN_IF_ERROR(runner.CaptureGraphs(kStepDeadline, [](int64_t, int64_t) { return true; }));
       size_t finished = 0;
       const auto finish = [&]() -> absl::Status {
         ASSIGN_OR_RETURN(const batching::RankResult result, runner.Finish());

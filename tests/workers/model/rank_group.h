@@ -37,6 +37,7 @@ struct RankGroupOptions {
   bool deterministic = true;                    // of a device
   bool graphs = true;                           // of a device
   bool warm_up = false;                         // takes all scratch before the steps, as a worker on a device does
+  bool capture = false;                         // graphs are captured before the first step
   int in_flight = 1;                            // steps that are started before the first of them is finished
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
   // > 0: so many slots of each rank, over all layers, have its experts in turns, the least recently used one goes; with
@@ -46,6 +47,7 @@ struct RankGroupOptions {
   // Every rank has a load balancer of this mode and so many spare slots a layer; static: rows follow the layout.
   placement::PlacementMode placement = placement::PlacementMode::kStatic;
   int spare_slots = 1;
+  bool every_other_step = false;  // only those of odd numbers decide
   placement::LayerCosts costs = {.copy_ps = 1, .row_ps = 1000};
   // Makes the load predictor of each rank; none: no rank forecasts.
   std::function<std::unique_ptr<moe::LayerLoadPredictor>(const Model& model)> load_predictor = {};
@@ -81,6 +83,7 @@ class RankGroup {
   void AddRank(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, int rank, comm::Communicator* comm);
   bool offloaded() const { return placed() || options_.expert_slots > 0; }
   bool placed() const { return options_.placement != placement::PlacementMode::kStatic; }
+  bool keeps_homes() const { return options_.placement == placement::PlacementMode::kAuto; }
   // All experts of the model, packed.
   void LoadPacked(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config);
   std::function<const char*(int layer, int expert)> PackedSource(const ModelConfig& config) const;

@@ -1,12 +1,14 @@
 // One rank's experts by hand: what is where, late copies that are waited for, and copies that fail.
 #include "workers/moe/placement/replicated_experts.h"
 
+#include <cstring>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/moe/replicated_experts_fixture.h"
+#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::moe {
 namespace {
@@ -27,6 +29,31 @@ TEST_F(ReplicatedExpertsTest, FillsAndFillsAnewWithWhatIsMissing) {
   EXPECT_TRUE(absl::IsNotFound(Run(1, {4}).status()));
   EXPECT_EQ(experts_->counters().late, 1) << "what never began to come is none, but it was asked for";
   EXPECT_TRUE(Run(0, {placement::kEmptySlot})->empty());
+}
+
+TEST_F(ReplicatedExpertsTest, WhatStandsStaysUntilItIsFilledAnew) {
+  Make(4);
+  ASSERT_TRUE(Fill({{0, 1}, {2, 3}}).ok());
+  ThreadPool pool(1);
+  const Stream stream = Stream::OnCpu(&pool);
+  EXPECT_EQ(experts_->standing(1), nullptr);
+  const auto check = [&](const std::vector<int32_t>& experts) {
+    ASSERT_TRUE(experts_->Stand(stream, {{0, 1}, experts}).ok());
+    const ops::WeightGroup gate_up = experts_->standing(1)->gate_up.group();
+    ASSERT_EQ(gate_up.size(), 2);
+    ASSERT_EQ(experts_->standing(1)->down.group().size(), 2);
+    for (int64_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(std::memcmp(gate_up[i]->data(), Bytes(1, experts[static_cast<size_t>(i)]),
+                            static_cast<size_t>(gate_up[i]->bytes())),
+                0);
+    }
+  };
+  check({2, 3});
+  EXPECT_TRUE(absl::IsFailedPrecondition(experts_->Replace(1, 3, 7, CopyReason::kDemand)));
+  ASSERT_TRUE(Fill({{0, 1}, {6, 7}}).ok());
+  EXPECT_EQ(experts_->standing(1), nullptr);
+  check({6, 7});
+  EXPECT_TRUE(absl::IsNotFound(experts_->Stand(stream, {{4}, {6}})));
 }
 
 TEST_F(ReplicatedExpertsTest, FillCanBeStopped) {

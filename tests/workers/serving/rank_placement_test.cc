@@ -11,6 +11,7 @@
 #include "tests/workers/serving/damaged_file.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/model/config/config.h"
+#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::worker {
 namespace {
@@ -29,10 +30,11 @@ TEST(RankPlacement, ADamagedExpertFileIsNoticedAndMadeAnew) {
   input.file = {.config = &*config, .checkpoint = &*checkpoint, .weights = "of a test", .dir = folder.path()};
   input.settings = {.mode = placement::PlacementMode::kAgreed, .spare_slots = 1};
   input.world = 2;
+  ThreadPool pool(1);
   auto placed = RankPlacement::Open(input, GoOn);
   ASSERT_TRUE(placed.ok()) << placed.status();
   test::DamageExpertFiles(folder.path());
-  const absl::Status status = (*placed)->Begin(GoOn);
+  const absl::Status status = (*placed)->Begin(Stream::OnCpu(&pool), GoOn);
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("have changed since the file was made"));
   EXPECT_TRUE((*placed)->found_damage());
@@ -43,7 +45,7 @@ TEST(RankPlacement, ADamagedExpertFileIsNoticedAndMadeAnew) {
   placed = RankPlacement::Open(input, GoOn);
   ASSERT_TRUE(placed.ok()) << placed.status();
   EXPECT_TRUE((*placed)->file().built());
-  const absl::Status again = (*placed)->Begin(GoOn);
+  const absl::Status again = (*placed)->Begin(Stream::OnCpu(&pool), GoOn);
   EXPECT_TRUE(again.ok()) << again;
   EXPECT_FALSE((*placed)->found_damage());
   EXPECT_EQ((*placed)->counters().failed, 0);

@@ -56,9 +56,12 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
 
 absl::Status ModelRunner::SetGroup(comm::Communicator* comm, const moe::ExpertLayout* layout,
                                    const LayerGuides& guides) {
-  if (guides.any() && records_steps_) {
+  if (guides.load_predictor != nullptr && records_steps_) {
     return absl::FailedPreconditionError(
-        "guides of layers with steps that are recorded: what they say of one step would be every step's");
+        "a load predictor with steps that are recorded: what it says of one step would be every step's");
+  }
+  if (guides.balancer != nullptr && records_steps_ && !guides.balancer->may_decide_nothing()) {
+    return absl::FailedPreconditionError("a load balancer that decides in every step, with steps that are recorded");
   }
   const absl::Span<const int32_t> residents = layout->Residents(comm->rank());
   const std::vector<int32_t>& held = model_->weights().residents;

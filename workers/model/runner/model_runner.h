@@ -46,7 +46,8 @@ struct RunnerOptions {
   bool touch_cache = false;  // take its memory at once
   int32_t max_rows = 0;      // EngineOptions.max_batched_tokens
   int64_t context = 0;       // positions that a sequence may have, at most model->max_positions()
-  // On a device: record and replay steps of decodes.  Not with guides, nor with an ExpertWeightProvider.
+  // On a device: record and replay steps of decodes in which no balancer decides.  Not with a load predictor, nor under
+  // an expert budget.
   bool graphs = true;
   placement::ExpertCost pace = {};  // of MoeContext
   bool add_outputs = false;         // likewise
@@ -59,8 +60,6 @@ struct LayerGuides {
   // All experts on one rank, where this rank can compute any expert (experts_in_place.h): in steps whose plan says so
   // each rank computes its own rows.
   const moe::ExpertLayout* all_experts = nullptr;
-
-  bool any() const { return balancer != nullptr || load_predictor != nullptr; }
 };
 
 class ModelRunner {
@@ -70,8 +69,8 @@ class ModelRunner {
                                                              const RunnerOptions& options);
 
   // Begins an epoch with the group's communicator, expert layout and guides (borrowed until the next call); empties all
-  // slots.  InvalidArgument: the layout's residents of this rank are not the model's; FailedPrecondition: guides where
-  // steps are recorded.
+  // slots.  InvalidArgument: the layout's residents of this rank are not the model's; FailedPrecondition: a load
+  // predictor, or a balancer that always decides, where steps are recorded.
   absl::Status SetGroup(comm::Communicator* comm, const moe::ExpertLayout* layout, const LayerGuides& guides = {});
 
   // Captures the graphs of steps of decodes, as many sizes of them as there is KV cache for on every rank: where steps

@@ -31,6 +31,7 @@ absl::Status ModelRunner::CaptureGraphs(absl::Duration limit, absl::FunctionRef<
     return absl::CancelledError(absl::StrCat("capturing was stopped after ", done, " of ", buckets.size(), " graphs"));
   };
   RETURN_IF_ERROR(report(0));
+  if (guides_.balancer != nullptr) RETURN_IF_ERROR(guides_.balancer->BeginStep({.decides = false}));
   for (size_t i = 0; i < buckets.size(); ++i) {
     moe::MoeStats stats;
     ASSIGN_OR_RETURN(const bool fits, device_steps_->Capture(ContextOf(deadline, &stats), buckets[i]));
@@ -60,8 +61,9 @@ absl::Status ModelRunner::ValidateDecodes(const batching::StepPlan& plan, const 
   return absl::InternalError(absl::StrCat("plan: ", num_items, " decodes, of any rank at most ", plan.most_rows()));
 }
 
-// With several ranks the plan decides, so that all do the same.
+// With several ranks the plan decides, so that all do the same.  A step whose layers decide is not recorded.
 int64_t ModelRunner::MostDecodes(const batching::StepPlan& plan, const batching::RankPlan& rank_plan) const {
+  if (plan.decides && guides_.balancer != nullptr) return 0;
   if (comm_->world() > 1) return plan.exchange_version == batching::kDecodeExchange ? plan.most_rows() : 0;
   const bool decodes = std::all_of(rank_plan.items.begin(), rank_plan.items.end(),
                                    [](const batching::StepItem& item) { return item.sample && item.num_query == 1; });

@@ -171,8 +171,8 @@ int64_t ModelWeights::bytes() const {
 absl::Status CheckStorable(const ModelConfig& config) {
   if (ops::IsGated(config.activation) && !config.ffn_bias) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("experts of ", config.model_type,
-                                               " are gelu ones with biases: an expert budget or a placement that "
-                                               "changes cannot hold them yet"));
+                                               " are gelu ones with biases: each worker keeps its own as they are, "
+                                               "without --expert_memory or --spare_slots"));
 }
 
 absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,

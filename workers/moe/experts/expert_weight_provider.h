@@ -34,6 +34,12 @@ struct ExpertRows {
   absl::Span<const uint8_t> elsewhere = {};
 };
 
+// A layer's experts whose weights stay where they are as long as the group does, so that a layer needs no provider for
+// them, and a step that uses no others can be recorded.
+struct StandingExperts {
+  ops::WeightTable gate_up, down;  // [slots]
+};
+
 class ExpertWeightProvider {
  public:
   // Computes the layer's experts whose weights are not null.

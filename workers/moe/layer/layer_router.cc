@@ -77,7 +77,9 @@ absl::Status LayerRouter::AskGuides(const MoeContext& context, const MoeLayer& o
     if (context.balancer == nullptr) return absl::OkStatus();
     return absl::UnimplementedError("moe_layer: a load balancer wants all rows gated at once");
   }
-  ASSIGN_OR_RETURN(layer->topk_on_host, OnHost(context, layer->topk_idx, &choices_on_host_));
+  if (context.load_predictor != nullptr || context.balancer->decides()) {
+    ASSIGN_OR_RETURN(layer->topk_on_host, OnHost(context, layer->topk_idx, &choices_on_host_));
+  }
   if (context.load_predictor != nullptr) {
     const absl::StatusOr<absl::Span<const placement::LayerEstimate>> reported =
         context.load_predictor->OnGate(context, *layer);
@@ -93,6 +95,7 @@ absl::Status LayerRouter::Place(const MoeContext& context, const MoeLayer& of, L
   SY_CHECK_EQ(placement.layout->num_ranks(), context.comm->world());
   RETURN_IF_ERROR(CheckExperts(*placement.layout, context.comm->rank(), of.weights));
   layer->layout = placement.layout;
+  layer->standing = placement.standing;
   if (placement.split != nullptr) layer->split = &split_.emplace(placement.split, context.comm->rank());
   return absl::OkStatus();
 }

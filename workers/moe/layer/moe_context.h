@@ -32,6 +32,7 @@ class LayerLoadPredictor;
 class PerStepBalancer;
 class SplitCursor;
 struct MoeSaved;
+struct StandingExperts;
 
 // The same on every rank, except stream, stats, balancer and load_predictor.
 struct MoeContext {
@@ -41,8 +42,8 @@ struct MoeContext {
   const pipeline::MoeSchedule* schedule = nullptr;  // what each layer does
   absl::Time deadline = absl::InfiniteFuture();
   MoeStats* stats = nullptr;  // added to; not null
-  // Decides where rows go, layer by layer; null: the layout does.  On a device the host waits for the gate, so the step
-  // cannot be recorded.
+  // Decides where rows go, layer by layer; null: the layout does.  On a device the host then waits for each gate, so a
+  // step that decides cannot be recorded.
   PerStepBalancer* balancer = nullptr;
   // Observes each gate and forecasts for the load balancer and the experts; may be null.  Not asked where a schedule
   // gates its rows in parts.
@@ -90,7 +91,8 @@ struct LayerContext {
   const ExpertLayout* layout = nullptr;  // where its experts are
   // Decides a row's replica; on a host the layer's exchanges advance it in order.  Null: the layout's rule.
   SplitCursor* split = nullptr;
-  int chunk = 0, num_chunks = 1;  // which of its rows the present call is about
+  const StandingExperts* standing = nullptr;  // this rank's; null: as MoeLayerWeights has them
+  int chunk = 0, num_chunks = 1;              // which of its rows the present call is about
 
   pipeline::ChunkRange rows() const { return pipeline::RowsOfChunk(x.dim(0), chunk, num_chunks); }
 };

@@ -136,6 +136,9 @@ class MoeExecutor::Impl : public MicroOpRunner {
       case pipeline::MicroOpKind::kRecompute:
       case pipeline::MicroOpKind::kRestore:
         break;  // of backward
+      case pipeline::MicroOpKind::kAllGather:
+      case pipeline::MicroOpKind::kAllReduce:
+        break;  // CheckSchedule refuses them
     }
     return absl::InternalError(absl::StrCat("moe_layer: no forward op: ", pipeline::MicroOpKindName(op.kind)));
   }
@@ -277,7 +280,11 @@ class MoeExecutor::Impl : public MicroOpRunner {
       if (context_->pace.any() && y.device().is_cpu()) absl::SleepFor(begun + PaceOf(ffn) - absl::Now());
       return absl::OkStatus();
     };
-    if (weights.experts == nullptr) return compute();
+    if (layer_.standing != nullptr) {
+      ffn.gate_up = layer_.standing->gate_up.group();
+      ffn.down = layer_.standing->down.group();
+    }
+    if (layer_.standing != nullptr || weights.experts == nullptr) return compute();
     ffn.partial = true;
     ExpertRows sorted = {.experts = layer_.layout->Residents(context_->comm->rank()),
                          .later = RowsBehind(),

@@ -24,6 +24,12 @@ bool Contains(const std::vector<int32_t>& experts, int32_t expert) {
   return std::find(experts.begin(), experts.end(), expert) != experts.end();
 }
 
+// Without the slots that are empty.
+ExpertLayout HomesOf(placement::Placement residents) {
+  for (std::vector<int32_t>& of_rank : residents.slots) std::erase(of_rank, placement::kEmptySlot);
+  return ExpertLayout::FromResidents(residents.num_experts, residents.slots);
+}
+
 }  // namespace
 
 PerStepBalancer::PerStepBalancer(PerStepBalancerOptions options, std::unique_ptr<placement::PlacementPolicy> policy,
@@ -47,10 +53,19 @@ absl::StatusOr<std::unique_ptr<PerStepBalancer>> PerStepBalancer::Create(PerStep
   // The policy begins with replicas in slots that the residents leave empty.
   std::vector<ExpertLayout> homes;
   for (size_t layer = 0; layer < options.shape.residents.size(); ++layer) {
-    homes.push_back(ExpertLayout::FromPlacement(options.shape.residents[layer]));
+    homes.push_back(HomesOf(options.shape.residents[layer]));
     options.shape.residents[layer] = policy->table(static_cast<int>(layer)).placement();
   }
   return std::unique_ptr<PerStepBalancer>(new PerStepBalancer(std::move(options), std::move(policy), std::move(homes)));
+}
+
+std::vector<std::vector<int32_t>> PerStepBalancer::HomesHere() const {
+  std::vector<std::vector<int32_t>> experts;
+  for (const ExpertLayout& layout : homes_) {
+    const absl::Span<const int32_t> here = layout.Residents(rank_);
+    experts.emplace_back(here.begin(), here.end());
+  }
+  return experts;
 }
 
 std::vector<std::vector<int32_t>> PerStepBalancer::ExpertsHere() const {
@@ -78,7 +93,13 @@ absl::Status PerStepBalancer::BeginStep(const BalancedStep& of) {
 
 absl::StatusOr<LayerPlacement> PerStepBalancer::Place(const MoeContext& context, const LayerContext& layer) {
   SY_CHECK_LT(layer.index, static_cast<int>(placements_.size()));
-  if (!decides_) return LayerPlacement{.layout = &homes_[static_cast<size_t>(layer.index)]};
+  if (!decides_) {
+    LayerPlacement homes = {.layout = &homes_[static_cast<size_t>(layer.index)]};
+    if (experts_ != nullptr) homes.standing = experts_->standing(layer.index);
+    if (homes.standing != nullptr)
+      SY_CHECK_EQ(homes.standing->gate_up.group().size(), static_cast<int64_t>(homes.layout->Residents(rank_).size()));
+    return homes;
+  }
   ASSIGN_OR_RETURN(const DecisionGather::Reported reported, gather_.Gather(context, layer, digest_));
   RETURN_IF_ERROR(Decide(context, layer, reported));
   RETURN_IF_ERROR(Apply(decision_.demand, CopyReason::kDemand));

@@ -29,7 +29,8 @@ namespace switchyard::moe {
 struct PerStepBalancerOptions {
   placement::PolicyShape shape;  // the same on all ranks
   int rank = 0;                  // of as many as the shape has devices
-  // Holds this rank's experts; borrowed.  Null: all are in tables that follow the shape's residents, and nothing moves.
+  // Holds this rank's experts; borrowed.  Null: all are in tables that follow the shape's residents, none of whose
+  // slots is empty where steps decide nothing, and nothing moves.
   ReplicatedExperts* experts = nullptr;
 };
 
@@ -37,6 +38,7 @@ struct PerStepBalancerOptions {
 struct LayerPlacement {
   const ExpertLayout* layout = nullptr;          // this layer's
   const placement::SplitTable* split = nullptr;  // of its rows over replicas; null: the layout's own rule
+  const StandingExperts* standing = nullptr;     // this rank's of the layout; null: as MoeLayerWeights has them
 };
 
 // What a balancer learns of a step, the same on every rank.
@@ -60,6 +62,12 @@ class PerStepBalancer {
   // same layers in the same order, also with no rows. Errors: the communicator's; Internal where ranks turn out to have
   // decided differently (the group is aborted).
   absl::StatusOr<LayerPlacement> Place(const MoeContext& context, const LayerContext& layer);
+  // Whether Place looks at what the gate said, in this step.
+  bool decides() const { return decides_; }
+  // Whether there may be steps that do not: in `auto` alone.
+  bool may_decide_nothing() const { return mode_ == placement::PlacementMode::kAuto; }
+  // The experts that are at home on this rank, by layer, for ReplicatedExperts::Stand.
+  std::vector<std::vector<int32_t>> HomesHere() const;
 
   const placement::Placement& placement(int layer) const { return placements_[static_cast<size_t>(layer)]; }
   int num_layers() const { return static_cast<int>(placements_.size()); }

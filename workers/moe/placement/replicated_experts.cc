@@ -39,6 +39,7 @@ absl::StatusOr<std::unique_ptr<ReplicatedExperts>> ReplicatedExperts::Create(Rep
 absl::Status ReplicatedExperts::Fill(const std::vector<std::vector<int32_t>>& experts, absl::Time deadline,
                                      Progress progress) {
   SY_CHECK_EQ(static_cast<int>(experts.size()), options_.num_layers);
+  RETURN_IF_ERROR(EndStanding());
   std::vector<ExpertId> wanted;
   std::vector<uint8_t> is_wanted(slot_of_.size());
   for (int layer = 0; layer < options_.num_layers; ++layer) {
@@ -59,6 +60,34 @@ absl::Status ReplicatedExperts::Fill(const std::vector<std::vector<int32_t>>& ex
   for (const ExpertId& id : wanted) RETURN_IF_ERROR(Hold(id, CopyReason::kFill));
   RETURN_IF_ERROR(store_->AwaitCopies(begun_at, (fills - before) * options_.expert.bytes, deadline, progress));
   for (const ExpertId& id : wanted) RETURN_IF_ERROR(store_->FailureOf(id));
+  return absl::OkStatus();
+}
+
+absl::Status ReplicatedExperts::EndStanding() {
+  for (StandingLayer& layer : standing_) RETURN_IF_ERROR(layer.lease.ReleaseBehind(&*standing_stream_));
+  standing_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status ReplicatedExperts::Stand(const Stream& stream, const std::vector<std::vector<int32_t>>& experts) {
+  SY_CHECK_EQ(static_cast<int>(experts.size()), options_.num_layers);
+  RETURN_IF_ERROR(EndStanding());
+  std::vector<StandingLayer> made(experts.size());
+  for (size_t layer = 0; layer < experts.size(); ++layer) {
+    ids_.clear();
+    for (const int32_t expert : experts[layer]) ids_.push_back({static_cast<int32_t>(layer), expert});
+    // (Fill waited for them.)
+    ASSIGN_OR_RETURN(made[layer].lease, store_->Acquire(ids_, absl::InfinitePast()));
+    std::vector<const ops::Weight*> gate_up, down;
+    for (int64_t i = 0; i < made[layer].lease.size(); ++i) {
+      gate_up.push_back(&made[layer].lease.gate_up(i));
+      down.push_back(&made[layer].lease.down(i));
+    }
+    ASSIGN_OR_RETURN(made[layer].experts.gate_up, ops::WeightTable::Make(stream, std::move(gate_up)));
+    ASSIGN_OR_RETURN(made[layer].experts.down, ops::WeightTable::Make(stream, std::move(down)));
+  }
+  standing_stream_ = stream;
+  standing_ = std::move(made);
   return absl::OkStatus();
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,15 @@ class ReplicatedExperts : public ExpertWeightProvider {
   // The layer that computes next waits for this expert: its copy goes before prefetches.
   void RaisePriority(int layer, int32_t expert);
 
+  // From here until the next Fill these experts of each layer stay in their slots, and steps on this stream may read
+  // them without RunLayer.  Waits for the stream.  REQUIRES: Fill had them, and no decision lets them go.  Errors: the
+  // device's.
+  absl::Status Stand(const Stream& stream, const std::vector<std::vector<int32_t>>& experts);
+  // Those of a layer, in that order; null: Stand was not called since Fill.
+  const StandingExperts* standing(int layer) const {
+    return standing_.empty() ? nullptr : &standing_[static_cast<size_t>(layer)].experts;
+  }
+
   absl::Status Check(absl::Span<const int32_t> experts) const override;
   // Calls `compute` with the experts that are there, then, once they have come, with the late ones.
   absl::Status RunLayer(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
@@ -91,6 +101,8 @@ class ReplicatedExperts : public ExpertWeightProvider {
   absl::Status Hold(const ExpertId& id, CopyReason reason);
   absl::Status StartCopy(const ExpertId& id, int slot, CopyReason reason);
   absl::Status Release(const ExpertId& id);
+  // Fill may give such slots to others, behind the work that reads them.
+  absl::Status EndStanding();
   // Computes the experts of these slots of the layout once they are there; adds to `waited`, if not null.
   absl::Status RunWave(const MoeContext& context, const LayerContext& layer, const ExpertRows& rows,
                        const std::vector<size_t>& slots, Compute compute, double* waited);
@@ -100,6 +112,12 @@ class ReplicatedExperts : public ExpertWeightProvider {
   std::vector<int> slot_of_;  // [L * E]
   std::vector<int> free_;     // slots of the store
   ReplicatedExpertsCounters counters_;
+  struct StandingLayer {
+    StandingExperts experts;
+    ExpertLease lease;
+  };
+  std::vector<StandingLayer> standing_;             // [L], or none
+  std::optional<Stream> standing_stream_;           // that reads them
   std::vector<size_t> here_, late_;                 // of the layout's slots, those with rows
   std::vector<ExpertId> ids_;                       // of a wave
   std::vector<const ops::Weight*> gate_up_, down_;  // [slots]
