@@ -1,7 +1,7 @@
 // A MoE layer as a program, forward and backward: micro-ops over row ranges, in the order in which every rank launches
 // them.
 //
-// The workers' executor runs the program and a benchmark prices it (tests/bench/training).  A builder
+// The workers' executor runs the program and the simulator prices it (scheduler/simulator/).  A builder
 // (build_expert_parallel.h) is a pure function of globally agreed inputs, so that all ranks hold the same program and
 // launch the same collectives in the same order; their rows may differ, and a rank may have none.
 //

@@ -263,6 +263,13 @@ class ListCheck {
                                                  : op.kind == MicroOpKind::kCombine || in_place;
       if (reads_it) return Wrong(i, absl::StrCat("does not depend on op ", j, ", whose rows it takes"));
     }
+    if (IsGather(op.kind) && !op.reads.empty()) {
+      for (int j = 0; j < i; ++j) {
+        const MicroOp& combine = this->op(j);
+        if (combine.kind == MicroOpKind::kCombine && combine.pass == op.pass && same_rows(combine))
+          return Wrong(i, absl::StrCat("changes what op ", j, " has sent"));
+      }
+    }
     // What copies gather or add of their own rows is what combines have made of them.
     if (IsGather(op.kind) && op.group == Group::kCopies && op.reads.empty()) {
       const auto makes_it = [&](const MicroOp& other) {

@@ -6,9 +6,9 @@
 // A collective begins when all its members have come to it; after its latency its bytes move on all links that it uses
 // at once, at one pace.
 //
-// Collectives that meet on a link share it: each gets the same bytes a second, times its class's weight, or less if
-// another link holds it back; or the first class takes what it can use.  Where classes meet, even one that is held
-// back, a link may carry less than alone.  Pure; no clock.
+// Collectives that meet on a link share it: each gets the same bytes a second (on the link where it has most), times
+// its class's weight, or less if another link holds it back; or the first class takes what it can use.  Where classes
+// meet, even one that is held back, a link may carry less than alone.  Pure; no clock.
 #pragma once
 
 #include <string>

@@ -39,9 +39,11 @@ absl::Status LayerCosts::Check(const Cluster& cluster, const MoeMesh& mesh, cons
   const auto adds_shards = [](const MicroOp& op) {
     return op.group == Group::kAllExperts || (op.kind == MicroOpKind::kAllReduce && op.group == Group::kShards);
   };
-  if (mesh.shards > 1 && std::none_of(schedule.forward.begin(), schedule.forward.end(), adds_shards))
+  for (const std::vector<MicroOp>* const ops : {&schedule.forward, &schedule.backward}) {
+    if (mesh.shards == 1 || ops->empty() || std::any_of(ops->begin(), ops->end(), adds_shards)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("mesh: ", mesh.shards, " shards, which ", schedule.name, " does not add"));
+  }
   if (schedule.cut == Cut::kPeers && cluster.ranks / mesh.shards % schedule.num_chunks != 0)
     return absl::InvalidArgumentError(
         absl::StrCat("mesh: ", cluster.ranks / mesh.shards, " peers in ", schedule.num_chunks, " chunks"));
@@ -125,7 +127,9 @@ bool LayerCosts::Reaches(const MicroOp& op, int from, int to) const {
   const int size = SizeOf(op.group);
   if (schedule_.cut == Cut::kPeers && !pipeline::IsGather(op.kind)) {
     const int block = size / op.num_chunks;
-    return (to / block - from / block + op.num_chunks) % op.num_chunks == op.chunk;
+    // Rows come back from where they went.
+    const int blocks = op.kind == MicroOpKind::kCombine ? from / block - to / block : to / block - from / block;
+    return (blocks + op.num_chunks) % op.num_chunks == op.chunk;
   }
   const Places places = PlacesOf(size, op.part, op.num_parts);
   const int distance = (to - from + size) % size;

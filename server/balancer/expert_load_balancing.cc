@@ -57,8 +57,7 @@ void ExpertLoadBalancing::GroupDown() { reports_.clear(); }
 void ExpertLoadBalancing::StepDone(const batching::StepResult& result, bool whole) {
   if (!load_stats_.has_value()) return;
   if (const absl::Status status = Count(result); !status.ok()) LogWarn("step ", result.step, ": ", status.message());
-  if (whole) meter_->Add(result);
-  LookAtCosts();
+  if (!whole || meter_->Add(result)) LookAtCosts();
 }
 
 void ExpertLoadBalancing::LookAtCosts() {

@@ -26,35 +26,38 @@ double Possible(double seconds) { return seconds >= 0 && seconds < kLongestStep 
 PlacementCostMonitor::PlacementCostMonitor(int64_t expert_bytes, double copy_bytes_per_second)
     : expert_bytes_(expert_bytes), link_bytes_per_second_(std::max(copy_bytes_per_second, 0.0)) {}
 
-void PlacementCostMonitor::Add(const batching::StepResult& step) {
+bool PlacementCostMonitor::Add(const batching::StepResult& step) {
   double exchange = kLongestStep, exchanged = 0;
+  bool counted = false;
   for (const batching::RankResult& rank : step.ranks) {
     // The exchange's time is the rank's that waited least; the work is the busiest rank's.
     exchange = std::min(exchange, Possible(rank.timings.exchange_seconds));
     exchanged = std::max(exchanged, static_cast<double>(std::max<int64_t>(rank.rows_received, 0)));
-    AddExperts(rank);
+    counted |= AddExperts(rank);
   }
   num_ranks_ = static_cast<int>(step.ranks.size());
-  // (A replayed step's ranks have counted nothing.)
-  const bool counted = exchange > 0 || exchanged > 0;
+  counted |= exchange > 0 || exchanged > 0;
   if (num_ranks_ > 1 && counted && exchanged < kMostExchanged) exchange_.Add(exchanged, exchange);
+  return counted;
 }
 
-void PlacementCostMonitor::AddExperts(const batching::RankResult& rank) {
-  if (rank.expert_rows <= 0) return;
+bool PlacementCostMonitor::AddExperts(const batching::RankResult& rank) {
+  if (rank.expert_rows <= 0) return false;
   const auto rows = static_cast<double>(rank.expert_rows), read = static_cast<double>(rank.experts_read);
   const double routed = Possible(rank.timings.routed_seconds);
   const double seconds = routed > 0 ? routed : Possible(rank.timings.expert_seconds);
+  if (seconds <= 0) return false;
   // A device does not tell how many experts got rows.
   if (read <= 0 || rows >= kManyRows * read) {
     many_.seconds += seconds;
     many_.number += rows;
-    return;
+    return true;
   }
   const bool few = rows <= kFewRows * read;
   Sum& sum = few ? few_ : some_;
   sum.seconds += seconds;
   sum.number += few ? read : rows;
+  return true;
 }
 
 void PlacementCostMonitor::Fade() {

@@ -23,7 +23,8 @@ class PlacementCostMonitor {
   PlacementCostMonitor(int64_t expert_bytes, double copy_bytes_per_second);
 
   // Adds a finished step.  Impossible figures (negative or endless times) count as 0.
-  void Add(const batching::StepResult& step);
+  // False: its ranks have measured nothing, as of a step that devices replay.
+  bool Add(const batching::StepResult& step);
   void Fade();
   // Sets a rank's copies since it got its current slots; called after each of its reports.
   void NoteCopies(int rank, int64_t bytes, double seconds);
@@ -50,7 +51,7 @@ class PlacementCostMonitor {
     double seconds = 0;
   };
 
-  void AddExperts(const batching::RankResult& rank);
+  bool AddExperts(const batching::RankResult& rank);
   // Time of one more row on the busiest rank, with its exchange.
   double busiest_row_seconds() const;
 

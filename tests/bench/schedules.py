@@ -127,8 +127,12 @@ class Measured:
 
 
 def faster_moe(workers):
-    """Its knob, and what one queue of collectives may make of its order: blocks of four peers, or of two; all dispatches first, which
-    share links on sockets, or one at a time."""
+    """Its knob: blocks of four peers, or of two.  All dispatches first, on one queue of collectives."""
+    return [f"ep:{workers // size}:first:peers:joint:queue" for size in (4, 2)]
+
+
+def beside_faster_moe(workers):
+    """The same without the queue, as sockets have it, where all dispatches share the links; and in MPMoE's order, one dispatch at a time."""
     return [f"ep:{workers // size}:{order}:peers:joint" for size in (4, 2) for order in ("first", "turn")]
 
 
@@ -143,7 +147,7 @@ def run_mpmoe(options, workers):
         chunks = [f"ep:{n}" for n in (2, 4, 8)]
         first = [f"ep:{n}:first" for n in (4, 8)]
         reused = [f"ep:{n}:{strategy}" for n in (4, 8) for strategy in STRATEGIES]
-        programs = ["ep:1:joint", "ep:1", *faster_moe(workers), *chunks, "ep:8:joint", *first, *reused]
+        programs = ["ep:1:joint", "ep:1", *faster_moe(workers), *beside_faster_moe(workers), *chunks, "ep:8:joint", *first, *reused]
         print(f"\nmpmoe, {workers} workers, communication : compute {ratio}, experts' forward {experts:.1f} ms, {options.steps} steps", flush=True)
         at = Measured(options, workers, programs, shape)
         idle.append(at.idle)
@@ -236,6 +240,8 @@ def main():
         return conclude(options, parts.kept(options, "steps", "quick", "processor"))
     enter_namespace()
     options.steps = options.steps or (5 if options.quick else 9)
+    if options.steps < 2:
+        parser.error("--steps: 2 at least, one to choose by and one to judge by")
     options.probes = 5
     conclude(options, parts.run(options, run_part, {"steps": options.steps, "quick": options.quick}, MINUTES))
 

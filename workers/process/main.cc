@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -161,11 +162,14 @@ int PackExperts(const WorkerFlags& flags, const sigset_t& signals) {
   options.threads = flags.threads > 0 ? flags.threads : UsableCores();
   const absl::StatusOr<std::unique_ptr<Worker>> worker = Worker::Open(std::move(options));
   if (!worker.ok()) return Complain(flags, worker.status().message());
+  int signal = 0;
   const auto goes_on = [&](int64_t, int64_t) {
     constexpr timespec kNow = {};
-    return sigtimedwait(&signals, nullptr, &kNow) < 0;
+    signal = std::max(signal, sigtimedwait(&signals, nullptr, &kNow));
+    return signal == 0;
   };
   const absl::StatusOr<std::string> packed = (*worker)->PackExperts(goes_on);
+  if (signal > 0) return 128 + signal;
   if (!packed.ok()) return Complain(flags, packed.status().message());
   std::printf("%s\n", packed->c_str());
   return std::fflush(stdout) == 0 ? 0 : kExitBadConfig;

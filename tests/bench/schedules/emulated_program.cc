@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -15,6 +16,20 @@ using pipeline::Group;
 using pipeline::MicroOp;
 using pipeline::MicroOpKind;
 using pipeline::Pass;
+
+// Messages to and from some peers.
+class SomeWork : public comm::OnceWork {
+ public:
+  explicit SomeWork(std::vector<std::unique_ptr<comm::Work>> works) : works_(std::move(works)) {}
+
+ private:
+  absl::Status Finish() override {
+    absl::Status status;
+    for (const std::unique_ptr<comm::Work>& work : works_) status.Update(work->Wait());
+    return status;
+  }
+  const std::vector<std::unique_ptr<comm::Work>> works_;
+};
 
 }  // namespace
 
@@ -40,6 +55,8 @@ absl::StatusOr<std::unique_ptr<EmulatedProgram>> EmulatedProgram::Create(const N
                                                                          LayerGroups* groups, absl::Time deadline) {
   RETURN_IF_ERROR(simulator::LayerCosts::Check(cluster, program->mesh, program->schedule));
   std::unique_ptr<EmulatedProgram> layer(new EmulatedProgram());
+  layer->one_queue_ = program->one_queue;
+  layer->cut_by_peers_ = program->schedule.cut == pipeline::Cut::kPeers;
   double most_gathered = 0, most_summed = 0;
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
     auto costs = std::make_unique<simulator::LayerCosts>(cluster, program->mesh, shape, program->schedule, pass);
@@ -68,7 +85,40 @@ absl::Status EmulatedProgram::Run(Pass pass, absl::Time deadline) {
   copied_.assign(costs_->ops().size(), absl::InfinitePast());
   copies_end_ = absl::InfinitePast();
   after_compute_ = false;
-  return moe::RunSchedule(costs_->ops(), this);
+  if (!one_queue_) return moe::RunSchedule(costs_->ops(), this);
+  {
+    const absl::MutexLock lock(&mu_);
+    over_.assign(costs_->ops().size(), 0);
+    queue_status_ = absl::OkStatus();
+    ends_ = false;
+  }
+  std::thread queue([this] { RunQueue(); });
+  absl::Status status = moe::RunSchedule(costs_->ops(), this);
+  {
+    const absl::MutexLock lock(&mu_);
+    ends_ = true;
+  }
+  queue.join();
+  return status;
+}
+
+void EmulatedProgram::RunQueue() {
+  while (true) {
+    const MicroOp* op = nullptr;
+    {
+      const absl::MutexLock lock(&mu_);
+      const auto something = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return ends_ || !queued_.empty(); };
+      mu_.Await(absl::Condition(&something));
+      if (queued_.empty()) return;
+      op = queued_.front();
+      queued_.pop_front();
+    }
+    comm::WorkOr work = Communicate(*op);
+    const absl::Status status = work.ok() ? (*work)->Wait() : work.status();
+    const absl::MutexLock lock(&mu_);
+    queue_status_.Update(status);
+    over_[static_cast<size_t>(op - costs_->ops().data())] = 1;
+  }
 }
 
 absl::Status EmulatedProgram::Start(const MicroOp& op) {
@@ -76,6 +126,11 @@ absl::Status EmulatedProgram::Start(const MicroOp& op) {
   if (pipeline::IsCommunicating(op.kind)) {
     after_compute_ = false;
     if (op.group == Group::kSelf) return absl::OkStatus();
+    if (one_queue_) {
+      const absl::MutexLock lock(&mu_);
+      queued_.push_back(&op);
+      return absl::OkStatus();
+    }
     ASSIGN_OR_RETURN(works_[at], Communicate(op));
     return absl::OkStatus();
   }
@@ -104,6 +159,7 @@ comm::WorkOr EmulatedProgram::Communicate(const MicroOp& op) {
   }
   if (op.kind == MicroOpKind::kAllGather)
     return group->AllGather(call, absl::MakeConstSpan(bytes_).first(static_cast<size_t>(bytes)));
+  if (cut_by_peers_) return ExchangeWithSome(op, call, group, bytes);
   std::vector<comm::Message> messages(static_cast<size_t>(group->world()));
   for (int peer = 0; peer < group->world(); ++peer) {
     if (peer != group->rank() && costs_->Reaches(op, group->rank(), peer))
@@ -112,12 +168,37 @@ comm::WorkOr EmulatedProgram::Communicate(const MicroOp& op) {
   return group->AllToAllV(call, std::move(messages));
 }
 
+comm::WorkOr EmulatedProgram::ExchangeWithSome(const MicroOp& op, const comm::CommCall& call, comm::Communicator* group,
+                                               int64_t bytes) {
+  std::vector<std::unique_ptr<comm::Work>> works;
+  const int rank = group->rank();
+  for (int i = 1; i < group->world(); ++i) {
+    const int to = (rank + i) % group->world(), from = (rank + group->world() - i) % group->world();
+    if (costs_->Reaches(op, from, rank)) {
+      ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, group->Recv(call, from));
+      works.push_back(std::move(work));
+    }
+    if (costs_->Reaches(op, rank, to)) {
+      ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, group->Send(call, to, group->NewMessage(bytes)));
+      works.push_back(std::move(work));
+    }
+  }
+  return std::make_unique<SomeWork>(std::move(works));
+}
+
 absl::Status EmulatedProgram::Finish(const MicroOp& op) {
   const auto at = static_cast<size_t>(&op - costs_->ops().data());
   if (pipeline::IsCopying(op.kind)) {
     if (absl::Now() < copied_[at]) after_compute_ = false;
     SleepUntil(copied_[at]);
     return absl::OkStatus();
+  }
+  if (one_queue_ && op.group != Group::kSelf) {
+    after_compute_ = false;
+    const absl::MutexLock lock(&mu_);
+    const auto over = [this, at]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return over_[at] != 0; };
+    mu_.Await(absl::Condition(&over));
+    return queue_status_;
   }
   if (works_[at] == nullptr) return absl::OkStatus();
   after_compute_ = false;

@@ -3,12 +3,15 @@
 // Thread-compatible.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "scheduler/simulator/layer_costs.h"
 #include "tests/bench/schedules/named_program.h"
@@ -47,8 +50,14 @@ class EmulatedProgram : public moe::MicroOpRunner {
  private:
   EmulatedProgram() = default;
   comm::WorkOr Communicate(const pipeline::MicroOp& op);
+  // An exchange with those peers alone that the op reaches.
+  comm::WorkOr ExchangeWithSome(const pipeline::MicroOp& op, const comm::CommCall& call, comm::Communicator* group,
+                                int64_t bytes);
+  // The thread that runs collectives one after the other, where there is one queue of them.
+  void RunQueue();
 
   std::unique_ptr<simulator::LayerCosts> passes_[2];
+  bool one_queue_ = false, cut_by_peers_ = false;
   std::map<pipeline::Group, comm::Communicator*> groups_;
   std::vector<char> bytes_;  // of gathers
   Tensor sum_;
@@ -59,6 +68,12 @@ class EmulatedProgram : public moe::MicroOpRunner {
   std::vector<absl::Time> copied_;                  // likewise
   absl::Time copies_end_, compute_end_;
   bool after_compute_ = false;
+  // Of a queue: what was started and is not over, in order.
+  absl::Mutex mu_;
+  std::deque<const pipeline::MicroOp*> queued_ ABSL_GUARDED_BY(mu_);
+  std::vector<char> over_ ABSL_GUARDED_BY(mu_);  // by op
+  absl::Status queue_status_ ABSL_GUARDED_BY(mu_);
+  bool ends_ ABSL_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace switchyard::bench

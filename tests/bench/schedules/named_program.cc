@@ -22,7 +22,8 @@ absl::Status Unknown(absl::string_view name) {
 }
 
 absl::StatusOr<pipeline::MoeSchedule> ParseExpertParallel(absl::string_view name,
-                                                          const std::vector<absl::string_view>& words) {
+                                                          const std::vector<absl::string_view>& words,
+                                                          bool* one_queue) {
   pipeline::ExpertParallelOptions options = {.trains = true};
   if (words.size() < 2 || !absl::SimpleAtoi(words[1], &options.micro_batches) || options.micro_batches < 1 ||
       options.micro_batches > pipeline::kMaxMicroBatches)
@@ -36,6 +37,8 @@ absl::StatusOr<pipeline::MoeSchedule> ParseExpertParallel(absl::string_view name
     bool known = true;
     if (words[i] == "first") {
       options.dispatch_first = true;
+    } else if (words[i] == "queue") {
+      *one_queue = true;
     } else if (words[i] == "turn") {
       options.in_turn = true;
     } else if (words[i] == "peers") {
@@ -56,9 +59,9 @@ absl::StatusOr<pipeline::MoeSchedule> ParseExpertParallel(absl::string_view name
   return pipeline::BuildExpertParallel(options);
 }
 
-absl::StatusOr<pipeline::MoeSchedule> ParseSchedule(absl::string_view name) {
+absl::StatusOr<pipeline::MoeSchedule> ParseSchedule(absl::string_view name, bool* one_queue) {
   const std::vector<absl::string_view> words = absl::StrSplit(name, ':');
-  if (words[0] == "ep") return ParseExpertParallel(name, words);
+  if (words[0] == "ep") return ParseExpertParallel(name, words, one_queue);
   const absl::string_view kind = words.size() > 1 ? words[1] : "";
   if (words[0] == "sliced" && words.size() == 2 && (kind == "sum" || kind == "gather"))
     return pipeline::BuildSliced({.sums = kind == "sum", .trains = true});
@@ -78,7 +81,7 @@ absl::StatusOr<pipeline::MoeSchedule> ParseSchedule(absl::string_view name) {
 absl::StatusOr<NamedProgram> ParseProgram(absl::string_view name) {
   NamedProgram program = {.name = std::string(name)};
   const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(name, absl::MaxSplits('@', 1));
-  ASSIGN_OR_RETURN(program.schedule, ParseSchedule(parts.first));
+  ASSIGN_OR_RETURN(program.schedule, ParseSchedule(parts.first, &program.one_queue));
   if (parts.first.size() == name.size()) return program;
   const std::pair<absl::string_view, absl::string_view> sizes = absl::StrSplit(parts.second, absl::MaxSplits('x', 1));
   if (!absl::SimpleAtoi(sizes.first, &program.mesh.shards) || !absl::SimpleAtoi(sizes.second, &program.mesh.copies))

@@ -2,7 +2,8 @@
 //
 //   ep:N              expert parallelism in N chunks (build_expert_parallel.h), and with :first all dispatches first,
 //                     :turn one dispatch at a time, :peers chunks cut by peers, :joint both gradients at once,
-//                     :S1 to :S4 rows restored as MPMoE does
+//                     :S1 to :S4 rows restored as MPMoE does; :queue: a collective begins when the one before is over,
+//                     as on one communicator of NCCL
 //   parm:baseline, parm:s1, parm:s2, parm:s2:PARTS
 //                     build_parm.h
 //   sliced:sum, sliced:gather
@@ -23,6 +24,7 @@ struct NamedProgram {
   std::string name;
   pipeline::MoeSchedule schedule = {};  // that trains
   simulator::MoeMesh mesh = {};
+  bool one_queue = false;  // of collectives
 };
 
 // InvalidArgument: no program's name.

@@ -63,10 +63,12 @@ absl::Status PricePrograms() {
   std::string trace = absl::GetFlag(FLAGS_trace);
   for (const std::string& text : absl::GetFlag(FLAGS_programs)) {
     ASSIGN_OR_RETURN(const NamedProgram program, ParseProgram(text));
+    Cluster with_queue = cluster;
+    if (program.one_queue) with_queue.peers_apart = false;
     double seconds[2];
     for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
       ASSIGN_OR_RETURN(seconds[static_cast<size_t>(pass)],
-                       SecondsOf(cluster, program.mesh, shape, program.schedule, pass, std::exchange(trace, "")));
+                       SecondsOf(with_queue, program.mesh, shape, program.schedule, pass, std::exchange(trace, "")));
     }
     std::vector<int> all;
     for (int rank = 0; rank < cluster.ranks; ++rank) all.push_back(rank);

@@ -286,6 +286,10 @@ TEST_F(ValidateTest, NamesGroupsAndPartsThatAreNone) {
   schedule_ = BuildParm({.kind = ParmKind::kS2, .parts = 2});
   std::erase_if(schedule_.forward, [](const MicroOp& op) { return OpName(op) == "AG0.1"; });
   EXPECT_THAT(Wrong(), HasSubstr("forward: all_gather of chunk 0 is not in 2 parts, each once"));
+  schedule_ = BuildParm({});
+  std::swap(*Forward("AR0"), *Forward("R0"));
+  Forward("R0")->deps = {3};
+  EXPECT_THAT(Wrong(), HasSubstr("(AR0): changes what op 4 has sent"));
   schedule_ = BuildParm({.kind = ParmKind::kS1});
   Forward("R0")->group = Group::kExperts;
   EXPECT_THAT(Wrong(), HasSubstr("forward: rows go among all experts and among experts"));

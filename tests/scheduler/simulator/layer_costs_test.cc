@@ -164,6 +164,20 @@ TEST(LayerCostsTest, ChunksCutByPeers) {
   // Three messages each within the node, then four between nodes, whose link has as many ranks' and twice the
   // bandwidth.
   EXPECT_NEAR(Seconds(cluster, {}, kShape, schedule), 2 * (3 + 4 * 4 / 2) * row, 1e-9);
+  // Rows come back from where they went.
+  const MoeSchedule four = BuildExpertParallel({.micro_batches = 4, .cut = pipeline::Cut::kPeers});
+  const LayerCosts costs(cluster, {}, kShape, four, Pass::kForward);
+  for (const pipeline::MicroOp& op : four.forward) {
+    if (op.kind != pipeline::MicroOpKind::kDispatch) continue;
+    pipeline::MicroOp combine = op;
+    combine.kind = pipeline::MicroOpKind::kCombine;
+    for (int from = 0; from < 8; ++from) {
+      for (int to = 0; to < 8; ++to) {
+        EXPECT_EQ(costs.Reaches(op, from, to), (to / 2 - from / 2 + 4) % 4 == op.chunk);
+        EXPECT_EQ(costs.Reaches(combine, to, from), costs.Reaches(op, from, to));
+      }
+    }
+  }
   cluster.peers_apart = true;
   EXPECT_LT(Seconds(cluster, {}, kShape, schedule), 2 * (3 + 4 * 4 / 2) * row);
   EXPECT_GE(Seconds(cluster, {}, kShape, schedule), 2 * (4 * 4 / 2) * row - 1e-9);

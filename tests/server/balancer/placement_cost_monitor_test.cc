@@ -22,6 +22,15 @@ class PlacementCostMonitorTest : public testing::Test {
   PlacementCostMonitor meter_{20'000'000, 0};
 };
 
+// A device that replays a step counts nothing in it.
+TEST_F(PlacementCostMonitorTest, StepsWithoutMeasurementsAddNothing) {
+  EXPECT_TRUE(meter_.Add(Step(4e-3, 8, 10e-3)));
+  batching::StepResult replayed = Step(0, 8, 0);
+  for (batching::RankResult& rank : replayed.ranks) rank.rows_received = 0;
+  EXPECT_FALSE(meter_.Add(replayed));
+  EXPECT_DOUBLE_EQ(meter_.row_seconds(), 0.5e-3);
+}
+
 TEST_F(PlacementCostMonitorTest, BeforeTheFirstStepCostsAreThoseOfThisKindOfMachine) {
   EXPECT_EQ(meter_.row_seconds(), 0);
   const placement::LayerCosts costs = meter_.Costs();

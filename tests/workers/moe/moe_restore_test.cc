@@ -2,6 +2,7 @@
 // bits as one that keeps all, on any number of ranks.
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -59,7 +60,7 @@ void ExpectSame(const reference::MoeMatrices& a, const reference::MoeMatrices& b
   EXPECT_TRUE(a.shared_gate == b.shared_gate);
 }
 
-TEST_P(MoeRestoreTest, NoStrategyChangesABit) {
+TEST_P(MoeRestoreTest, NeitherStrategyNorOrderChangesABit) {
   for (const test::MoeShape& shape :
        {test::MoeShape{.num_experts = 8, .top_k = 3, .shared_ffn = 16, .dtype = DType::kBf16},
         test::MoeShape{.num_experts = 8, .top_k = 1, .dtype = DType::kF64}}) {
@@ -83,6 +84,19 @@ TEST_P(MoeRestoreTest, NoStrategyChangesABit) {
       EXPECT_EQ(restored->ledgers[0] == kept->ledgers[0],
                 restore.input != InputRestore::kResend || GetParam().rank_rows.size() == 1);
     }
+    training.restore = {};
+    for (const auto& [dispatch_first, joint_gradients] : {std::pair(true, false), {false, true}, {true, true}}) {
+      SCOPED_TRACE(absl::StrCat(dispatch_first ? "all dispatches first" : "", joint_gradients ? " both at once" : ""));
+      training.dispatch_first = dispatch_first;
+      training.joint_gradients = joint_gradients;
+      const auto ordered = test::TrainMoe(model, training, x, residual, dy, kSteps);
+      ASSERT_TRUE(ordered.ok()) << ordered.status();
+      EXPECT_TRUE(ordered->residual == kept->residual);
+      EXPECT_TRUE(ordered->d_x == kept->d_x);
+      ExpectSame(ordered->gradients, kept->gradients);
+      for (const uint64_t ledger : ordered->ledgers) EXPECT_EQ(ledger, ordered->ledgers[0]);
+    }
+    training.dispatch_first = training.joint_gradients = false;
   }
 }
 

@@ -79,6 +79,8 @@ absl::Status TrainRank(const MoeTestModel& model, const MoeTrainingRun& training
   const Stream stream = Stream::OnCpu(&pool);
   const pipeline::MoeSchedule schedule = pipeline::BuildExpertParallel({.micro_batches = training.run.micro_batches,
                                                                         .shared_expert = model.shape().shared_ffn > 0,
+                                                                        .dispatch_first = training.dispatch_first,
+                                                                        .joint_gradients = training.joint_gradients,
                                                                         .trains = true,
                                                                         .restore = training.restore});
   const moe::MoeLayer layer = model.LayerOf(stream, training.run.layout, comm->rank());

@@ -60,7 +60,8 @@ struct MoeTrainingRun {
   bool d_x_in_acc = false;
   int threads = 0;  // of each rank; 0 = one or two, by rank
   pipeline::RestoreStrategy restore = {};
-  int64_t late = -1;  // >= 0: rank 1's launch of this number comes late
+  bool dispatch_first = false, joint_gradients = false;  // of ExpertParallelOptions
+  int64_t late = -1;                                     // >= 0: rank 1's launch of this number comes late
 };
 
 struct MoeTrainingResult {
