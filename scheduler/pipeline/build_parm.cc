@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "scheduler/base/check.h"
+#include "scheduler/pipeline/op_buffers.h"
 
 namespace switchyard::pipeline {
 namespace {
@@ -18,21 +19,17 @@ class ParmBuilder {
     std::vector<int> before;
     if (forward()) before = {Add({.kind = MicroOpKind::kGate}, {})};
     if (baseline()) before = {Gather(MicroOpKind::kAllGather, Group::kShards, RowKind::kTokens, before)};
-    MicroOp dispatch = {.kind = MicroOpKind::kDispatch, .group = group};
-    dispatch.writes = {BufferSlot{forward() ? BufferKind::kInput : BufferKind::kOutputGradient}};
-    int last = Add(std::move(dispatch), before);
-    last = Experts(last);
-    const int computed = last;
+    const int dispatched = Add(DispatchAmong(group, pass_), before);
+    const int computed = Add(Experts(pass_), {dispatched});
+    int last = computed;
     if (baseline()) {
       MicroOp sum = {.kind = MicroOpKind::kAllReduce, .group = Group::kShards, .rows = RowKind::kChoices};
-      sum.reads = {Result()};
+      sum.reads = {ResultOf(pass_)};
       last = Add(std::move(sum), {last});
     }
     std::vector<int> combined = Combine(group, last);
     if (!forward()) {
-      MicroOp weights = {.kind = MicroOpKind::kWeights};
-      weights.reads = {{BufferKind::kInput}, {BufferKind::kOutputGradient}, {BufferKind::kHiddenGradient}};
-      Add(std::move(weights), {computed});
+      Add(ExpertWeights(), {computed});
       combined = {Add({.kind = MicroOpKind::kGate}, combined)};
     }
     if (options_.kind == ParmKind::kS1) Gather(MicroOpKind::kAllGather, Group::kCopies, RowKind::kTokens, combined);
@@ -42,7 +39,6 @@ class ParmBuilder {
  private:
   bool forward() const { return pass_ == Pass::kForward; }
   bool baseline() const { return options_.kind == ParmKind::kBaseline; }
-  BufferSlot Result() const { return {forward() ? BufferKind::kOutput : BufferKind::kInputGradient}; }
 
   int Add(MicroOp op, std::vector<int> deps) {
     op.pass = pass_;
@@ -55,18 +51,6 @@ class ParmBuilder {
     return Add({.kind = kind, .group = group, .rows = rows}, std::move(deps));
   }
 
-  int Experts(int dispatched) {
-    MicroOp op = {.kind = MicroOpKind::kExpert};
-    if (forward()) {
-      op.reads = {BufferSlot{BufferKind::kInput}};
-      op.writes = {{BufferKind::kHidden}, {BufferKind::kOutput}};
-    } else {
-      op.reads = {{BufferKind::kHidden}, {BufferKind::kOutputGradient}};
-      op.writes = {{BufferKind::kHiddenGradient}, {BufferKind::kInputGradient}};
-    }
-    return Add(std::move(op), {dispatched});
-  }
-
   // Returns the combines.  Of S2 each part is gathered behind it.
   std::vector<int> Combine(Group group, int computed) {
     const int parts = options_.kind == ParmKind::kS2 ? options_.parts : 1;
@@ -74,7 +58,7 @@ class ParmBuilder {
     int gathered = -1;
     for (int part = 0; part < parts; ++part) {
       MicroOp op = {.kind = MicroOpKind::kCombine, .group = group, .part = part, .num_parts = parts};
-      op.reads = {Result()};
+      op.reads = {ResultOf(pass_)};
       combined.push_back(Add(std::move(op), {computed}));
       // Behind the next part's start, so that they are under way together.
       if (gathered >= 0) GatherPart(gathered, parts, combined[static_cast<size_t>(gathered)]);

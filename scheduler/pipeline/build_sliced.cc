@@ -4,13 +4,13 @@
 #include <vector>
 
 #include "scheduler/base/check.h"
+#include "scheduler/pipeline/op_buffers.h"
 
 namespace switchyard::pipeline {
 namespace {
 
 std::vector<MicroOp> BuildPass(const SlicedOptions& options, Pass pass) {
   const bool forward = pass == Pass::kForward;
-  const BufferSlot result = {forward ? BufferKind::kOutput : BufferKind::kInputGradient};
   std::vector<MicroOp> ops;
   const auto add = [&](MicroOp op, std::vector<int> deps) {
     op.pass = pass;
@@ -20,38 +20,23 @@ std::vector<MicroOp> BuildPass(const SlicedOptions& options, Pass pass) {
   };
   std::vector<int> before;
   if (forward) before = {add({.kind = MicroOpKind::kGate}, {})};
-  MicroOp take = {.kind = MicroOpKind::kDispatch, .group = Group::kSelf};
-  take.writes = {BufferSlot{forward ? BufferKind::kInput : BufferKind::kOutputGradient}};
-  const int taken = add(std::move(take), before);
-  MicroOp experts = {.kind = MicroOpKind::kExpert};
-  if (forward) {
-    experts.reads = {BufferSlot{BufferKind::kInput}};
-    experts.writes = {{BufferKind::kHidden}, {BufferKind::kOutput}};
-  } else {
-    experts.reads = {{BufferKind::kHidden}, {BufferKind::kOutputGradient}};
-    experts.writes = {{BufferKind::kHiddenGradient}, {BufferKind::kInputGradient}};
-  }
-  const int computed = add(std::move(experts), {taken});
+  const int taken = add(DispatchAmong(Group::kSelf, pass), before);
+  const int computed = add(Experts(pass), {taken});
   int back = computed;
   if (!options.sums) {
     MicroOp gather = {.kind = MicroOpKind::kAllGather, .group = Group::kCopies, .rows = RowKind::kChoices};
-    gather.reads = {result};
+    gather.reads = {ResultOf(pass)};
     back = add(std::move(gather), {back});
   }
   // Under the gather, or the sum.
-  const auto add_weights = [&] {
-    MicroOp weights = {.kind = MicroOpKind::kWeights};
-    weights.reads = {{BufferKind::kInput}, {BufferKind::kOutputGradient}, {BufferKind::kHiddenGradient}};
-    add(std::move(weights), {computed});
-  };
-  if (!forward && !options.sums) add_weights();
+  if (!forward && !options.sums) add(ExpertWeights(), {computed});
   MicroOp combine = {.kind = MicroOpKind::kCombine, .group = Group::kSelf};
-  combine.reads = {result};
+  combine.reads = {ResultOf(pass)};
   const int combined = add(std::move(combine), {back});
   int last = combined;
   if (!forward) last = add({.kind = MicroOpKind::kGate}, {combined});
   if (options.sums) add({.kind = MicroOpKind::kAllReduce, .group = Group::kCopies}, {last});
-  if (!forward && options.sums) add_weights();
+  if (!forward && options.sums) add(ExpertWeights(), {computed});
   return ops;
 }
 

@@ -117,7 +117,7 @@ double LayerCosts::MessageBytes(const MicroOp& op) const {
   const bool choices = op.rows == RowKind::kChoices;
   double rows = shape_.tokens * (choices ? shape_.rows_per_token : 1);  // of the result
   if (op.group == Group::kShards) rows = choices ? rows_in_ : rows * mesh_.shards;
-  // As much as the combine of the same part has brought.
+  // As many rows as the combine of the same part returned.
   const Places places = PlacesOf(SizeOf(among_), op.part, op.num_parts);
   const double part = op.num_parts == 1 ? 1 : static_cast<double>(places.end - places.begin) / SizeOf(among_);
   return rows * RowBytes() / size * part / op.num_chunks;

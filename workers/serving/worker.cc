@@ -26,6 +26,8 @@ namespace switchyard::worker {
 namespace {
 
 constexpr int64_t kMostAddressSpace = int64_t{1} << 46;
+// Through which --pack_experts writes to a disk.
+constexpr int64_t kPackingBytes = 256 << 20;
 
 // Whether the checkpoint has every tensor that the model wants, in its shape: before anything is started.
 absl::Status CheckTensors(const checkpoint::Checkpoint& checkpoint, const model::ModelConfig& config, DType dtype) {
@@ -206,6 +208,17 @@ model::GraphCounters Worker::graph_counters() const {
 bool Worker::IsDone() {
   const absl::StatusOr<bool> done = runner_->IsDone();
   return !done.ok() || *done;
+}
+
+absl::StatusOr<std::string> Worker::PackExperts(moe::ExpertFile::Progress progress) {
+  if (config_.num_moe_layers() == 0)
+    return absl::InvalidArgumentError(absl::StrCat("--pack_experts: ", options_.model_dir, " has no experts"));
+  RankExpertFileInput input = ExpertFileInput(options_.memory().available_bytes());
+  if (options_.device.is_cpu()) input.staging_bytes = kPackingBytes;
+  std::unique_ptr<moe::ExpertFile> file;
+  ASSIGN_OR_RETURN(file, OpenRankExpertFile(input, progress));
+  return absl::StrCat(file->built() ? "packed " : "found ", config_.num_moe_layers() * config_.num_experts,
+                      " experts in ", Mib(file->bytes()), ": ", file->path());
 }
 
 void Worker::Leave() {

@@ -31,9 +31,6 @@ constexpr double kKvMemoryFraction = 0.25;
 constexpr int64_t kNotForExperts = 384 << 20;
 constexpr double kExpertShareBesideCache = 0.75;
 
-// Through which --pack_experts writes to a disk.
-constexpr int64_t kPackingBytes = 256 << 20;
-
 moe::ExpertLayout LayoutOf(const model::ModelConfig& config, int world) {
   return moe::ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config.num_experts, 1)), world);
 }
@@ -204,17 +201,6 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
   input.available_bytes = available;
   input.device = options_.device;
   return input;
-}
-
-absl::StatusOr<std::string> Worker::PackExperts(moe::ExpertFile::Progress progress) {
-  if (config_.num_moe_layers() == 0)
-    return absl::InvalidArgumentError(absl::StrCat("--pack_experts: ", options_.model_dir, " has no experts"));
-  RankExpertFileInput input = ExpertFileInput(options_.memory().available_bytes());
-  if (options_.device.is_cpu()) input.staging_bytes = kPackingBytes;
-  std::unique_ptr<moe::ExpertFile> file;
-  ASSIGN_OR_RETURN(file, OpenRankExpertFile(input, progress));
-  return absl::StrCat(file->built() ? "packed " : "found ", config_.num_moe_layers() * config_.num_experts,
-                      " experts in ", Mib(file->bytes()), ": ", file->path());
 }
 
 const moe::ExpertFile* Worker::DamagedFile() const {
