@@ -179,9 +179,10 @@ MoeSchedule BuildExpertParallel(const ExpertParallelOptions& options) {
   SY_CHECK_GE(options.micro_batches, 1);
   SY_CHECK_LE(options.micro_batches, kMaxMicroBatches);
   SY_CHECK(!options.dispatch_first || !options.trains || options.restore.keeps_all());
-  MoeSchedule schedule = {.name = options.cut == Cut::kPeers ? "faster_moe" : "expert_parallel",
-                          .num_chunks = options.micro_batches,
-                          .cut = options.cut};
+  MoeSchedule schedule = {
+      .name = options.cut == Cut::kPeers && options.dispatch_first ? "faster_moe" : "expert_parallel",
+      .num_chunks = options.micro_batches,
+      .cut = options.cut};
   schedule.forward = Builder(options, Pass::kForward).Build();
   if (options.trains) schedule.backward = Builder(options, Pass::kBackward).Build();
   SY_CHECK_OK(Validate(schedule));

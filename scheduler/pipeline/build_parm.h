@@ -5,10 +5,9 @@
 //   baseline  DeepSpeed-MoE: gather rows among shards, all-to-all among experts, experts, sum among shards, all-to-all;
 //             each of the N_MP copies does all of it
 //   S1        copies split the rows before the gate; one all-to-all over all ranks each way; gather among copies
-//   S2        copies split the gated rows, which they choose alike; the all-to-all back, which adds what shards made of
-//   a
-//             row, in `parts` phases, each phase's rows gathered among copies while the next one travels (SAA; one
-//             part: one after the other, AAS); the gates' weights come last
+//   S2        copies split the gated rows, which they choose alike; the all-to-all back adds what shards made of a row.
+//             It goes in `parts` phases, each phase's rows gathered among copies while the next one travels (SAA); in
+//             one part it is one after the other (AAS).  The gates' weights come last.
 // Backward has the same collectives in the same order (the gradient of a gather is a part, that of a part a gather, and
 // that of a sum with shards a sum of their inputs' gradients).  N_MP = 1 and N_ESP = 1 are programs like others.
 //

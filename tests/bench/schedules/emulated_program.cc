@@ -33,18 +33,16 @@ class SomeWork : public comm::OnceWork {
 
 }  // namespace
 
-absl::StatusOr<comm::Communicator*> LayerGroups::Of(Group group, const simulator::MoeMesh& mesh, absl::Time deadline) {
-  const int world = all_->world(), rank = all_->rank();
-  const bool neighbours = group != Group::kExperts;
-  int size = world;
-  if (group == Group::kExperts) size = world / mesh.shards;
-  if (group == Group::kShards) size = mesh.shards;
-  if (group == Group::kCopies) size = mesh.copies;
-  if (size == world || group == Group::kSelf) return all_;
-  std::unique_ptr<comm::Communicator>& made = groups_[{neighbours, size}];
+absl::StatusOr<comm::Communicator*> LayerGroups::Of(Group group, const simulator::ProgramCosts& costs,
+                                                    absl::Time deadline) {
+  const std::vector<std::vector<int>> groups = costs.Groups(group);
+  if (groups.size() == 1 || group == Group::kSelf) return all_;
+  std::unique_ptr<comm::Communicator>& made = made_[groups];
   if (made == nullptr) {
-    const int color = neighbours ? rank / size : rank % (world / size);
-    ASSIGN_OR_RETURN(made, all_->Split(color, rank, deadline));
+    const auto mine = std::find_if(groups.begin(), groups.end(), [this](const std::vector<int>& members) {
+      return std::count(members.begin(), members.end(), all_->rank()) > 0;
+    });
+    ASSIGN_OR_RETURN(made, all_->Split(static_cast<int>(mine - groups.begin()), all_->rank(), deadline));
   }
   return made.get();
 }
@@ -53,16 +51,16 @@ absl::StatusOr<std::unique_ptr<EmulatedProgram>> EmulatedProgram::Create(const N
                                                                          const simulator::Cluster& cluster,
                                                                          const simulator::MoeLayerShape& shape,
                                                                          LayerGroups* groups, absl::Time deadline) {
-  RETURN_IF_ERROR(simulator::LayerCosts::Check(cluster, program->mesh, program->schedule));
+  RETURN_IF_ERROR(simulator::ProgramCosts::Check(cluster, program->mesh, program->schedule));
   std::unique_ptr<EmulatedProgram> layer(new EmulatedProgram());
   layer->one_queue_ = program->one_queue;
   layer->cut_by_peers_ = program->schedule.cut == pipeline::Cut::kPeers;
   double most_gathered = 0, most_summed = 0;
   for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    auto costs = std::make_unique<simulator::LayerCosts>(cluster, program->mesh, shape, program->schedule, pass);
+    auto costs = std::make_unique<simulator::ProgramCosts>(cluster, program->mesh, shape, program->schedule, pass);
     for (const MicroOp& op : costs->ops()) {
       if (!pipeline::IsCommunicating(op.kind)) continue;
-      ASSIGN_OR_RETURN(comm::Communicator* const group, groups->Of(op.group, program->mesh, deadline));
+      ASSIGN_OR_RETURN(comm::Communicator* const group, groups->Of(op.group, *costs, deadline));
       layer->groups_[op.group] = group;
       if (op.kind == MicroOpKind::kAllGather) most_gathered = std::max(most_gathered, costs->MessageBytes(op));
       if (op.kind == MicroOpKind::kAllReduce)

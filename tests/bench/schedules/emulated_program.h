@@ -1,6 +1,6 @@
 // A rank's MoE layer whose messages are real and whose compute and copies are time that passes: the workers' executor
-// runs its program, forward and backward.  Every collective moves the bytes that the simulator counts (layer_costs.h).
-// Thread-compatible.
+// runs its program, forward and backward.  Every collective moves the bytes that the simulator counts
+// (program_costs.h). Thread-compatible.
 #pragma once
 
 #include <deque>
@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "scheduler/simulator/layer_costs.h"
+#include "scheduler/simulator/program_costs.h"
 #include "tests/bench/schedules/named_program.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/moe/layer/schedule_executor.h"
@@ -27,16 +27,17 @@ class LayerGroups {
   // all: borrowed.
   explicit LayerGroups(comm::Communicator* all) : all_(all) {}
   // All ranks call it alike.  Errors: Split's.
-  absl::StatusOr<comm::Communicator*> Of(pipeline::Group group, const simulator::MoeMesh& mesh, absl::Time deadline);
+  absl::StatusOr<comm::Communicator*> Of(pipeline::Group group, const simulator::ProgramCosts& costs,
+                                         absl::Time deadline);
 
  private:
   comm::Communicator* const all_;
-  std::map<std::pair<bool, int>, std::unique_ptr<comm::Communicator>> groups_;  // neighbours or not, size
+  std::map<std::vector<std::vector<int>>, std::unique_ptr<comm::Communicator>> made_;  // by all groups of a kind
 };
 
 class EmulatedProgram : public moe::MicroOpRunner {
  public:
-  // Errors: the groups', LayerCosts::Check's.
+  // Errors: the groups', ProgramCosts::Check's.
   static absl::StatusOr<std::unique_ptr<EmulatedProgram>> Create(const NamedProgram* program,
                                                                  const simulator::Cluster& cluster,
                                                                  const simulator::MoeLayerShape& shape,
@@ -56,13 +57,13 @@ class EmulatedProgram : public moe::MicroOpRunner {
   // The thread that runs collectives one after the other, where there is one queue of them.
   void RunQueue();
 
-  std::unique_ptr<simulator::LayerCosts> passes_[2];
+  std::unique_ptr<simulator::ProgramCosts> passes_[2];
   bool one_queue_ = false, cut_by_peers_ = false;
   std::map<pipeline::Group, comm::Communicator*> groups_;
   std::vector<char> bytes_;  // of gathers
   Tensor sum_;
   // Of the present pass:
-  const simulator::LayerCosts* costs_ = nullptr;
+  const simulator::ProgramCosts* costs_ = nullptr;
   absl::Time deadline_;
   std::vector<std::unique_ptr<comm::Work>> works_;  // by op
   std::vector<absl::Time> copied_;                  // likewise

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "scheduler/simulator/cluster.h"
-#include "scheduler/simulator/layer_costs.h"
+#include "scheduler/simulator/program_costs.h"
 
 namespace switchyard::bench {
 

@@ -22,7 +22,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_parm.h"
 #include "scheduler/simulator/chrome_trace.h"
-#include "scheduler/simulator/layer_costs.h"
+#include "scheduler/simulator/program_costs.h"
 #include "tests/bench/schedules/named_program.h"
 #include "tests/bench/schedules/shape_flags.h"
 

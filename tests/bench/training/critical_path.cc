@@ -5,7 +5,7 @@
 
 #include "scheduler/base/check.h"
 #include "scheduler/simulator/event_simulator.h"
-#include "scheduler/simulator/layer_costs.h"
+#include "scheduler/simulator/program_costs.h"
 
 namespace switchyard::bench {
 namespace {

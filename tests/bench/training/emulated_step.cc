@@ -8,7 +8,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/reduce_policy.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
-#include "scheduler/simulator/layer_costs.h"
+#include "scheduler/simulator/program_costs.h"
 #include "tests/bench/sleep_until.h"
 #include "workers/model/backward/backward_stages.h"
 #include "workers/moe/layer/schedule_executor.h"

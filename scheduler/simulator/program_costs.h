@@ -2,7 +2,8 @@
 // simulator takes it.
 //
 // Rank r has shard r % shards of its experts; shard groups and copies are neighbouring ranks.  Routing is even, and all
-// ranks have as many rows.  Bytes are those of scheduler/PAPERS.md, "Parm".  Pure.
+// ranks have as many rows.  Gates and shared experts take no time.  Bytes are those of scheduler/PAPERS.md, "Parm".
+// Pure.
 #pragma once
 
 #include <vector>
@@ -33,14 +34,14 @@ struct MoeMesh {
 double ExpertProducts(const pipeline::MicroOp& op);
 
 // Of one pass of one program.
-class LayerCosts {
+class ProgramCosts {
  public:
   // InvalidArgument: the cluster's ranks, or the group into chunks, cannot be cut so; a program that is not valid, or
   // that does not add what shards compute.
   static absl::Status Check(const Cluster& cluster, const MoeMesh& mesh, const pipeline::MoeSchedule& schedule);
   // Borrows the schedule.  REQUIRES: Check.
-  LayerCosts(const Cluster& cluster, const MoeMesh& mesh, const MoeLayerShape& shape,
-             const pipeline::MoeSchedule& schedule, pipeline::Pass pass);
+  ProgramCosts(const Cluster& cluster, const MoeMesh& mesh, const MoeLayerShape& shape,
+               const pipeline::MoeSchedule& schedule, pipeline::Pass pass);
 
   const std::vector<pipeline::MicroOp>& ops() const { return ops_; }
   double ComputeSeconds(const pipeline::MicroOp& op) const;
@@ -69,7 +70,7 @@ class LayerCosts {
 };
 
 // All ranks' ops.  Dispatches and combines share a queue; gathers and sums among shards and among copies have one each.
-// Errors: LayerCosts::Check's.
+// Errors: ProgramCosts::Check's.
 absl::StatusOr<SimInput> InputOfLayer(const Cluster& cluster, const MoeMesh& mesh, const MoeLayerShape& shape,
                                       const pipeline::MoeSchedule& schedule, pipeline::Pass pass);
 

@@ -1,4 +1,4 @@
-#include "scheduler/simulator/layer_costs.h"
+#include "scheduler/simulator/program_costs.h"
 
 #include <algorithm>
 #include <utility>
@@ -29,7 +29,7 @@ double ExpertProducts(const MicroOp& op) {
   return op.kind == MicroOpKind::kExpert || op.kind == MicroOpKind::kWeights ? 1 : 0;
 }
 
-absl::Status LayerCosts::Check(const Cluster& cluster, const MoeMesh& mesh, const pipeline::MoeSchedule& schedule) {
+absl::Status ProgramCosts::Check(const Cluster& cluster, const MoeMesh& mesh, const pipeline::MoeSchedule& schedule) {
   RETURN_IF_ERROR(CheckCluster(cluster));
   RETURN_IF_ERROR(pipeline::Validate(schedule));
   for (const auto& [name, size] : {std::pair{"shards", mesh.shards}, {"copies", mesh.copies}}) {
@@ -50,8 +50,8 @@ absl::Status LayerCosts::Check(const Cluster& cluster, const MoeMesh& mesh, cons
   return absl::OkStatus();
 }
 
-LayerCosts::LayerCosts(const Cluster& cluster, const MoeMesh& mesh, const MoeLayerShape& shape,
-                       const pipeline::MoeSchedule& schedule, pipeline::Pass pass)
+ProgramCosts::ProgramCosts(const Cluster& cluster, const MoeMesh& mesh, const MoeLayerShape& shape,
+                           const pipeline::MoeSchedule& schedule, pipeline::Pass pass)
     : cluster_(cluster),
       mesh_(mesh),
       shape_(shape),
@@ -69,22 +69,22 @@ LayerCosts::LayerCosts(const Cluster& cluster, const MoeMesh& mesh, const MoeLay
   if (among_ == Group::kSelf) rows_in_ /= mesh.copies;
 }
 
-double LayerCosts::ShareOf(const MicroOp& op) const { return 1.0 / op.num_chunks; }
+double ProgramCosts::ShareOf(const MicroOp& op) const { return 1.0 / op.num_chunks; }
 
-double LayerCosts::ComputeSeconds(const MicroOp& op) const {
+double ProgramCosts::ComputeSeconds(const MicroOp& op) const {
   if (op.experts == pipeline::ExpertSet::kShared) return 0;
   const double forward = rows_in_ * 4 * shape_.hidden * shape_.expert_hidden / mesh_.shards / cluster_.flops;
   return ExpertProducts(op) * ShareOf(op) * forward;
 }
 
-double LayerCosts::CopySeconds(const MicroOp& op) const {
+double ProgramCosts::CopySeconds(const MicroOp& op) const {
   if (!pipeline::IsCopying(op.kind)) return 0;
   const bool hidden = op.SlotOf(pipeline::BufferKind::kHidden) >= 0;
   const double width = hidden ? shape_.expert_hidden / mesh_.shards : shape_.hidden;
   return rows_in_ * ShareOf(op) * width * shape_.element_bytes / cluster_.copy_bytes_per_s;
 }
 
-int LayerCosts::SizeOf(Group group) const {
+int ProgramCosts::SizeOf(Group group) const {
   switch (group) {
     case Group::kExperts:
       return cluster_.ranks / mesh_.shards;
@@ -100,7 +100,7 @@ int LayerCosts::SizeOf(Group group) const {
   return 1;
 }
 
-std::vector<std::vector<int>> LayerCosts::Groups(Group group) const {
+std::vector<std::vector<int>> ProgramCosts::Groups(Group group) const {
   const int size = SizeOf(group), count = cluster_.ranks / size;
   std::vector<std::vector<int>> groups(static_cast<size_t>(count));
   for (int rank = 0; rank < cluster_.ranks; ++rank)
@@ -108,7 +108,7 @@ std::vector<std::vector<int>> LayerCosts::Groups(Group group) const {
   return groups;
 }
 
-double LayerCosts::MessageBytes(const MicroOp& op) const {
+double ProgramCosts::MessageBytes(const MicroOp& op) const {
   const double size = SizeOf(op.group);
   if (op.kind == MicroOpKind::kDispatch || op.kind == MicroOpKind::kCombine) {
     const double rows = rows_out_ * (op.group == Group::kAllExperts ? mesh_.shards : 1);
@@ -123,7 +123,7 @@ double LayerCosts::MessageBytes(const MicroOp& op) const {
   return rows * RowBytes() / size * part / op.num_chunks;
 }
 
-bool LayerCosts::Reaches(const MicroOp& op, int from, int to) const {
+bool ProgramCosts::Reaches(const MicroOp& op, int from, int to) const {
   const int size = SizeOf(op.group);
   if (schedule_.cut == Cut::kPeers && !pipeline::IsGather(op.kind)) {
     const int block = size / op.num_chunks;
@@ -138,8 +138,8 @@ bool LayerCosts::Reaches(const MicroOp& op, int from, int to) const {
 
 absl::StatusOr<SimInput> InputOfLayer(const Cluster& cluster, const MoeMesh& mesh, const MoeLayerShape& shape,
                                       const pipeline::MoeSchedule& schedule, pipeline::Pass pass) {
-  RETURN_IF_ERROR(LayerCosts::Check(cluster, mesh, schedule));
-  const LayerCosts costs(cluster, mesh, shape, schedule, pass);
+  RETURN_IF_ERROR(ProgramCosts::Check(cluster, mesh, schedule));
+  const ProgramCosts costs(cluster, mesh, shape, schedule, pass);
   SimInput input = {.links = LinksOf(cluster)};
   input.ranks.resize(static_cast<size_t>(cluster.ranks));
   for (const MicroOp& op : costs.ops()) {

@@ -1,5 +1,5 @@
 // A cluster by hand: what programs' collectives move on its links, and what layers take on it.
-#include "scheduler/simulator/layer_costs.h"
+#include "scheduler/simulator/program_costs.h"
 
 #include <array>
 #include <string>
@@ -96,7 +96,7 @@ TEST(ClusterTest, PartsAreOfPeersAtSomeDistances) {
 }
 
 // Bytes over a link of 1e6 a second, by the formulas of papers.md, "Parm" (PAPERS.md).
-TEST(LayerCostsTest, BytesOfParm) {
+TEST(ProgramCostsTest, BytesOfParm) {
   for (const auto& [ranks, copies, shards] : std::vector<std::array<int, 3>>{
            {8, 1, 1}, {8, 2, 2}, {8, 2, 4}, {8, 4, 2}, {8, 4, 4}, {16, 1, 4}, {16, 4, 1}, {4, 4, 4}}) {
     const Cluster cluster = Ranks(ranks);
@@ -124,7 +124,7 @@ TEST(LayerCostsTest, BytesOfParm) {
   }
 }
 
-TEST(LayerCostsTest, BytesOfSlicing) {
+TEST(ProgramCostsTest, BytesOfSlicing) {
   const Cluster cluster = Ranks(8);
   const MoeMesh mesh = {.copies = 4};
   const double tokens = kShape.tokens * kShape.hidden / 1e6;
@@ -138,7 +138,7 @@ TEST(LayerCostsTest, BytesOfSlicing) {
 }
 
 // The sequences of MPMoE's Table: with chunks experts run under messages; messages alone bound it, or experts do.
-TEST(LayerCostsTest, ChunksHideExpertsBehindMessages) {
+TEST(ProgramCostsTest, ChunksHideExpertsBehindMessages) {
   Cluster cluster = Ranks(4);
   // A dispatch takes 3/4 of 9.6 ms; experts as long.
   const double dispatch = 0.75 * 960 * 10 / 1e6;
@@ -156,7 +156,7 @@ TEST(LayerCostsTest, ChunksHideExpertsBehindMessages) {
 }
 
 // FasterMoE's chunks: a node's own ranks, then the other node's.  Apart, they share what links have.
-TEST(LayerCostsTest, ChunksCutByPeers) {
+TEST(ProgramCostsTest, ChunksCutByPeers) {
   Cluster cluster = Ranks(8, 4);
   const MoeSchedule schedule =
       BuildExpertParallel({.micro_batches = 2, .dispatch_first = true, .cut = pipeline::Cut::kPeers});
@@ -166,7 +166,7 @@ TEST(LayerCostsTest, ChunksCutByPeers) {
   EXPECT_NEAR(Seconds(cluster, {}, kShape, schedule), 2 * (3 + 4 * 4 / 2) * row, 1e-9);
   // Rows come back from where they went.
   const MoeSchedule four = BuildExpertParallel({.micro_batches = 4, .cut = pipeline::Cut::kPeers});
-  const LayerCosts costs(cluster, {}, kShape, four, Pass::kForward);
+  const ProgramCosts costs(cluster, {}, kShape, four, Pass::kForward);
   for (const pipeline::MicroOp& op : four.forward) {
     if (op.kind != pipeline::MicroOpKind::kDispatch) continue;
     pipeline::MicroOp combine = op;
@@ -183,7 +183,7 @@ TEST(LayerCostsTest, ChunksCutByPeers) {
   EXPECT_GE(Seconds(cluster, {}, kShape, schedule), 2 * (4 * 4 / 2) * row - 1e-9);
 }
 
-TEST(LayerCostsTest, RowsThatAreRestoredTakeTheirTime) {
+TEST(ProgramCostsTest, RowsThatAreRestoredTakeTheirTime) {
   Cluster cluster = Ranks(4);
   cluster.copy_bytes_per_s = 1e3;  // so that copies are all there is: 9.6 KB of input, 38.4 of hidden rows
   const auto schedule = [](pipeline::RestoreStrategy restore) {
@@ -196,7 +196,7 @@ TEST(LayerCostsTest, RowsThatAreRestoredTakeTheirTime) {
   EXPECT_NEAR(Seconds(cluster, {}, kShape, again, Pass::kBackward), 3 * 0.75 * 960 * 10 / 1e6, 1e-9);
 }
 
-TEST(LayerCostsTest, RefusesAMeshThatDoesNotFit) {
+TEST(ProgramCostsTest, RefusesAMeshThatDoesNotFit) {
   EXPECT_EQ(InputOfLayer(Ranks(6), {.shards = 4}, kShape, BuildExpertParallel({}), Pass::kForward).status().message(),
             "mesh: 6 ranks in groups of 4 shards");
   EXPECT_EQ(InputOfLayer(Ranks(6), {.copies = 0}, kShape, BuildExpertParallel({}), Pass::kForward).status().message(),
