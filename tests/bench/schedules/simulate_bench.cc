@@ -226,6 +226,12 @@ void PrintPapers() {
              "  the better of S1 and S2 over the baseline where anything is cut: %.2f to %.2f (PA-2: 1.13 to 5.77)\n",
              grid.least, grid.most)
       << absl::StrFormat("  32 GPUs, N_MP = N_ESP = 4: %.2f (PA-6: 4.91 on average)\n", grid.of_44);
+  const auto verdict = [](const char* name, double value, double limit) {
+    std::cout << absl::StrFormat("%s %.3f of %.2f: %s\n", name, value, limit, value <= limit ? "met" : "MISSED");
+  };
+  std::cout << "parm_never_slower: " << (grid.behind_by_bytes == 0 ? "met" : "MISSED") << "\n";
+  verdict("table_iv_worst", b.worst, 0.17);
+  verdict("table_iv_mean", b.sum / b.count, 0.08);
   std::cout << absl::StrFormat(
                    R"({"parm_never_slower": %d, "table_iv_worst": %.3f, "table_iv_mean": %.3f, )"
                    R"("table_iv_a_worst": %.3f, "grid_points": %d, "grid_samples": %d, "behind_as_fitted": %d})",
