@@ -1,8 +1,8 @@
 // Prices programs of MoE layers by the simulator.
 //
-//   simulate_bench --programs=ep:4,parm:s1@2x4 [--cluster=FILE | --ranks=8 …] [--trace=FILE]
-//       a line of JSON each: ms of forward, of backward, of a dispatch by itself; trace of the first for
-//       chrome://tracing
+//   simulate_bench --programs=ep:4,parm:s1@2x4
+//       a line of JSON each: ms of forward, of backward, of a dispatch by itself.  --cluster=FILE replaces --ranks and
+//       the other flags of a cluster; --trace=FILE has the first program's forward, for chrome://tracing
 //   simulate_bench --papers
 //       Parm's tables by bytes beside the published values
 #include <array>
