@@ -50,10 +50,11 @@ class Builder {
   bool keeps_hidden() const { return options_.trains && options_.restore.hidden == HiddenRestore::kKeep; }
 
   // The slot of dispatched rows that are not kept, and of what combines return.
-  int Turn(int chunk) const { return options_.dispatch_first ? chunk : chunk % 2; }
+  int Turn(int chunk) const { return options_.dispatch_first || !options_.reuses ? chunk : chunk % 2; }
   BufferSlot Input(int chunk) const { return {BufferKind::kInput, keeps_input() ? chunk : Turn(chunk)}; }
   BufferSlot OutputGradient(int chunk) const { return {BufferKind::kOutputGradient, Turn(chunk)}; }
-  BufferSlot Hidden(int chunk) const { return {BufferKind::kHidden, keeps_hidden() ? chunk : 0}; }
+  BufferSlot Hidden(int chunk) const { return {BufferKind::kHidden, keeps_hidden() || !options_.reuses ? chunk : 0}; }
+  BufferSlot HiddenGradient(int chunk) const { return {BufferKind::kHiddenGradient, options_.reuses ? 0 : chunk}; }
 
   int Add(MicroOp op, std::initializer_list<int> deps) {
     for (const int dep : deps) {
@@ -146,7 +147,7 @@ class Builder {
     }
     if (options_.restore.hidden == HiddenRestore::kRecompute) Recompute(chunk);
     op.reads = {Hidden(chunk), OutputGradient(chunk)};
-    op.writes = {{BufferKind::kHiddenGradient, 0}, {BufferKind::kInputGradient, Turn(chunk)}};
+    op.writes = {HiddenGradient(chunk), {BufferKind::kInputGradient, Turn(chunk)}};
     const int gradient_before = chunk == 0 ? shared_ : weights_.back();
     computed_.push_back(Add(std::move(op), {slot_free, gradient_before, rows, At(restored_hidden_, chunk)}));
   }
@@ -160,7 +161,7 @@ class Builder {
   void Weights(int chunk) {
     if (forward()) return;
     MicroOp op = Of(MicroOpKind::kWeights, chunk);
-    op.reads = {Input(chunk), OutputGradient(chunk), {BufferKind::kHiddenGradient, 0}};
+    op.reads = {Input(chunk), OutputGradient(chunk), HiddenGradient(chunk)};
     weights_.push_back(Add(std::move(op), {computed_.back(), At(restored_input_, chunk)}));
   }
 
@@ -178,7 +179,7 @@ class Builder {
 MoeSchedule BuildExpertParallel(const ExpertParallelOptions& options) {
   SY_CHECK_GE(options.micro_batches, 1);
   SY_CHECK_LE(options.micro_batches, kMaxMicroBatches);
-  SY_CHECK(!options.dispatch_first || !options.trains || options.restore.keeps_all());
+  SY_CHECK((!options.dispatch_first && options.reuses) || !options.trains || options.restore.keeps_all());
   MoeSchedule schedule = {
       .name = options.cut == Cut::kPeers && options.dispatch_first ? "faster_moe" : "expert_parallel",
       .num_chunks = options.micro_batches,

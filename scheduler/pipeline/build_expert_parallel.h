@@ -28,6 +28,7 @@ struct ExpertParallelOptions {
   bool shared_expert = false;    // the layer has one; it runs under the first dispatch
   bool in_turn = false;          // one dispatch at a time
   bool dispatch_first = false;   // all dispatches before the first combine; of programs that keep all rows
+  bool reuses = true;            // chunks share slots; else each has its own (PMoE), of programs that keep all rows
   bool joint_gradients = false;  // weights' gradients before their chunk's combine, as where one op makes both
   Cut cut = Cut::kRows;
   bool trains = false;           // with a backward program

@@ -51,30 +51,29 @@ class ParmBuilder {
     return Add({.kind = kind, .group = group, .rows = rows}, std::move(deps));
   }
 
-  // Returns the combines.  Of S2 each part is gathered behind it.
+  // Returns the combines, of S2 the gathers behind each part.
   std::vector<int> Combine(Group group, int computed) {
     const int parts = options_.kind == ParmKind::kS2 ? options_.parts : 1;
-    std::vector<int> combined;
-    int gathered = -1;
+    std::vector<int> combined, gathered;
     for (int part = 0; part < parts; ++part) {
       MicroOp op = {.kind = MicroOpKind::kCombine, .group = group, .part = part, .num_parts = parts};
       op.reads = {ResultOf(pass_)};
       combined.push_back(Add(std::move(op), {computed}));
       // Behind the next part's start, so that they are under way together.
-      if (gathered >= 0) GatherPart(gathered, parts, combined[static_cast<size_t>(gathered)]);
-      if (options_.kind == ParmKind::kS2) gathered = part;
+      if (options_.kind == ParmKind::kS2 && part > 0) gathered.push_back(GatherPart(part - 1, parts, combined));
     }
-    if (gathered >= 0) GatherPart(gathered, parts, combined.back());
-    return combined;
+    if (options_.kind != ParmKind::kS2) return combined;
+    gathered.push_back(GatherPart(parts - 1, parts, combined));
+    return gathered;
   }
 
-  void GatherPart(int part, int parts, int combined) {
-    Add({.kind = MicroOpKind::kAllGather,
-         .group = Group::kCopies,
-         .rows = RowKind::kChoices,
-         .part = part,
-         .num_parts = parts},
-        {combined});
+  int GatherPart(int part, int parts, const std::vector<int>& combined) {
+    return Add({.kind = MicroOpKind::kAllGather,
+                .group = Group::kCopies,
+                .rows = RowKind::kChoices,
+                .part = part,
+                .num_parts = parts},
+               {combined[static_cast<size_t>(part)]});
   }
 
   const ParmOptions& options_;
@@ -87,8 +86,9 @@ class ParmBuilder {
 MoeSchedule BuildParm(const ParmOptions& options) {
   SY_CHECK(1 <= options.parts && options.parts <= kMaxParts);
   static constexpr const char* kNames[] = {"deepspeed_moe", "parm_s1", "parm_s2"};
+  static constexpr CopySplit kSplits[] = {CopySplit::kNone, CopySplit::kBeforeGate, CopySplit::kBehindGate};
   MoeSchedule schedule = {.name = kNames[static_cast<int>(options.kind)],
-                          .splits_copies = options.kind != ParmKind::kBaseline};
+                          .copies = kSplits[static_cast<int>(options.kind)]};
   schedule.forward = ParmBuilder(options, Pass::kForward).Build();
   if (options.trains) schedule.backward = ParmBuilder(options, Pass::kBackward).Build();
   SY_CHECK_OK(Validate(schedule));

@@ -11,8 +11,10 @@
 // Backward has the same collectives in the same order (the gradient of a gather is a part, that of a part a gather, and
 // that of a sum with shards a sum of their inputs' gradients).  N_MP = 1 and N_ESP = 1 are programs like others.
 //
-// The simulator prices them (scheduler/simulator/), tests/bench/schedules emulates them; the workers' layers refuse
-// them. Pure. Source: Parm, section IV; scheduler/PAPERS.md.
+// Sums over ranks that a caller owes: a weight's gradient is each rank's own part, but for the baseline's experts and,
+// except in S1, the router, whose copies all compute the whole.  With a capacity S1 drops other choices than S2, as its
+// copies are ranks with rows of their own.  Layers (workers/moe) run them, the simulator prices them
+// (scheduler/simulator/).  Pure.  Source: Parm, section IV; scheduler/PAPERS.md.
 #pragma once
 
 #include "scheduler/pipeline/moe_schedule.h"

@@ -2,9 +2,9 @@
 // by index the rows for its own; nothing is dispatched.  What comes back is one sum of all tokens' rows, or a gather of
 // the chosen experts' outputs, which every rank then adds in top-k order, so that bits are one rank's.
 //
-// Backward has the same collectives, of gradients.  The simulator prices it (scheduler/simulator/),
-// tests/bench/schedules emulates it; the workers' layers refuse it.  Pure.  Source: Pipeline MoE, section 3.3;
-// scheduler/PAPERS.md.
+// Backward has the same collectives, of gradients.  With a sum each rank has a part of the router's gradient, with a
+// gather all of it.  Layers (workers/moe) run it, the simulator prices it (scheduler/simulator/).  Pure.  Source:
+// Pipeline MoE, section 3.3; scheduler/PAPERS.md.
 #pragma once
 
 #include "scheduler/pipeline/moe_schedule.h"

@@ -73,4 +73,16 @@ ChunkRange RowsOfChunk(int64_t rows, int chunk, int num_chunks) {
   return {chunk * base + before, base + (chunk < longer ? 1 : 0)};
 }
 
+int ChunkOfPeers(int from, int to, int size, int num_chunks) {
+  SY_CHECK_EQ(size % num_chunks, 0);
+  const int block = size / num_chunks;
+  return (to / block - from / block + num_chunks) % num_chunks;
+}
+
+// Part p has the distances [size * p / num_parts, size * (p + 1) / num_parts).
+int PartOfPeers(int from, int to, int size, int num_parts) {
+  const int64_t distance = (to - from + size) % size;
+  return static_cast<int>(((distance + 1) * num_parts + size - 1) / size - 1);
+}
+
 }  // namespace switchyard::pipeline

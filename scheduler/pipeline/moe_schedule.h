@@ -75,6 +75,10 @@ enum class Cut : uint8_t {
   kPeers,  // all rows; those of chunk c are for the c-th of n blocks of the group behind a rank's own (FasterMoE)
 };
 
+// Which rows each of the copies (Group::kCopies) sends: all of them, or its part (RowsOfChunk), of which each gates its
+// own, or which all gate alike.
+enum class CopySplit : uint8_t { kNone, kBeforeGate, kBehindGate };
+
 struct BufferSlot {
   BufferKind kind = BufferKind::kInput;
   int slot = 0;
@@ -104,7 +108,7 @@ struct MoeSchedule {
   std::string name;  // "expert_parallel"
   int num_chunks = 1;
   Cut cut = Cut::kRows;
-  bool splits_copies = false;  // of copies (Group::kCopies) each dispatches its part of the rows
+  CopySplit copies = CopySplit::kNone;
   std::vector<MicroOp> forward = {};
   std::vector<MicroOp> backward = {};  // empty: of inference; starts when forward is done
 
@@ -131,7 +135,8 @@ inline bool IsAsynchronous(MicroOpKind kind) { return IsCommunicating(kind) || I
 // - each chunk is computed and combined once, behind a gate, in all parts; rows come back from the group that they went
 //   to;
 // - a dispatch depends on earlier gathers of tokens, a combine, and another gather, on those of the buffer that it
-//   reads, a gather or sum of copies' own rows on the combines that make them;
+//   reads, a gather or sum of copies' own rows on the combines that make them, the router's gradients on gathers of
+//   choices' own;
 // - there is at most one shared-expert op, on which combines depend.
 // "Depends": directly or through others.
 absl::Status Validate(const MoeSchedule& schedule);
@@ -143,5 +148,11 @@ struct ChunkRange {
   int64_t count = 0;
 };
 ChunkRange RowsOfChunk(int64_t rows, int chunk, int num_chunks);
+
+// Of a group of `size`: the chunk (Cut::kPeers) in which rows of place `from` go to place `to`.  REQUIRES: size is a
+// multiple of num_chunks.
+int ChunkOfPeers(int from, int to, int size, int num_chunks);
+// The part (MicroOp::part) in which rows of place `from` go to place `to`.
+int PartOfPeers(int from, int to, int size, int num_parts);
 
 }  // namespace switchyard::pipeline

@@ -286,7 +286,8 @@ class ListCheck {
     if (op.kind == MicroOpKind::kCombine && !DependsOnAll(i, false, IsShared))
       return Wrong(i, "does not depend on the shared expert, whose rows it adds to");
     if (op.kind == MicroOpKind::kGate && backward_ && !DependsOnAll(i, true, [&](const MicroOp& other) {
-          return other.kind == MicroOpKind::kCombine && same_rows(other);
+          const bool gathers = other.kind == MicroOpKind::kAllGather && other.rows == RowKind::kChoices;
+          return (other.kind == MicroOpKind::kCombine || gathers) && same_rows(other);
         }))
       return Wrong(i, "does not depend on the gradients of its rows' weights");
     return absl::OkStatus();

@@ -16,12 +16,6 @@ using pipeline::MicroOp;
 using pipeline::MicroOpKind;
 using pipeline::RowKind;
 
-// Places [begin, end) of a group of that size.
-struct Places {
-  int begin = 0, end = 0;
-};
-Places PlacesOf(int size, int part, int num_parts) { return {size * part / num_parts, size * (part + 1) / num_parts}; }
-
 }  // namespace
 
 double ExpertProducts(const MicroOp& op) {
@@ -63,7 +57,7 @@ ProgramCosts::ProgramCosts(const Cluster& cluster, const MoeMesh& mesh, const Mo
     // What was gathered before is dispatched, too.
     if (op.kind == MicroOpKind::kAllGather && op.group == Group::kShards) rows_out_ *= mesh.shards;
   }
-  if (schedule.splits_copies) rows_out_ /= mesh.copies;
+  if (schedule.copies != pipeline::CopySplit::kNone) rows_out_ /= mesh.copies;
   rows_in_ = rows_out_;
   if (among_ == Group::kAllExperts) rows_in_ *= mesh.shards;
   if (among_ == Group::kSelf) rows_in_ /= mesh.copies;
@@ -118,22 +112,20 @@ double ProgramCosts::MessageBytes(const MicroOp& op) const {
   double rows = shape_.tokens * (choices ? shape_.rows_per_token : 1);  // of the result
   if (op.group == Group::kShards) rows = choices ? rows_in_ : rows * mesh_.shards;
   // As many rows as the combine of the same part returned.
-  const Places places = PlacesOf(SizeOf(among_), op.part, op.num_parts);
-  const double part = op.num_parts == 1 ? 1 : static_cast<double>(places.end - places.begin) / SizeOf(among_);
+  const int peers = SizeOf(among_);
+  const int begin = peers * op.part / op.num_parts, end = peers * (op.part + 1) / op.num_parts;
+  const double part = op.num_parts == 1 ? 1 : static_cast<double>(end - begin) / peers;
   return rows * RowBytes() / size * part / op.num_chunks;
 }
 
 bool ProgramCosts::Reaches(const MicroOp& op, int from, int to) const {
   const int size = SizeOf(op.group);
   if (schedule_.cut == Cut::kPeers && !pipeline::IsGather(op.kind)) {
-    const int block = size / op.num_chunks;
     // Rows come back from where they went.
-    const int blocks = op.kind == MicroOpKind::kCombine ? from / block - to / block : to / block - from / block;
-    return (blocks + op.num_chunks) % op.num_chunks == op.chunk;
+    const bool back = op.kind == MicroOpKind::kCombine;
+    return pipeline::ChunkOfPeers(back ? to : from, back ? from : to, size, op.num_chunks) == op.chunk;
   }
-  const Places places = PlacesOf(size, op.part, op.num_parts);
-  const int distance = (to - from + size) % size;
-  return op.kind != MicroOpKind::kCombine || (places.begin <= distance && distance < places.end);
+  return op.kind != MicroOpKind::kCombine || pipeline::PartOfPeers(from, to, size, op.num_parts) == op.part;
 }
 
 absl::StatusOr<SimInput> InputOfLayer(const Cluster& cluster, const MoeMesh& mesh, const MoeLayerShape& shape,

@@ -19,6 +19,7 @@ usage() {
   echo "  larger_than_memory models of which a half or a quarter of the experts fits: decode and prefill beside llama.cpp's mapped files and our LRU"
   echo "  training modes of communication in training on 4, 8 and 16 workers in network namespaces with shaped two-tier links; --only trainers_2 trainers_4: of real trainers (--only PART…, --merge)"
   echo "  schedules programs of MoE layers (FastMoE, FasterMoE, MPMoE, Parm) on 8 and 16 workers in network namespaces with shaped two-tier links, beside the simulator (--only PART…, --merge)"
+  echo "  memory what a MoE layer's buffers take in training with S1 to S4, beside MPMoE's formulas (--rows=64)"
   echo "  simulate Parm's tables by the simulator, beside the published values"
   echo "  train_slices  training on workers that serve: how soon it makes way, and what requests pay (--rate=1 --seconds=20 --rounds=4)"
   echo "  over_pytorch  training steps of one worker beside PyTorch eager, grouped_mm and compiled (--dtype=fp32; --model=DIR)"
@@ -41,6 +42,7 @@ case "$name" in
   pairs) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/pairs.py "$@" ;;
   training) deploy/install-deps.sh; deploy/build.sh training_worker training_rank_bench; exec "${PYTHON:-python3}" -B tests/bench/training.py "$@" ;;
   schedules) deploy/install-deps.sh; deploy/build.sh schedule_worker simulate_bench; exec "${PYTHON:-python3}" -B tests/bench/schedules.py "$@" ;;
+  memory) deploy/install-deps.sh; deploy/build.sh memory_bench; exec build/release/bin/memory_bench "$@" ;;
   simulate) deploy/install-deps.sh; deploy/build.sh simulate_bench; exec build/release/bin/simulate_bench --papers ;;
   train_slices) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B tests/bench/train_slices.py "$@" ;;
   over_pytorch) deploy/install-deps.sh; deploy/build.sh train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/over_pytorch.py "$@" ;;

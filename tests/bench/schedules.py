@@ -7,6 +7,7 @@ Programs take turns in changing order; a figure is a median, a ratio the median 
 chosen by half of the steps and judged by the others (but of the simulator's choice all steps judge).
 
 Part mpmoe_N has expert parallelism: FastMoE (whole rows, both gradients in one op), FasterMoE (chunks cut by peers), MPMoE in 2, 4, 8 chunks and with rows restored as S1 to S4, communication : compute of forward and backward together 1 : 1 and 54 : 46.
+Part selector_N has 24 shapes of a layer: meshes of shards and copies, tokens, compute; of all programs that the selector (scheduler/simulator/program_selector.h) knows for a mesh, its choice beside the best.
 Part parm_N has DeepSpeed-MoE's collectives, Parm's S1 and S2 for N_MP, N_ESP of 2 and 4, and PPMoE's slicing among 2 and 4 ranks.
 
 No table counts without an alpha-beta fit of its links with r2 > 0.99, nor with less than 20 % of the CPU idle.  The simulator is
@@ -28,9 +29,9 @@ from emulated_cluster import Cluster, Nodes, TrafficClass, enter_namespace
 from training import BURST, STRETCH, real_time
 
 SIZES = (8, 16)
-PARTS = [*(f"mpmoe_{n}" for n in SIZES), *(f"parm_{n}" for n in SIZES)]
+PARTS = [*(f"mpmoe_{n}" for n in SIZES), *(f"parm_{n}" for n in SIZES), "selector_8"]
 TARGETS = {"of_ideal": 0.85, "of_ideal_reused": 0.8, "mpmoe_over_fastmoe": 1.45, "mpmoe_over_fastermoe": 1.12, "parm_worst": 1}
-AT_MOST = {"parm_cell_error": 0.15, "pm_regret": 0.05, "simulator_error": 0.1}
+AT_MOST = {"parm_cell_error": 0.15, "pm_regret": 0.05, "simulator_error": 0.1, "selector_regret": 1.02, "selector_regret_worst": 1.05}
 ALL = TrafficClass(0x20, 1)  # so that acknowledgements do not wait behind rows
 BYTES = 120  # times fewer than training_models.py's
 ROW_BYTES, HIDDEN_OVER_ROW = 256, 4
@@ -39,6 +40,9 @@ RATIOS = {"1:1": 1, "54:46": 46 / 54}  # compute over communication
 STRATEGIES = ("S1", "S2", "S3", "S4")
 MESHES = [(2, 2), (2, 4), (4, 2), (4, 4)]  # N_MP, N_ESP
 CAPACITY = 1.2  # of Parm's rows
+SELECTOR_MESHES = [(1, 1), (1, 4), (2, 2), (4, 4)]  # N_ESP, N_MP
+SELECTOR_TOKENS = (1, 1 / 4)  # of mpmoe's
+SELECTOR_COMPUTE = (0.25, 1, 3)  # experts' forward over two all-to-alls of one rank's rows, by bytes
 EVEN, ODD, ALL_STEPS = (0,), (1,), (0, 1)
 MINUTES = 38
 
@@ -206,9 +210,39 @@ def run_parm(options, workers):
     return {"figures": found, "idle": at.idle}
 
 
+def selected(options, workers, mesh, shape, latency_s=0.0):
+    """Names of the selector's programs, its choice first."""
+    done = subprocess.run([str(Path(options.bin) / "simulate_bench"), f"--ranks={workers}", f"--select={mesh[0]}x{mesh[1]}",
+                           f"--latency_s={latency_s:.9f}", *shape], capture_output=True, text=True, check=True)
+    return [json.loads(line)["program"] for line in done.stdout.splitlines()]
+
+
+def run_selector(options, workers):
+    most = round(models.MODELS[0].rows_bytes() / BYTES / ROW_BYTES)
+    found, idle = {"selector": [], "selector_error": []}, []
+    rows = [["N_ESP N_MP", "tokens", "experts ms", "chosen", "ms", "best", "ms", "chosen over best", "off"]]
+    print(f"\nselector, {workers} workers, {options.steps} steps", flush=True)
+    for mesh in SELECTOR_MESHES:
+        for share in SELECTOR_TOKENS:
+            for compute in SELECTOR_COMPUTE:
+                tokens = round(most * share)
+                a2a = simulated(options, workers, ["ep:1"], shape_flags(workers, tokens, 1, 1))["ep:1"]["dispatch_ms"]
+                shape = shape_flags(workers, tokens, 1, 2 * a2a * compute)
+                at = Measured(options, workers, sorted(selected(options, workers, mesh, shape)), shape)
+                chosen = selected(options, workers, mesh, shape, at.latency)[0]
+                best = at.best(at.took)
+                regret = 1.0 if best == chosen else at.over(chosen, best, ODD)
+                found["selector"].append(regret)
+                found["selector_error"].append(abs(at.error(chosen)))
+                idle.append(at.idle)
+                rows.append([f"{mesh[0]} {mesh[1]}", tokens, 2 * a2a * compute, chosen, at.ms(chosen), best, at.ms(best), regret, f"{at.error(chosen):+.1%}"])
+    report.table(rows)
+    return {"figures": found, "idle": min(idle)}
+
+
 def run_part(options, name):
     kind, workers = name.split("_")
-    return {"mpmoe": run_mpmoe, "parm": run_parm}[kind](options, int(workers))
+    return {"mpmoe": run_mpmoe, "parm": run_parm, "selector": run_selector}[kind](options, int(workers))
 
 
 def conclude(options, results):
@@ -217,7 +251,8 @@ def conclude(options, results):
     made = {}
     for key, source, way in (("of_ideal", "of_ideal", min), ("of_ideal_reused", "of_ideal_reused", min), ("mpmoe_over_fastmoe", "over_fastmoe", mean),
                              ("mpmoe_over_fastermoe", "over_fastermoe", mean), ("parm_cell_error", "cell", max), ("parm_worst", "worst", min),
-                             ("saa_over_aas", "saa_over_aas", mean), ("pm_regret", "regret", max), ("simulator_error", "error", max)):
+                             ("saa_over_aas", "saa_over_aas", mean), ("pm_regret", "regret", max), ("simulator_error", "error", max),
+                             ("selector_regret", "selector", mean), ("selector_regret_worst", "selector", max)):
         if lists(source):
             made[key] = way(lists(source))
     print()

@@ -3,6 +3,8 @@
 //   simulate_bench --programs=ep:4,parm:s1@2x4
 //       a line of JSON each: ms of forward, of backward, of a dispatch by itself.  --cluster=FILE replaces --ranks and
 //       the other flags of a cluster; --trace=FILE has the first program's forward, for chrome://tracing
+//   simulate_bench --select=2x4
+//       the same of all that the selector knows for so many shards and copies, its choice first
 //   simulate_bench --papers
 //       Parm's tables by bytes beside the published values
 #include <array>
@@ -23,11 +25,13 @@
 #include "scheduler/pipeline/build_parm.h"
 #include "scheduler/simulator/chrome_trace.h"
 #include "scheduler/simulator/program_costs.h"
+#include "scheduler/simulator/program_selector.h"
 #include "tests/bench/schedules/named_program.h"
 #include "tests/bench/schedules/shape_flags.h"
 
 ABSL_FLAG(int, ranks, 8, "");
 ABSL_FLAG(std::vector<std::string>, programs, {}, "named_program.h");
+ABSL_FLAG(std::string, select, "", "SHARDSxCOPIES: of the programs that the selector knows");
 ABSL_FLAG(std::string, trace, "", "file");
 ABSL_FLAG(std::string, cluster, "",
           "file (scheduler/simulator/cluster.h); empty: by --ranks and the flags of a cluster");
@@ -76,6 +80,21 @@ absl::Status PricePrograms() {
     const double dispatch = simulator::SecondsAlone(cluster, simulator::AllToAll(cluster, all, per_peer));
     std::cout << absl::StrFormat(R"({"program": "%s", "forward_ms": %.4f, "backward_ms": %.4f, "dispatch_ms": %.4f})",
                                  text, 1e3 * seconds[0], 1e3 * seconds[1], 1e3 * dispatch)
+              << std::endl;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Select() {
+  const std::string groups = absl::GetFlag(FLAGS_select);
+  ASSIGN_OR_RETURN(const NamedProgram named, ParseProgram("ep:1@" + groups));
+  const Cluster cluster = ClusterOfFlags(absl::GetFlag(FLAGS_ranks));
+  ASSIGN_OR_RETURN(const std::vector<simulator::ProgramOption> options,
+                   simulator::SelectProgram(cluster, named.mesh, LayerShapeOfFlags(),
+                                            simulator::ProgramOptions(cluster.ranks, named.mesh)));
+  for (const simulator::ProgramOption& option : options) {
+    std::cout << absl::StrFormat(R"({"program": "%s", "forward_ms": %.4f, "backward_ms": %.4f})", option.name,
+                                 1e3 * option.forward_s, 1e3 * option.backward_s)
               << std::endl;
   }
   return absl::OkStatus();
@@ -249,7 +268,8 @@ int main(int argc, char** argv) {
     switchyard::bench::PrintPapers();
     return 0;
   }
-  const absl::Status status = switchyard::bench::PricePrograms();
+  const bool selects = !absl::GetFlag(FLAGS_select).empty();
+  const absl::Status status = selects ? switchyard::bench::Select() : switchyard::bench::PricePrograms();
   if (!status.ok()) std::cerr << "simulate_bench: " << status.message() << std::endl;
   return status.ok() ? 0 : 1;
 }

@@ -140,11 +140,11 @@ TEST(BuildParmTest, CollectivesOfShardsAndCopies) {
   const MoeSchedule baseline = BuildParm({.trains = true});
   EXPECT_EQ(Order(baseline.forward), "G AG0 S0 C0 AR0 R0");
   EXPECT_EQ(Order(baseline.backward), "AG0' S0' C0' AR0' R0' W0' G'");
-  EXPECT_FALSE(baseline.splits_copies);
+  EXPECT_EQ(baseline.copies, CopySplit::kNone);
   const MoeSchedule s1 = BuildParm({.kind = ParmKind::kS1, .trains = true});
   EXPECT_EQ(Order(s1.forward), "G S0 C0 R0 AG0");
   EXPECT_EQ(Order(s1.backward), "S0' C0' R0' W0' G' AG0'");
-  EXPECT_TRUE(s1.splits_copies);
+  EXPECT_EQ(s1.copies, CopySplit::kBeforeGate);
   const MoeSchedule s2 = BuildParm({.kind = ParmKind::kS2, .parts = 3, .trains = true});
   EXPECT_EQ(Order(s2.forward), "G S0 C0 R0.0 R0.1 AG0.0 R0.2 AG0.1 AG0.2");
   EXPECT_EQ(Order(BuildParm({.kind = ParmKind::kS2}).forward), "G S0 C0 R0 AG0");

@@ -19,6 +19,8 @@ constexpr const char* kNames[kNumCallUses] = {"",
                                               "the facts for the placement of MoE layer",
                                               "the placement of MoE layer",
                                               "the repacked experts of layer",
+                                              "the gather of rows of MoE layer",
+                                              "the sum of rows of MoE layer",
                                               "the sum of gradients",
                                               "the sum of experts' gradients",
                                               "the transferred rows, exchange"};

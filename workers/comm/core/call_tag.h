@@ -18,11 +18,13 @@ enum class CallUse : uint8_t {
   kDecisionGather,
   kDecision,
   kRepack,
+  kRowGather,  // among shards or copies
+  kRowSum,     // likewise
   kGradientSum,
   kReplicaSum,  // of the gradients of experts
   kGivenRows,
 };
-inline constexpr int kNumCallUses = 13;
+inline constexpr int kNumCallUses = 15;
 
 inline constexpr int kCallLayers = 1 << 14, kCallParts = 1 << 14;
 

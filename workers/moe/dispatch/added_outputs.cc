@@ -19,11 +19,9 @@ void AddedOutputs::Begin(const HostRoutes& routes, int rank, const TensorView& t
   for (std::vector<char>& of_rank : weights_) of_rank.clear();
   const HostRoutes::Incoming& own = routes.incoming[static_cast<size_t>(rank)];
   own_partial_.assign(static_cast<size_t>(topk_weight.dim(0)), -1);
-  own_partials_ = 0;
-  for (const int32_t row : own.row) {
-    int32_t& partial = own_partial_[static_cast<size_t>(row)];
-    if (partial < 0) partial = static_cast<int32_t>(own_partials_++);
-  }
+  own_partials_ = static_cast<int64_t>(routes.own.size());
+  for (size_t i = 0; i < routes.own.size(); ++i)
+    own_partial_[static_cast<size_t>(routes.own[i])] = static_cast<int32_t>(i);
   weights_[static_cast<size_t>(rank)].resize(own.row.size() * static_cast<size_t>(number_bytes_));
   std::vector<char*> to(weights_.size(), nullptr);
   to[static_cast<size_t>(rank)] = weights_[static_cast<size_t>(rank)].data();
@@ -87,7 +85,7 @@ absl::Status AddedOutputs::Add(const Stream& stream, int source, const TensorVie
   slot_row_.assign(static_cast<size_t>(num_rows * top_k), -1);
   filled_.assign(static_cast<size_t>(num_rows), 0);
   for (size_t i = 0; i < from.row.size(); ++i) {
-    const int64_t row = source == rank_ ? own_partial_[static_cast<size_t>(from.row[i])] : from.row[i] - from.first_row;
+    const int64_t row = from.row[i] - from.first_row;
     int32_t& filled = filled_[static_cast<size_t>(row)];
     if (filled == top_k) {
       return absl::InternalError(absl::StrCat("combine: rank ", source, " wants more than ", top_k, " experts for row ",

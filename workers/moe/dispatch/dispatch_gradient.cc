@@ -82,15 +82,15 @@ absl::Status DispatchGradient::StartResend(const MoeContext& context, const Laye
   routes_ = &routes;
   own_dy_ = dy;
   topk_weight_ = topk_weight;
-  if (context.comm->world() == 1) return context.comm->status();
-  ASSIGN_OR_RETURN(work_,
+  if (routes.stays) return context.comm->status();
+  ASSIGN_OR_RETURN(under_way_.emplace_back(),
                    context.comm->AllToAllV(context.Call(comm::CallUse::kOutputGradients, layer.index, layer.chunk),
                                            PackResend(context)));
   return absl::OkStatus();
 }
 
 absl::Status DispatchGradient::CheckSize(const MoeContext& context, int rank, int64_t bytes) const {
-  const int64_t came = work_->received()[rank].bytes();
+  const int64_t came = under_way_.front()->received()[rank].bytes();
   if (came == bytes) return absl::OkStatus();
   const absl::Status status = absl::InternalError(
       absl::StrCat("exchange_gradient: rank ", rank, " sent ", came, " bytes where the routes say ", bytes));
@@ -107,13 +107,13 @@ absl::Status DispatchGradient::PlaceResent(const MoeContext& context) {
     const Parts parts(dy_, from.num_rows, weight_, from.y_row.size());
     RETURN_IF_ERROR(CheckSize(context, rank, parts.bytes));
     if (parts.bytes == 0) continue;
-    const char* const payload = work_->received()[rank].payload();
+    const char* const payload = under_way_.front()->received()[rank].payload();
     std::memcpy(RowAt(dy_, from.first_row), payload, from.num_rows * RowBytes(dy_));
     for (size_t i = 0; i < from.y_row.size(); ++i) {
       std::memcpy(RowAt(weight_, from.y_row[i]), payload + parts.numbers_offset + i * number_bytes, number_bytes);
     }
   }
-  work_.reset();
+  under_way_.pop_front();
   return absl::OkStatus();
 }
 
@@ -122,12 +122,11 @@ absl::Status DispatchGradient::FinishResend(const MoeContext& context) {
   const int me = context.comm->rank();
   const int64_t rows = routes_->back_rows.front();
   const DType dtype = own_dy_.dtype(), acc = topk_weight_.dtype();
-  const int64_t own_rows = routes_->incoming[me].num_rows;
   dy_ = own_dy_;
-  if (routes_->num_rows > own_rows) {
+  if (routes_->num_rows > static_cast<int64_t>(routes_->own.size())) {
     SY_CHECK(dy_memory_ != nullptr);
     dy_ = dy_memory_->Rows(routes_->num_rows, own_dy_.dim(1), dtype);
-    if (own_rows > 0) RETURN_IF_ERROR(CopyTensor(*context.stream, own_dy_, dy_.Rows(0, own_rows)));
+    GatherTo(*context.stream, own_dy_, routes_->own, static_cast<char*>(dy_.raw()));
   }
   weight_ = weight_memory_.Rows(rows, 1, acc);
   const TensorView own_weight = topk_weight_.Reshape({topk_weight_.NumElements(), 1});
@@ -135,8 +134,8 @@ absl::Status DispatchGradient::FinishResend(const MoeContext& context) {
     if (routes_->rank_of[i] != me) continue;
     std::memcpy(RowAt(weight_, routes_->slot_row[i]), RowAt(own_weight, i), DTypeBytes(acc));
   }
-  if (context.comm->world() > 1) {
-    RETURN_IF_ERROR(work_->Wait());
+  if (!routes_->stays) {
+    RETURN_IF_ERROR(under_way_.front()->Wait());
     RETURN_IF_ERROR(PlaceResent(context));
   }
   return absl::OkStatus();
@@ -151,12 +150,14 @@ void DispatchGradient::TakeInputGradients(RowScratch* memory) {
 }
 
 absl::Status DispatchGradient::StartReturn(const MoeContext& context, const LayerContext& layer) {
-  if (context.comm->world() == 1) return absl::OkStatus();
+  if (routes_->stays) return absl::OkStatus();
   const comm::Timed timed(&context.stats->exchange_seconds);
-  std::vector<comm::Message> out(context.comm->world());
-  for (int rank = 0; rank < context.comm->world(); ++rank) {
+  const int me = context.comm->rank(), world = context.comm->world();
+  std::vector<comm::Message> out(world);
+  for (int rank = 0; rank < world; ++rank) {
     const HostRoutes::Incoming& from = routes_->incoming[rank];
-    if (rank == context.comm->rank() || from.y_row.empty()) continue;
+    if (rank == me || from.y_row.empty()) continue;
+    if (pipeline::PartOfPeers(me, rank, world, layer.num_parts) != layer.part) continue;
     const auto pairs = static_cast<int64_t>(from.y_row.size());
     const Parts parts(dx_, pairs, dweight_, pairs);
     out[rank] = context.comm->NewMessage(parts.bytes);
@@ -164,34 +165,41 @@ absl::Status DispatchGradient::StartReturn(const MoeContext& context, const Laye
     GatherTo(*context.stream, dweight_, from.y_row, out[rank].payload() + parts.numbers_offset);
     context.stats->bytes_sent += parts.bytes;
   }
-  ASSIGN_OR_RETURN(work_, context.comm->AllToAllV(
-                              context.Call(comm::CallUse::kInputGradients, layer.index, layer.chunk), std::move(out)));
+  ASSIGN_OR_RETURN(
+      under_way_.emplace_back(),
+      context.comm->AllToAllV(context.Call(comm::CallUse::kInputGradients, layer.index, layer.chunk + layer.part),
+                              std::move(out)));
   return absl::OkStatus();
 }
 
-absl::Status DispatchGradient::PlaceReturned(const MoeContext& context) {
-  for (int rank = 0; rank < context.comm->world(); ++rank) {
-    if (rank == context.comm->rank()) continue;
-    const int64_t first = routes_->back_rows[rank], pairs = routes_->back_rows[rank + 1] - first;
+absl::Status DispatchGradient::PlaceReturned(const MoeContext& context, int part, int num_parts) {
+  const comm::Timed timed(&context.stats->exchange_seconds);
+  RETURN_IF_ERROR(under_way_.front()->Wait());
+  const int me = context.comm->rank(), world = context.comm->world();
+  for (int rank = 0; rank < world; ++rank) {
+    if (rank == me) continue;
+    const int64_t first = routes_->back_rows[rank];
+    const bool of_part = pipeline::PartOfPeers(rank, me, world, num_parts) == part;
+    const int64_t pairs = of_part ? routes_->back_rows[rank + 1] - first : 0;
     const Parts parts(all_dx_, pairs, all_dweight_, pairs);
     RETURN_IF_ERROR(CheckSize(context, rank, parts.bytes));
     if (parts.bytes == 0) continue;
-    const char* const payload = work_->received()[rank].payload();
+    const char* const payload = under_way_.front()->received()[rank].payload();
     std::memcpy(RowAt(all_dx_, first), payload, pairs * RowBytes(all_dx_));
     std::memcpy(RowAt(all_dweight_, first), payload + parts.numbers_offset, pairs * RowBytes(all_dweight_));
   }
-  work_.reset();
+  under_way_.pop_front();
   return absl::OkStatus();
+}
+
+absl::Status DispatchGradient::FinishPart(const MoeContext& context, const LayerContext& layer) {
+  return routes_->stays ? absl::OkStatus() : PlaceReturned(context, layer.part, layer.num_parts);
 }
 
 absl::Status DispatchGradient::FinishReturn(const MoeContext& context, const TensorView& dx,
                                             const TensorView& dweight) {
   RETURN_IF_ERROR(CheckReturn(own_dy_, topk_weight_, dx, dweight));
-  if (context.comm->world() > 1) {
-    const comm::Timed timed(&context.stats->exchange_seconds);
-    RETURN_IF_ERROR(work_->Wait());
-    RETURN_IF_ERROR(PlaceReturned(context));
-  }
+  if (!routes_->stays) RETURN_IF_ERROR(PlaceReturned(context, 0, 1));
   const DType acc = dweight.dtype();
   const TensorView numbers = dweight.Reshape({dweight.NumElements(), 1});
   for (int64_t i = 0; i < numbers.dim(0); ++i) {

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -51,19 +52,25 @@ class DispatchGradient {
   absl::Status FinishReturn(const MoeContext& context,
                             const TensorView& dx,        // [T, H] AccDType
                             const TensorView& dweight);  // [T, K] AccDType, contiguous
+  // In place of FinishReturn, where rows come in parts or are added elsewhere: gradients() and numbers() have this
+  // part's from now on.
+  absl::Status FinishPart(const MoeContext& context, const LayerContext& layer);
+  // Those made here and returned, by the routes' slot_row.
+  const TensorView& gradients() const { return all_dx_; }
+  const TensorView& numbers() const { return all_dweight_; }
   // Gives up what is under way after an error (which ends the group).
-  void Drop() { work_.reset(); }
+  void Drop() { under_way_.clear(); }
 
  private:
   std::vector<comm::Message> PackResend(const MoeContext& context) const;
   // Aborts unless the rank's message has so many bytes.
   absl::Status CheckSize(const MoeContext& context, int rank, int64_t bytes) const;
   absl::Status PlaceResent(const MoeContext& context);
-  absl::Status PlaceReturned(const MoeContext& context);
+  absl::Status PlaceReturned(const MoeContext& context, int part, int num_parts);
 
   const HostRoutes* routes_ = nullptr;
   TensorView own_dy_, topk_weight_;
-  std::unique_ptr<comm::Work> work_;  // what is under way
+  std::deque<std::unique_ptr<comm::Work>> under_way_;  // parts of a combine may be, together
   TensorView dy_, weight_, dx_, dweight_;
   TensorView all_dx_, all_dweight_;  // those, then what comes back
   RowScratch* dy_memory_ = nullptr;

@@ -32,8 +32,11 @@ absl::Status HostDispatcher::Route(const MoeContext& context, const LayerContext
   const pipeline::ChunkRange rows = layer.rows();
   const TensorView topk_idx = layer.topk_idx.Rows(rows.begin, rows.count);
   const int64_t num_tokens = topk_idx.dim(0), top_k = topk_idx.dim(1);
-  routes_.outgoing.resize(context.comm->world());
-  routes_.incoming.resize(context.comm->world());
+  const int world = context.comm->world();
+  routes_.stays = world == 1 || layer.stays;
+  routes_.outgoing.resize(world);
+  routes_.incoming.resize(world);
+  routes_.own.clear();
   for (Outgoing& to : routes_.outgoing) {
     to.token.clear();
     to.pair_row.clear();
@@ -57,10 +60,14 @@ absl::Status HostDispatcher::Route(const MoeContext& context, const LayerContext
     if (expert == -1) continue;
     const int32_t token = static_cast<int32_t>(i / top_k);
     ASSIGN_OR_RETURN(ExpertLayout::Place place, PlaceOfRow(layer, me, expert, rows.begin + token));
+    const bool of_chunk = layer.cut == pipeline::Cut::kRows ||
+                          pipeline::ChunkOfPeers(me, place.rank, world, layer.num_chunks) == layer.chunk;
+    if (!of_chunk || (layer.stays && place.rank != me)) continue;
     routes_.rank_of[i] = place.rank;
     if (place.rank == me) {
+      if (routes_.own.empty() || routes_.own.back() != token) routes_.own.push_back(token);
       routes_.pair_of[i] = static_cast<int32_t>(routes_.incoming[me].row.size());
-      routes_.incoming[me].row.push_back(token);
+      routes_.incoming[me].row.push_back(static_cast<int32_t>(routes_.own.size()) - 1);
       routes_.incoming[me].slot.push_back(place.slot);
       continue;
     }
@@ -70,9 +77,7 @@ absl::Status HostDispatcher::Route(const MoeContext& context, const LayerContext
     to.pair_row.push_back(static_cast<int32_t>(to.token.size()) - 1);
     to.pair_slot.push_back(place.slot);
   }
-  Incoming& own = routes_.incoming[me];
-  own.num_rows = own.row.empty() ? 0 : num_tokens;
-  routes_.num_rows = routes_.own_rows = own.num_rows;
+  routes_.num_rows = routes_.incoming[me].num_rows = static_cast<int64_t>(routes_.own.size());
   return absl::OkStatus();
 }
 
@@ -109,7 +114,7 @@ absl::Status HostDispatcher::StartDispatch(const MoeContext& context, const Laye
   adds_ = context.add_outputs && context.comm->world() > 1;
   if (adds_) weight_dtype_ = layer.topk_weight.dtype();
   RETURN_IF_ERROR(Route(context, layer));
-  if (context.comm->world() == 1) return context.comm->status();  // whether it is given up
+  if (routes_.stays) return context.comm->status();  // whether it is given up
   std::vector<comm::Message> out;
   std::vector<char*> weights(routes_.outgoing.size(), nullptr);  // of pairs that go to each rank
   for (size_t rank = 0; rank < weights.size(); ++rank) {
@@ -121,7 +126,8 @@ absl::Status HostDispatcher::StartDispatch(const MoeContext& context, const Laye
     added_.PackWeights(weights);
   }
   ASSIGN_OR_RETURN(
-      work_, context.comm->AllToAllV(context.Call(comm::CallUse::kDispatch, layer.index, layer.chunk), std::move(out)));
+      under_way_.emplace_back(),
+      context.comm->AllToAllV(context.Call(comm::CallUse::kDispatch, layer.index, layer.chunk), std::move(out)));
   return absl::OkStatus();
 }
 
@@ -137,7 +143,7 @@ absl::Status HostDispatcher::Unpack(const MoeContext& context, int64_t num_slots
     ASSIGN_OR_RETURN(views[source], ReadDispatchMessage((*received)[source], num_slots, sizes));
     routes_.num_rows += views[source].num_rows;
   }
-  PlaceInputs();
+  PlaceInputs(*context.stream);
   int64_t base = own_rows;
   for (int source = 0; source < context.comm->world(); ++source) {
     const DispatchMessageView& view = views[source];
@@ -155,18 +161,17 @@ absl::Status HostDispatcher::Unpack(const MoeContext& context, int64_t num_slots
   return absl::OkStatus();
 }
 
-void HostDispatcher::PlaceInputs() {
-  const int64_t own_rows = routes_.own_rows;
-  holds_rows_ = routes_.num_rows > own_rows;
+void HostDispatcher::PlaceInputs(const Stream& stream) {
+  holds_rows_ = routes_.num_rows > static_cast<int64_t>(routes_.own.size());
   x_ = own_x_;
   if (!holds_rows_) return;
   SY_CHECK(x_memory_ != nullptr);
   x_ = x_memory_->Rows(routes_.num_rows, own_x_.dim(1), own_x_.dtype());
-  for (int64_t i = 0; i < own_rows; ++i) std::memcpy(RowAt(x_, i), RowAt(own_x_, i), RowBytes(own_x_));
+  GatherTo(stream, own_x_, routes_.own, static_cast<char*>(x_.raw()));
 }
 
 // Stable: within an expert by rank, then as the rank has them.  Only repeatability depends on it.
-void HostDispatcher::SortByExpert(int64_t num_slots) {
+void HostDispatcher::SortByExpert(int rank, int64_t num_slots) {
   begin_of_.assign(num_slots + 1, 0);
   for (const Incoming& from : routes_.incoming) {
     for (const int32_t slot : from.slot) ++begin_of_[slot + 1];
@@ -180,6 +185,10 @@ void HostDispatcher::SortByExpert(int64_t num_slots) {
       from.y_row[i] = cursor_[from.slot[i]]++;
       row_of_[from.y_row[i]] = from.row[i];
     }
+  }
+  if (!holds_rows_) {
+    const Incoming& own = routes_.incoming[rank];
+    for (size_t i = 0; i < own.row.size(); ++i) row_of_[own.y_row[i]] = routes_.own[own.row[i]];
   }
   x_rows_ = row_of_;
   offsets_ = begin_of_;
@@ -206,7 +215,7 @@ void HostDispatcher::PlaceOutputs(int rank) {
 absl::Status HostDispatcher::StartDispatchAgain(const MoeContext& context, const LayerContext& layer) {
   const comm::Timed timed(&context.stats->exchange_seconds);
   own_x_ = layer.x.Rows(layer.rows().begin, layer.rows().count);
-  if (context.comm->world() == 1) return context.comm->status();
+  if (routes_.stays) return context.comm->status();
   std::vector<comm::Message> out(routes_.outgoing.size());
   for (size_t rank = 0; rank < out.size(); ++rank) {
     const std::vector<int32_t>& rows = routes_.outgoing[rank].token;
@@ -216,19 +225,20 @@ absl::Status HostDispatcher::StartDispatchAgain(const MoeContext& context, const
     context.stats->bytes_sent += out[rank].bytes();
   }
   ASSIGN_OR_RETURN(
-      work_, context.comm->AllToAllV(context.Call(comm::CallUse::kDispatch, layer.index, layer.chunk), std::move(out)));
+      under_way_.emplace_back(),
+      context.comm->AllToAllV(context.Call(comm::CallUse::kDispatch, layer.index, layer.chunk), std::move(out)));
   return absl::OkStatus();
 }
 
 absl::Status HostDispatcher::FinishDispatchAgain(const MoeContext& context) {
   const comm::Timed timed(&context.stats->exchange_seconds);
-  PlaceInputs();
-  if (context.comm->world() == 1) return absl::OkStatus();
-  RETURN_IF_ERROR(work_->Wait());
+  PlaceInputs(*context.stream);
+  if (routes_.stays) return absl::OkStatus();
+  RETURN_IF_ERROR(under_way_.front()->Wait());
   for (size_t rank = 0; rank < routes_.incoming.size(); ++rank) {
     if (static_cast<int>(rank) == context.comm->rank()) continue;
     const Incoming& from = routes_.incoming[rank];
-    const comm::Message& message = work_->received()[rank];
+    const comm::Message& message = under_way_.front()->received()[rank];
     const int64_t bytes = from.num_rows * RowBytes(own_x_);
     if (message.bytes() != bytes) {
       const absl::Status status = absl::InternalError(
@@ -238,7 +248,7 @@ absl::Status HostDispatcher::FinishDispatchAgain(const MoeContext& context) {
     }
     if (bytes > 0) std::memcpy(RowAt(x_, from.first_row), message.payload(), static_cast<size_t>(bytes));
   }
-  work_.reset();
+  under_way_.pop_front();
   return absl::OkStatus();
 }
 
@@ -256,16 +266,16 @@ absl::Status HostDispatcher::FinishDispatch(const MoeContext& context, const Lay
   const comm::Timed timed(&context.stats->exchange_seconds);
   const int me = context.comm->rank();
   const auto num_slots = static_cast<int64_t>(layer.layout->Residents(me).size());
-  if (context.comm->world() == 1) {
-    PlaceInputs();
+  if (routes_.stays) {
+    PlaceInputs(*context.stream);
   } else {
-    RETURN_IF_ERROR(work_->Wait());
-    const absl::Status unpacked = Unpack(context, num_slots, &work_->received());
+    RETURN_IF_ERROR(under_way_.front()->Wait());
+    const absl::Status unpacked = Unpack(context, num_slots, &under_way_.front()->received());
     if (!unpacked.ok()) context.comm->Abort(unpacked.message());
     RETURN_IF_ERROR(unpacked);
-    work_.reset();
+    under_way_.pop_front();
   }
-  SortByExpert(num_slots);
+  SortByExpert(me, num_slots);
   if (adds_) {
     added_.PlacePartials(x_rows_.size(), &routes_);
   } else {
@@ -279,13 +289,15 @@ absl::Status HostDispatcher::FinishDispatch(const MoeContext& context, const Lay
 }
 
 absl::Status HostDispatcher::StartCombine(const MoeContext& context, const LayerContext& layer) {
-  if (context.comm->world() == 1) return absl::OkStatus();
+  if (routes_.stays) return absl::OkStatus();
   const comm::Timed timed(&context.stats->exchange_seconds);
-  std::vector<comm::Message> out(context.comm->world());
-  for (int rank = 0; rank < context.comm->world(); ++rank) {
+  const int me = context.comm->rank(), world = context.comm->world();
+  std::vector<comm::Message> out(world);
+  for (int rank = 0; rank < world; ++rank) {
     const Incoming& from = routes_.incoming[rank];
-    const bool own = rank == context.comm->rank();
+    const bool own = rank == me;
     if ((own && !adds_) || from.y_row.empty()) continue;
+    if (pipeline::PartOfPeers(me, rank, world, layer.num_parts) != layer.part) continue;
     const auto num_rows = adds_ ? added_.NumRows(rank) : static_cast<int64_t>(from.y_row.size());
     if (own) {
       RETURN_IF_ERROR(added_.Add(*context.stream, rank, y_, all_y_.Rows(routes_.back_rows[rank], num_rows)));
@@ -302,17 +314,21 @@ absl::Status HostDispatcher::StartCombine(const MoeContext& context, const Layer
     if (!added.ok()) context.comm->Abort(added.message());
     RETURN_IF_ERROR(added);
   }
-  ASSIGN_OR_RETURN(
-      work_, context.comm->AllToAllV(context.Call(comm::CallUse::kCombine, layer.index, layer.chunk), std::move(out)));
+  ASSIGN_OR_RETURN(under_way_.emplace_back(),
+                   context.comm->AllToAllV(context.Call(comm::CallUse::kCombine, layer.index, layer.chunk + layer.part),
+                                           std::move(out)));
   return absl::OkStatus();
 }
 
-absl::Status HostDispatcher::CollectOutputs(const MoeContext& context) {
-  RETURN_IF_ERROR(work_->Wait());
-  for (int rank = 0; rank < context.comm->world(); ++rank) {
-    if (rank == context.comm->rank()) continue;
-    const comm::Message& message = work_->received()[rank];
-    const int64_t bytes = (routes_.back_rows[rank + 1] - routes_.back_rows[rank]) * RowBytes(all_y_);
+absl::Status HostDispatcher::CollectOutputs(const MoeContext& context, int part, int num_parts) {
+  const comm::Timed timed(&context.stats->exchange_seconds);
+  RETURN_IF_ERROR(under_way_.front()->Wait());
+  const int me = context.comm->rank(), world = context.comm->world();
+  for (int rank = 0; rank < world; ++rank) {
+    if (rank == me) continue;
+    const comm::Message& message = under_way_.front()->received()[rank];
+    const bool of_part = pipeline::PartOfPeers(rank, me, world, num_parts) == part;
+    const int64_t bytes = of_part ? (routes_.back_rows[rank + 1] - routes_.back_rows[rank]) * RowBytes(all_y_) : 0;
     if (message.bytes() != bytes) {
       const absl::Status status = absl::InternalError(
           absl::StrCat("combine: rank ", rank, " answered with ", message.bytes(), " bytes of ", bytes));
@@ -321,16 +337,17 @@ absl::Status HostDispatcher::CollectOutputs(const MoeContext& context) {
     }
     if (bytes > 0) std::memcpy(RowAt(all_y_, routes_.back_rows[rank]), message.payload(), bytes);
   }
-  work_.reset();
+  under_way_.pop_front();
   return absl::OkStatus();
+}
+
+absl::Status HostDispatcher::FinishPart(const MoeContext& context, const LayerContext& layer) {
+  return routes_.stays ? absl::OkStatus() : CollectOutputs(context, layer.part, layer.num_parts);
 }
 
 absl::Status HostDispatcher::FinishCombine(const MoeContext& context, ops::CombineInputs terms,
                                            const TensorView& residual) {
-  if (context.comm->world() > 1) {
-    const comm::Timed timed(&context.stats->exchange_seconds);
-    RETURN_IF_ERROR(CollectOutputs(context));
-  }
+  if (!routes_.stays) RETURN_IF_ERROR(CollectOutputs(context, 0, 1));
   terms.y = all_y_;
   terms.slot_row = routes_.slot_row;
   if (adds_) terms.weight = added_.Ones();

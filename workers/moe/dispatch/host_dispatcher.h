@@ -1,8 +1,10 @@
-// TokenDispatcher on the host: rows travel in messages, counts are host numbers (kExact).
+// TokenDispatcher on the host: rows travel in messages, counts are host numbers (kExact).  It also cuts rows by peers,
+// leaves out experts that are elsewhere (LayerContext::stays), and combines in parts.
 // Its routes stay as they are until the next dispatch, for a backward pass (dispatch_gradient.h).
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -26,7 +28,13 @@ class HostDispatcher : public TokenDispatcher {
   absl::Status FinishDispatch(const MoeContext& context, const LayerContext& layer) override;
   absl::Status StartCombine(const MoeContext& context, const LayerContext& layer) override;
   absl::Status FinishCombine(const MoeContext& context, ops::CombineInputs terms, const TensorView& residual) override;
-  void Drop() override { work_.reset(); }
+  void Drop() override { under_way_.clear(); }
+  HostDispatcher* AsHost() override { return this; }
+
+  // In place of FinishCombine, where rows come in parts or are added elsewhere: outputs() has this part's from now on.
+  absl::Status FinishPart(const MoeContext& context, const LayerContext& layer);
+  // Outputs made here and returned, by routes().slot_row.
+  const TensorView& outputs() const { return all_y_; }
 
   // A backward pass gets x() of the last dispatch, whose routes it has, in one of two ways.
   // Sends the rows of layer.x once more, into the memory of UseInputs.
@@ -48,18 +56,18 @@ class HostDispatcher : public TokenDispatcher {
   DispatchMessageSizes MessageSizes() const;
   absl::Status Unpack(const MoeContext& context, int64_t num_slots, std::vector<comm::Message>* received);
   // Makes x() of this rank's own rows, and room for those of others, if there are any.
-  void PlaceInputs();
-  void SortByExpert(int64_t num_slots);
+  void PlaceInputs(const Stream& stream);
+  void SortByExpert(int rank, int64_t num_slots);
   void PlaceOutputs(int rank);
-  absl::Status CollectOutputs(const MoeContext& context);
+  absl::Status CollectOutputs(const MoeContext& context, int part, int num_parts);
 
   TensorView own_x_;  // [T, H]
   HostRoutes routes_;
-  std::unique_ptr<comm::Work> work_;  // what is under way
-  TensorView all_y_;                  // y_, then what comes back
-  std::vector<int32_t> row_of_;       // [rows] what x_rows_ shows
-  std::vector<int32_t> begin_of_;     // [El + 1] what offsets_ shows
-  std::vector<int32_t> cursor_;       // [El + 1] of the sort
+  std::deque<std::unique_ptr<comm::Work>> under_way_;  // parts of a combine may be, together
+  TensorView all_y_;                                   // y_, then what comes back
+  std::vector<int32_t> row_of_;                        // [rows] what x_rows_ shows
+  std::vector<int32_t> begin_of_;                      // [El + 1] what offsets_ shows
+  std::vector<int32_t> cursor_;                        // [El + 1] of the sort
   RowScratch* x_memory_ = nullptr;
   bool holds_rows_ = false;
   AddedOutputs added_;

@@ -19,7 +19,7 @@ struct HostRoutes {
   struct Incoming {
     int64_t first_row = 0;  // of x(): the rows that came from there, one after the other
     int64_t num_rows = 0;
-    std::vector<int32_t> row;    // [pairs]
+    std::vector<int32_t> row;    // [pairs]; of this rank, into `own`
     std::vector<int32_t> slot;   // [pairs]
     std::vector<int32_t> y_row;  // [pairs] where the sort by expert put each
   };
@@ -30,9 +30,10 @@ struct HostRoutes {
     std::vector<int32_t> pair_slot;
   };
 
-  int64_t num_rows = 0;            // of x(): this rank's, if an expert here wants any of them, then the others'
-  int64_t own_rows = 0;            // of these, this rank's
-  std::vector<int32_t> rank_of;    // [T * K] who computes (t, k); -1 = dropped
+  bool stays = false;              // no rows travel
+  std::vector<int32_t> own;        // rows of this rank that experts here want, rising
+  int64_t num_rows = 0;            // of x(): those, then the others'
+  std::vector<int32_t> rank_of;    // [T * K] who computes (t, k); -1 = dropped, or not of this exchange
   std::vector<int32_t> pair_of;    // [T * K] index among the pairs with that rank
   std::vector<Outgoing> outgoing;  // [R]
   std::vector<Incoming> incoming;  // [R], this rank's own among them

@@ -29,7 +29,8 @@ namespace switchyard::moe {
 
 struct MoeContext;  // moe_context.h, as the next
 struct LayerContext;
-class RowScratch;  // workers/moe/layer/row_scratch.h
+class HostDispatcher;  // host_dispatcher.h
+class RowScratch;      // workers/moe/layer/row_scratch.h
 
 enum class ExchangeMode : uint8_t {
   kExact,   // counts on the host, messages as long as they must be
@@ -81,6 +82,8 @@ class TokenDispatcher {
                                      const TensorView& residual) = 0;  // [T, H] AccDType, added to
   // After an error anywhere: gives up what is under way (which ends the group).
   virtual void Drop() = 0;
+  // Null: it is not the host's.
+  virtual HostDispatcher* AsHost() { return nullptr; }
 
  protected:
   // The shapes of layer.topk_idx and layer.x.

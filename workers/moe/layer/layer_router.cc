@@ -17,6 +17,19 @@ absl::StatusOr<TensorView> OnHost(const MoeContext& context, const TensorView& n
   return on_host;
 }
 
+absl::Span<const int32_t> RowsBehind(const LayerContext& layer, int num_experts, std::vector<int32_t>* rows) {
+  rows->clear();
+  const TensorView& topk_idx = layer.topk_idx;
+  const int64_t end = layer.rows().begin + layer.rows().count;
+  if (!topk_idx.device().is_cpu() || end == topk_idx.dim(0)) return *rows;
+  rows->resize(static_cast<size_t>(num_experts));
+  const int32_t* const chosen = topk_idx.data<int32_t>();
+  for (int64_t i = end * topk_idx.dim(1); i < topk_idx.NumElements(); ++i) {
+    if (chosen[i] >= 0) ++(*rows)[static_cast<size_t>(chosen[i])];
+  }
+  return *rows;
+}
+
 absl::Status LayerRouter::Take(const MoeLayerDesc& desc, int64_t rows, int64_t experts, Device device,
                                GateMemory* memory) {
   const DType acc = AccDType(desc.dtype);
@@ -27,7 +40,7 @@ absl::Status LayerRouter::Take(const MoeLayerDesc& desc, int64_t rows, int64_t e
 }
 
 absl::Status LayerRouter::Begin(const MoeContext& context, const MoeLayerDesc& desc, LayerContext* layer) {
-  RETURN_IF_ERROR(Take(desc, layer->x.dim(0), context.layout->num_experts(), context.stream->device(),
+  RETURN_IF_ERROR(Take(desc, layer->x.dim(0), context.num_experts(), context.stream->device(),
                        layer->saved != nullptr ? &layer->saved->gate_memory : &memory_));
   layer->logits = logits_;
   layer->topk_idx = chosen_;
@@ -65,7 +78,7 @@ absl::Status LayerRouter::DropChoices(const MoeContext& context, LayerContext* l
   const comm::Timed timed(&context.stats->exchange_seconds);
   ASSIGN_OR_RETURN(int64_t dropped,
                    capacity_gate_.Drop(context.capacity, context.Call(comm::CallUse::kCapacityCounts, layer->index),
-                                       context.layout->num_experts(), layer->topk_idx, topk_weight_));
+                                       context.num_experts(), layer->topk_idx, topk_weight_));
   context.stats->dropped_rows += dropped;
   return absl::OkStatus();
 }

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "workers/moe/dispatch/split_cursor.h"
 #include "workers/moe/layer/expert_capacity.h"
 #include "workers/moe/layer/moe_context.h"
@@ -48,6 +50,8 @@ class LayerRouter {
   HostCopy choices_on_host_;
 };
 
+// [E] of this rank's rows behind those of the chunk, in `rows`; empty where the host would have to wait for them.
+absl::Span<const int32_t> RowsBehind(const LayerContext& layer, int num_experts, std::vector<int32_t>* rows);
 // Returns the numbers on the host, which waits for them, at most until the step's deadline.
 absl::StatusOr<TensorView> OnHost(const MoeContext& context, const TensorView& numbers, HostCopy* place);
 

@@ -1,6 +1,5 @@
 #include "workers/moe/layer/moe_backward.h"
 
-#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -8,10 +7,13 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
 #include "workers/moe/dispatch/dispatch_gradient.h"
+#include "workers/moe/groups/group_rows.h"
 #include "workers/moe/layer/moe_checks.h"
+#include "workers/moe/layer/moe_scratch.h"
 #include "workers/moe/layer/row_scratch.h"
 #include "workers/moe/layer/saved_parts.h"
 #include "workers/moe/layer/schedule_executor.h"
+#include "workers/moe/layer/shared_gate.h"
 #include "workers/ops/activation/activation_backward.h"
 #include "workers/ops/activation/bias_gradient.h"
 #include "workers/ops/activation/expert_bias_backward.h"
@@ -25,29 +27,6 @@
 #include "workers/tensor/copy.h"
 
 namespace switchyard::moe {
-namespace {
-
-// dlogit = dgate * the derivative of the sigmoid that made `gate`.
-void SigmoidBackward(const TensorView& gate, const TensorView& d_gate, const TensorView& d_logit) {
-  VisitDType(d_logit.dtype(), [&]<class Elem>() {
-    for (int64_t t = 0; t < gate.dim(0); ++t) {
-      const Acc<Elem> s = *gate.row<Acc<Elem>>(t);
-      *d_logit.row<Elem>(t) = static_cast<Elem>(*d_gate.row<Acc<Elem>>(t) * s * (1 - s));
-    }
-  });
-}
-
-void Sigmoid(const TensorView& logit, const TensorView& gate) {
-  VisitDType(gate.dtype(), [&]<class Number>() {
-    for (int64_t t = 0; t < gate.dim(0); ++t) {
-      const auto g = static_cast<Acc<Number>>(*logit.row<Number>(t));
-      *gate.row<Number>(t) = static_cast<Number>(1 / (1 + std::exp(-g)));
-    }
-  });
-}
-
-}  // namespace
-
 class MoeBackward::Impl : public MicroOpRunner {
  public:
   absl::Status Run(const MoeContext& context, const LayerContext& at, const MoeLayer& moe,
@@ -64,6 +43,7 @@ class MoeBackward::Impl : public MicroOpRunner {
       // The others wait for this rank's gradients: end it for them, too.
       if (context.comm->world() > 1) context.comm->Abort(status.message());
       for (auto& gradient : gradients_) gradient->Drop();
+      groups_.Drop();
       if (at.saved != nullptr) {
         for (auto& chunk : at.saved->chunks) chunk->exchange.Drop();
       }
@@ -73,17 +53,16 @@ class MoeBackward::Impl : public MicroOpRunner {
   }
 
   absl::Status Start(const pipeline::MicroOp& op) override {
-    layer_.chunk = op.chunk;
-    layer_.num_chunks = op.num_chunks;
+    layer_.PointTo(op);
     const pipeline::ChunkRange range = layer_.rows();
     switch (op.kind) {
       case pipeline::MicroOpKind::kGate:
         return Router();
       case pipeline::MicroOpKind::kDispatch:
         if (op.pass == pipeline::Pass::kForward) return StartDispatchAgain(op);
-        gradient().UseOutputGradients(&output_gradients_[op.SlotOf(pipeline::BufferKind::kOutputGradient)]);
+        gradient().UseOutputGradients(&scratch().output_gradients[op.SlotOf(pipeline::BufferKind::kOutputGradient)]);
         return gradient().StartResend(*context_, layer_, exchange().routes(), dy_.Rows(range.begin, range.count),
-                                      layer_.saved->topk_weight.Rows(range.begin, range.count));
+                                      sent_weight_.Rows(range.begin, range.count));
       case pipeline::MicroOpKind::kExpert:
         return op.experts == pipeline::ExpertSet::kShared ? SharedExpert(HiddenGradientOf(op)) : RoutedExperts(op);
       case pipeline::MicroOpKind::kCombine:
@@ -97,48 +76,68 @@ class MoeBackward::Impl : public MicroOpRunner {
       case pipeline::MicroOpKind::kSave:
         break;  // of forward
       case pipeline::MicroOpKind::kAllGather:
+        if (op.group == pipeline::Group::kShards) return groups_.StartShards({dy_, sent_weight_});
+        return groups_.StartGather(op, ReturnedGradients());
       case pipeline::MicroOpKind::kAllReduce:
-        break;  // CheckSchedule refuses them
+        return groups_.StartSum(op, {gradient().dx(), gradient().dweight()});
     }
     return absl::InternalError("moe_backward: an op of no kind");
   }
 
   absl::Status Finish(const pipeline::MicroOp& op) override {
-    layer_.chunk = op.chunk;
-    layer_.num_chunks = op.num_chunks;
-    if (op.kind == pipeline::MicroOpKind::kRestore) return FinishRestore(op);
+    layer_.PointTo(op);
+    if (op.kind == pipeline::MicroOpKind::kRestore)
+      return FinishParts(op, layer_.index, layer_.saved->chunk(layer_.chunk), context_->offload);
+    if (op.kind == pipeline::MicroOpKind::kAllReduce) return groups_.FinishSum(op);
+    if (op.kind == pipeline::MicroOpKind::kAllGather)
+      return op.group == pipeline::Group::kShards ? TakeShards() : groups_.FinishGather(op);
     if (op.kind == pipeline::MicroOpKind::kDispatch) {
       if (op.pass == pipeline::Pass::kBackward) return gradient().FinishResend(*context_);
       return layer_.saved->chunk(layer_.chunk).exchange.FinishDispatchAgain(*context_);
     }
     SY_CHECK(op.kind == pipeline::MicroOpKind::kCombine);
     const pipeline::ChunkRange range = layer_.rows();
-    return gradient().FinishReturn(*context_, dx_.Rows(range.begin, range.count),
-                                   d_topk_weight_.Rows(range.begin, range.count));
+    if (groups_.adds_alone())
+      return gradient().FinishReturn(*context_, dx_.Rows(range.begin, range.count),
+                                     d_sent_weight_.Rows(range.begin, range.count));
+    RETURN_IF_ERROR(gradient().FinishPart(*context_, layer_));
+    return groups_.Returned(ReturnedGradients());
   }
 
  private:
-  // Gradients inside experts.
-  struct HiddenGradient {
-    RowScratch weighted_memory, d_hidden_memory, d_sums_memory;
-    TensorView weighted;          // [rows, F] hidden rows times the weights of their pairs
-    TensorView d_hidden, d_sums;  // [rows, F], [rows, 2F]
-  };
-  HiddenGradient& HiddenGradientOf(const pipeline::MicroOp& op) {
-    return hidden_gradients_[op.SlotOf(pipeline::BufferKind::kHiddenGradient)];
+  HiddenGradientScratch& HiddenGradientOf(const pipeline::MicroOp& op) {
+    return scratch().hidden_gradients[op.SlotOf(pipeline::BufferKind::kHiddenGradient)];
+  }
+
+  // Sends gradients of the rows of all shards from here on.
+  absl::Status TakeShards() {
+    ASSIGN_OR_RETURN(const std::vector<TensorView> gathered,
+                     groups_.FinishShards({&gathered_memory_, &gathered_weight_memory_}));
+    dy_ = gathered[0];
+    sent_weight_ = gathered[1];
+    layer_.sent = {0, dy_.dim(0)};
+    return absl::OkStatus();
+  }
+
+  ReturnedRows ReturnedGradients() {
+    return {.rows = gradient().gradients(),
+            .numbers = gradient().numbers(),
+            .slot_row = exchange().routes().slot_row,
+            .first_choice = layer_.rows().begin * moe_->desc.router.top_k,
+            .num_shards = context_->groups.num_shards};
   }
 
   // Sends the present chunk's rows as forward did.
   absl::Status StartDispatchAgain(const pipeline::MicroOp& op) {
     HostDispatcher& exchange = layer_.saved->chunk(layer_.chunk).exchange;
-    exchange.UseInputs(&inputs_[op.SlotOf(pipeline::BufferKind::kInput)]);
+    exchange.UseInputs(&scratch().inputs[op.SlotOf(pipeline::BufferKind::kInput)]);
     return exchange.StartDispatchAgain(*context_, layer_);
   }
 
   // Places the present chunk's hidden rows in memory of this op's slot.
   void PlaceHidden(const pipeline::MicroOp& op) {
     MoeSaved::Chunk& chunk = layer_.saved->chunk(layer_.chunk);
-    HiddenScratch& memory = hidden_[op.SlotOf(pipeline::BufferKind::kHidden)];
+    HiddenScratch& memory = scratch().hidden[op.SlotOf(pipeline::BufferKind::kHidden)];
     const int64_t rows = chunk.exchange.x_rows().size(), ffn = moe_->desc.expert_ffn;
     chunk.hidden = memory.hidden.Rows(rows, ffn, moe_->desc.dtype);
     chunk.sums = memory.sums.Rows(rows, ops::SumsWidth(moe_->desc.activation, ffn), moe_->desc.dtype);
@@ -163,15 +162,9 @@ class MoeBackward::Impl : public MicroOpRunner {
     const int slot = op.SlotOf(pipeline::BufferKind::kInput);
     HostDispatcher& exchange = layer_.saved->chunk(layer_.chunk).exchange;
     if (slot < 0) PlaceHidden(op);
-    if (slot >= 0 && exchange.holds_rows()) exchange.RestoreInputs(&inputs_[slot]);
+    if (slot >= 0 && exchange.holds_rows()) exchange.RestoreInputs(&scratch().inputs[slot]);
     for (const SavedPart& part : PartsOf(op, layer_.index, layer_.saved->chunk(layer_.chunk))) {
       context_->offload->StartRestore(part.key, BytesOf(part.rows));
-    }
-    return absl::OkStatus();
-  }
-  absl::Status FinishRestore(const pipeline::MicroOp& op) {
-    for (const SavedPart& part : PartsOf(op, layer_.index, layer_.saved->chunk(layer_.chunk))) {
-      RETURN_IF_ERROR(context_->offload->Finish(part.key));
     }
     return absl::OkStatus();
   }
@@ -179,33 +172,46 @@ class MoeBackward::Impl : public MicroOpRunner {
   // The dispatched rows of the present chunk.
   TensorView Inputs() const {
     const pipeline::ChunkRange range = layer_.rows();
-    return exchange().holds_rows() ? exchange().x() : rows_.x.Rows(range.begin, range.count);
+    const bool keeps = exchange().holds_rows() || layer_.saved->gathers_inputs;
+    return keeps ? exchange().x() : rows_.x.Rows(range.begin, range.count);
   }
 
   // The parts of the present chunk.
   const HostDispatcher& exchange() const { return layer_.saved->chunk(layer_.chunk).exchange; }
+  MoeScratch& scratch() { return context_->scratch != nullptr ? *context_->scratch : own_scratch_; }
   DispatchGradient& gradient() { return *gradients_[static_cast<size_t>(layer_.chunk)]; }
 
   absl::Status CheckAndRun() {
     RETURN_IF_ERROR(CheckBackward(*context_, *moe_, layer_.saved, *weights_, rows_));
+    groups_.Begin(*context_, layer_.index, pipeline::Pass::kBackward, rows_.x.dim(0));
     const MoeLayerDesc& desc = moe_->desc;
-    const int64_t rows = rows_.x.dim(0);
+    const int64_t all_rows = rows_.x.dim(0);
     const DType acc = AccDType(desc.dtype);
+    const pipeline::ChunkRange gated = groups_.gated();
+    const int64_t rows = gated.count;
+    rows_.x = layer_.x = rows_.x.Rows(gated.begin, rows);
+    layer_.cut = context_->schedule->cut;
+    layer_.sent = groups_.sent();
     while (gradients_.size() < static_cast<size_t>(context_->schedule->num_chunks)) {
       gradients_.push_back(std::make_unique<DispatchGradient>());
     }
     TakeExperts();
-    dy_ = rows_.d_residual;
+    dy_ = rows_.d_residual.Rows(gated.begin, rows);
     if (acc != desc.dtype) {
       dy_ = dy_memory_.Rows(rows, desc.hidden, desc.dtype);
-      RETURN_IF_ERROR(RoundRows(*context_->stream, rows_.d_residual, dy_));
+      RETURN_IF_ERROR(RoundRows(*context_->stream, rows_.d_residual.Rows(gated.begin, rows), dy_));
     }
     const bool in_place = rows_.d_x.dtype() == acc && rows_.d_x.contiguous();
-    dx_ = in_place ? rows_.d_x : dx_memory_.Rows(rows, desc.hidden, acc);
-    RETURN_IF_ERROR(FillZero(*context_->stream, dx_));
-    d_topk_weight_ = d_topk_weight_memory_.Rows(rows, desc.router.top_k, acc);
+    const TensorView all_dx = in_place ? rows_.d_x : dx_memory_.Rows(all_rows, desc.hidden, acc);
+    RETURN_IF_ERROR(FillZero(*context_->stream, all_dx));
+    dx_ = all_dx.Rows(gated.begin, rows);
+    const GroupRows::Choices sent = groups_.OfShards(layer_.saved->topk_idx, layer_.saved->topk_weight);
+    sent_weight_ = sent.topk_weight;
+    d_sent_weight_ = d_topk_weight_memory_.Rows(rows, sent_weight_.dim(1), acc);
+    groups_.SetRows({.to = all_dx, .weight = {}, .top_k = desc.router.top_k, .dtype = desc.dtype, .numbers = true},
+                    layer_.saved->sent_idx);
     RETURN_IF_ERROR(RunSchedule(context_->schedule->backward, this, context_->watch));
-    return in_place ? absl::OkStatus() : RoundRows(*context_->stream, dx_, rows_.d_x);
+    return in_place ? absl::OkStatus() : RoundRows(*context_->stream, all_dx, rows_.d_x);
   }
 
   // The experts' matrices, as grouped products take them.
@@ -233,8 +239,8 @@ class MoeBackward::Impl : public MicroOpRunner {
     const MoeSaved::Chunk& saved = layer_.saved->chunk(layer_.chunk);
     const HostDispatcher& exchange = saved.exchange;
     DispatchGradient& gradient = this->gradient();
-    gradient.TakeInputGradients(&input_gradients_[op.SlotOf(pipeline::BufferKind::kInputGradient)]);
-    HiddenGradient& hidden = HiddenGradientOf(op);
+    gradient.TakeInputGradients(&scratch().input_gradients[op.SlotOf(pipeline::BufferKind::kInputGradient)]);
+    HiddenGradientScratch& hidden = HiddenGradientOf(op);
     Take(gradient.dx().dim(0), moe_->desc.expert_ffn, &hidden);
     RETURN_IF_ERROR(ops::GroupedGemm(*context_->stream, {.x_rows = exchange.x_rows()}, gradient.dy(), down_,
                                      exchange.offsets(), hidden.d_hidden));
@@ -262,7 +268,7 @@ class MoeBackward::Impl : public MicroOpRunner {
                                    gradient.dy(), gradient.weight(), gradient.dweight());
   }
 
-  absl::Status RoutedWeights(const HiddenGradient& hidden) {
+  absl::Status RoutedWeights(const HiddenGradientScratch& hidden) {
     const comm::Timed timed(&context_->stats->expert_seconds);
     const HostDispatcher& exchange = this->exchange();
     const DispatchGradient& gradient = this->gradient();
@@ -274,14 +280,14 @@ class MoeBackward::Impl : public MicroOpRunner {
     RETURN_IF_ERROR(ops::GroupedWeightGradient(*context_->stream,
                                                {.offsets = exchange.offsets(), .x_rows = exchange.x_rows()},
                                                hidden.d_sums, Inputs(), gate_up_gradients_));
-    const TensorView dy = sorted_dy_memory_.Rows(gradient.dx().dim(0), moe_->desc.hidden, moe_->desc.dtype);
+    const TensorView dy = scratch().sorted_gradients.Rows(gradient.dx().dim(0), moe_->desc.hidden, moe_->desc.dtype);
     RETURN_IF_ERROR(ops::GatherRows(*context_->stream, gradient.dy(), exchange.x_rows(), dy));
     return ops::GroupedWeightGradient(*context_->stream, {.offsets = exchange.offsets()}, dy, hidden.weighted,
                                       down_gradients_);
   }
 
   // Adds the gate's share of dx and the shared expert's gradients, before any routed expert's.
-  absl::Status SharedExpert(HiddenGradient& hidden) {
+  absl::Status SharedExpert(HiddenGradientScratch& hidden) {
     const comm::Timed timed(&context_->stats->expert_seconds);
     const Stream& stream = *context_->stream;
     const ops::FfnGradients& shared = *weights_->shared;
@@ -308,12 +314,13 @@ class MoeBackward::Impl : public MicroOpRunner {
 
   absl::Status Router() {
     const int64_t rows = rows_.x.dim(0);
-    const TensorView d_logits = d_logits_memory_.Rows(rows, context_->layout->num_experts(), moe_->desc.dtype);
-    RETURN_IF_ERROR(ops::RouterBackward(*context_->stream,
-                                        {.renormalize = moe_->desc.router.renormalize,
-                                         .prob_gradient = rows_.router_loss.prob_gradient,
-                                         .z_scale = rows_.router_loss.z_scale},
-                                        layer_.saved->logits, layer_.saved->topk_idx, d_topk_weight_, d_logits));
+    const TensorView d_logits = d_logits_memory_.Rows(rows, context_->num_experts(), moe_->desc.dtype);
+    const RouterLoss loss = groups_.adds_router_loss() ? rows_.router_loss : RouterLoss{};
+    RETURN_IF_ERROR(ops::RouterBackward(
+        *context_->stream,
+        {.renormalize = moe_->desc.router.renormalize, .prob_gradient = loss.prob_gradient, .z_scale = loss.z_scale},
+        layer_.saved->logits, layer_.saved->topk_idx,
+        groups_.adds_alone() ? groups_.SumOfShards(d_sent_weight_) : groups_.numbers(), d_logits));
     return ProductBackward(weights_->router, d_logits);
   }
 
@@ -323,7 +330,7 @@ class MoeBackward::Impl : public MicroOpRunner {
     return ops::Gemm(*context_->stream, {.accumulate = true}, dy, *matrix.transposed, {}, dx_);
   }
 
-  void Take(int64_t rows, int64_t ffn, HiddenGradient* hidden) const {
+  void Take(int64_t rows, int64_t ffn, HiddenGradientScratch* hidden) const {
     const DType dtype = moe_->desc.dtype;
     hidden->weighted = hidden->weighted_memory.Rows(rows, ffn, dtype);
     hidden->d_hidden = hidden->d_hidden_memory.Rows(rows, ffn, dtype);
@@ -336,19 +343,18 @@ class MoeBackward::Impl : public MicroOpRunner {
   const MoeLayer* moe_ = nullptr;
   const MoeBackwardWeights* weights_ = nullptr;
   MoeBackwardRows rows_;
-  TensorView dy_, dx_;                                               // [T, H] model dtype, AccDType
-  TensorView d_topk_weight_;                                         // [T, K]
-  std::vector<const ops::Weight*> gate_up_, down_;                   // [El] transposed
-  std::vector<TensorView> gate_up_gradients_, down_gradients_;       // [El]
+  TensorView dy_, dx_;                                          // [T, H] model dtype, AccDType
+  TensorView sent_weight_, d_sent_weight_;                      // [rows that are sent, K], [T, K]; for shards K * S
+  std::vector<const ops::Weight*> gate_up_, down_;              // [El] transposed
+  std::vector<TensorView> gate_up_gradients_, down_gradients_;  // [El]
   std::vector<TensorView> up_bias_gradients_, down_bias_gradients_;  // [El], or none
 
-  std::vector<std::unique_ptr<DispatchGradient>> gradients_;     // [chunks]
-  ScratchSlots<RowScratch> output_gradients_, input_gradients_;  // by the program's slots, as the next
-  ScratchSlots<HiddenGradient> hidden_gradients_;
-  ScratchSlots<RowScratch> inputs_;  // what backward restores
-  ScratchSlots<HiddenScratch> hidden_;
+  GroupRows groups_;
+  std::vector<std::unique_ptr<DispatchGradient>> gradients_;  // [chunks]
+  MoeScratch own_scratch_;
   RowScratch dy_memory_, dx_memory_, d_topk_weight_memory_, d_logits_memory_;
-  RowScratch sorted_dy_memory_, shared_gate_memory_, d_gate_memory_, d_logit_memory_;
+  RowScratch gathered_memory_, gathered_weight_memory_;
+  RowScratch shared_gate_memory_, d_gate_memory_, d_logit_memory_;
 };
 
 MoeBackward::MoeBackward() : impl_(std::make_unique<Impl>()) {}

@@ -7,6 +7,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/schedule_timeline.h"
+#include "workers/moe/groups/group_rows.h"
 
 namespace switchyard::moe {
 namespace {
@@ -46,7 +47,7 @@ absl::Status CheckFfn(const std::string& name, const ops::FfnGradients& ffn, con
 
 absl::Status CheckWeights(const MoeContext& context, const MoeLayer& layer, const MoeBackwardWeights& weights) {
   const MoeLayerDesc& desc = layer.desc;
-  RETURN_IF_ERROR(CheckTrained("router", weights.router, desc.dtype, context.layout->num_experts(), desc.hidden));
+  RETURN_IF_ERROR(CheckTrained("router", weights.router, desc.dtype, context.num_experts(), desc.hidden));
   const absl::Span<const int32_t> residents = context.layout->Residents(context.comm->rank());
   if (weights.experts.size() != residents.size()) {
     return absl::InvalidArgumentError(absl::StrCat("moe_backward: gradients of ", weights.experts.size(),
@@ -105,15 +106,20 @@ absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWe
 absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer) {
   const MoeLayerWeights& weights = layer.weights;
   RETURN_IF_ERROR(CheckExperts(*context.layout, context.comm->rank(), weights));
-  if (weights.router == nullptr || weights.router->n() != context.layout->num_experts()) {
+  const LayerGroups& groups = context.groups;
+  if (groups.num_shards < 1 || context.layout->num_experts() % groups.num_shards != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: a layout of ", context.layout->num_experts(),
+                                                   " experts' shards, of each ", groups.num_shards));
+  }
+  if (weights.router == nullptr || weights.router->n() != context.num_experts()) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: router ",
                                                    weights.router ? weights.router->desc().ToString() : "is missing",
-                                                   " for ", context.layout->num_experts(), " experts"));
+                                                   " for ", context.num_experts(), " experts"));
   }
   const TensorView& bias = weights.router_bias;
-  if (bias.rank() != 0 && !(bias.shape() == Shape{context.layout->num_experts()})) {
-    return absl::InvalidArgumentError(absl::StrCat("moe_layer: a router's bias ", bias.ToString(), " for ",
-                                                   context.layout->num_experts(), " experts"));
+  if (bias.rank() != 0 && !(bias.shape() == Shape{context.num_experts()})) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("moe_layer: a router's bias ", bias.ToString(), " for ", context.num_experts(), " experts"));
   }
   if (context.add_outputs && !context.stream->device().is_cpu()) {
     return absl::UnimplementedError("moe_layer: outputs are added before they travel on hosts alone");
@@ -129,19 +135,67 @@ absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSchedule(const pipeline::MoeSchedule& schedule, const MoeLayer& layer) {
-  bool shared = false;
+namespace {
+
+absl::Status CheckOp(const MoeContext& context, const pipeline::MicroOp& op) {
+  const LayerGroups& groups = context.groups;
+  const bool shards = op.group == pipeline::Group::kShards, copies = op.group == pipeline::Group::kCopies;
+  if ((shards && groups.shards == nullptr) || (copies && groups.copies == nullptr)) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: schedule ", context.schedule->name, ": ",
+                                                   pipeline::OpName(op), " among ", pipeline::GroupName(op.group),
+                                                   ", of which there is no group"));
+  }
+  const bool gathers_choices = op.rows == pipeline::RowKind::kChoices && op.kind == pipeline::MicroOpKind::kAllGather;
+  if (copies && gathers_choices && op.reads.empty() &&
+      groups.copy_ranks.size() != static_cast<size_t>(groups.copies->world())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("moe_layer: ranks of ", groups.copy_ranks.size(), " copies of ", groups.copies->world()));
+  }
+  return absl::OkStatus();
+}
+
+// Programs of more than experts and chunks of rows.
+absl::Status CheckGrouped(const MoeContext& context, const MoeLayer& layer) {
+  const pipeline::MoeSchedule& schedule = *context.schedule;
+  const char* with = !context.stream->device().is_cpu()         ? "a device"
+                     : context.exchange != ExchangeMode::kExact ? "a bounded exchange"
+                     : context.add_outputs                      ? "outputs that are added before they travel"
+                     : context.balancer != nullptr              ? "a load balancer"
+                     : layer.weights.experts != nullptr         ? "experts that are not all in tables"
+                     : layer.desc.shared_ffn > 0                ? "a shared expert"
+                                                                : nullptr;
+  if (with != nullptr)
+    return absl::UnimplementedError(absl::StrCat("moe_layer: schedule ", schedule.name, " with ", with));
+  if (schedule.cut == pipeline::Cut::kPeers && context.comm->world() % schedule.num_chunks != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: schedule ", schedule.name, ": ", context.comm->world(),
+                                                   " peers in ", schedule.num_chunks, " chunks"));
+  }
+  for (int expert = 0; expert < context.layout->num_experts(); ++expert) {
+    if (context.layout->Places(expert).size() == 1) continue;
+    return absl::UnimplementedError(
+        absl::StrCat("moe_layer: schedule ", schedule.name, " with replicas of expert ", expert));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckSchedule(const MoeContext& context, const MoeLayer& layer) {
+  const pipeline::MoeSchedule& schedule = *context.schedule;
+  bool shared = false, sums_shards = context.groups.num_shards == 1;
+  bool plain = schedule.cut == pipeline::Cut::kRows && context.groups.num_shards == 1;
   for (const std::vector<pipeline::MicroOp>* const ops : {&schedule.forward, &schedule.backward}) {
     for (const pipeline::MicroOp& op : *ops) {
       if (!pipeline::IsCommunicating(op.kind)) continue;
-      if (!pipeline::IsGather(op.kind) && op.group == pipeline::Group::kExperts && op.num_parts == 1 &&
-          schedule.cut == pipeline::Cut::kRows)
-        continue;
-      return absl::UnimplementedError(absl::StrCat("moe_layer: schedule ", schedule.name, ": ", pipeline::OpName(op),
-                                                   schedule.cut == pipeline::Cut::kRows ? "" : " cut by peers",
-                                                   " among ", pipeline::GroupName(op.group),
-                                                   " is priced by the simulator, but not run by layers"));
+      RETURN_IF_ERROR(CheckOp(context, op));
+      plain &= op.group == pipeline::Group::kExperts;
+      sums_shards |= op.group == pipeline::Group::kAllExperts;
     }
+  }
+  if (!plain) RETURN_IF_ERROR(CheckGrouped(context, layer));
+  if (!sums_shards) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: schedule ", schedule.name, " does not add the ",
+                                                   context.groups.num_shards, " shards of an expert"));
   }
   for (const pipeline::MicroOp& op : schedule.forward) {
     shared |= op.kind == pipeline::MicroOpKind::kExpert && op.experts == pipeline::ExpertSet::kShared;
@@ -190,8 +244,8 @@ absl::Status CheckBackward(const MoeContext& context, const MoeLayer& layer, con
   RETURN_IF_ERROR(CheckTensor("d_residual", rows.d_residual, AccDType(desc.dtype), shape));
   const DType d_x = rows.d_x.dtype() == desc.dtype ? desc.dtype : AccDType(desc.dtype);
   RETURN_IF_ERROR(CheckTensor("d_x", rows.d_x, d_x, shape));
-  RETURN_IF_ERROR(CheckForward(context, saved, shape[0]));
-  RETURN_IF_ERROR(CheckSchedule(*context.schedule, layer));
+  RETURN_IF_ERROR(CheckSchedule(context, layer));
+  RETURN_IF_ERROR(CheckForward(context, saved, GroupRows::Gated(context, shape[0]).count));
   RETURN_IF_ERROR(CheckOffload(context));
   return CheckWeights(context, layer, weights);
 }

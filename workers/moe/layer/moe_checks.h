@@ -17,8 +17,9 @@ absl::Status CheckRows(const MoeLayerDesc& desc, const TensorView& x, const Tens
 absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWeights& weights);
 // The same with router and shared expert.
 absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer);
-// The schedule fits the layer: it has its shared expert.
-absl::Status CheckSchedule(const pipeline::MoeSchedule& schedule, const MoeLayer& layer);
+// The schedule fits the layer and its groups: it has the shared expert, there are the groups that it names, and it adds
+// the shards of experts.  Errors also: Unimplemented (what such programs do not do).
+absl::Status CheckSchedule(const MoeContext& context, const MoeLayer& layer);
 // Unimplemented: such a pass cannot be saved for a backward pass.
 absl::Status CheckSaved(const MoeContext& context, const MoeLayer& layer);
 // FailedPrecondition: a program that copies, and nowhere to copy to.

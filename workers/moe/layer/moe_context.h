@@ -14,6 +14,7 @@
 #include "scheduler/placement/per_step/layer_decision.h"
 #include "workers/comm/core/call_tag.h"
 #include "workers/comm/core/communicator.h"
+#include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/dispatch/token_dispatcher.h"
 #include "workers/moe/layer/expert_capacity.h"
 #include "workers/moe/layer/moe_stats.h"
@@ -27,17 +28,30 @@ namespace switchyard::moe {
 
 class ActivationOffload;
 class AllToAllWatch;
-class ExpertLayout;
 class LayerLoadPredictor;
 class PerStepBalancer;
 class SplitCursor;
 struct MoeSaved;
+struct MoeScratch;
 struct StandingExperts;
+
+// Of programs that name other groups than that of the experts (pipeline::Group).  Ranks of `copies` have the same rows,
+// ranks of `shards` hold shards of the same experts.  Null where the program does not name it.
+struct LayerGroups {
+  comm::Communicator* shards = nullptr;
+  comm::Communicator* copies = nullptr;
+  absl::Span<const int32_t> copy_ranks =
+      {};  // of MoeContext::comm, those of `copies`; where the program gathers choices
+  // Shards of an expert that MoeContext::comm reaches (Group::kAllExperts): its layout has shard s of expert e as
+  // e * num_shards + s.
+  int num_shards = 1;
+};
 
 // The same on every rank, except stream, stats, balancer and load_predictor.
 struct MoeContext {
   const Stream* stream = nullptr;
-  comm::Communicator* comm = nullptr;               // the "ep" group
+  comm::Communicator* comm = nullptr;  // that of dispatches: ranks that hold experts or shards of them
+  LayerGroups groups = {};
   const ExpertLayout* layout = nullptr;             // layout->num_ranks() == comm->world()
   const pipeline::MoeSchedule* schedule = nullptr;  // what each layer does
   absl::Time deadline = absl::InfiniteFuture();
@@ -49,6 +63,7 @@ struct MoeContext {
   // gates its rows in parts.
   LayerLoadPredictor* load_predictor = nullptr;
   AllToAllWatch* watch = nullptr;        // observes the layers' all-to-alls; may be null
+  MoeScratch* scratch = nullptr;         // that layers share, forward and backward; null: each executor has its own
   ActivationOffload* offload = nullptr;  // of programs that save and restore; may be null
   // On hosts, where nothing is saved: a rank adds its experts' outputs of a row before they travel, which changes bits
   // (added_outputs.h).
@@ -62,6 +77,8 @@ struct MoeContext {
   // This step is or may be recorded: its layers have scratch of their own.  A step of more rows than were reserved for
   // grows it, which invalidates recorded graphs.
   bool recorded = false;
+
+  int num_experts() const { return layout->num_experts() / groups.num_shards; }  // E of the router
 
   // A collective of a layer's part, as a chunk.
   comm::CommCall Call(comm::CallUse use, int64_t layer, int64_t part = 0) const {
@@ -92,9 +109,26 @@ struct LayerContext {
   // Decides a row's replica; on a host the layer's exchanges advance it in order.  Null: the layout's rule.
   SplitCursor* split = nullptr;
   const StandingExperts* standing = nullptr;  // this rank's; null: as MoeLayerWeights has them
-  int chunk = 0, num_chunks = 1;              // which of its rows the present call is about
+  // Which of its rows the present call is about: of those that this rank sends, chunk `chunk`; of a combine, part
+  // `part`.
+  int chunk = 0, num_chunks = 1;
+  int part = 0, num_parts = 1;
+  pipeline::Cut cut = pipeline::Cut::kRows;
+  pipeline::ChunkRange sent = {.begin = 0, .count = -1};  // -1: all
+  bool stays = false;                                     // only experts that are here get rows (Group::kSelf)
 
-  pipeline::ChunkRange rows() const { return pipeline::RowsOfChunk(x.dim(0), chunk, num_chunks); }
+  void PointTo(const pipeline::MicroOp& op) {
+    chunk = op.chunk;
+    num_chunks = op.num_chunks;
+    part = op.part;
+    num_parts = op.num_parts;
+  }
+  pipeline::ChunkRange rows() const {
+    const pipeline::ChunkRange all = {sent.begin, sent.count < 0 ? x.dim(0) : sent.count};
+    if (cut == pipeline::Cut::kPeers) return all;
+    const pipeline::ChunkRange of_chunk = pipeline::RowsOfChunk(all.count, chunk, num_chunks);
+    return {all.begin + of_chunk.begin, of_chunk.count};
+  }
 };
 
 }  // namespace switchyard::moe

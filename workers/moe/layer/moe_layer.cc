@@ -1,76 +1,24 @@
 #include "workers/moe/layer/moe_layer.h"
 
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
+#include "workers/moe/groups/group_rows.h"
 #include "workers/moe/layer/layer_router.h"
 #include "workers/moe/layer/moe_checks.h"
 #include "workers/moe/layer/moe_saved.h"
-#include "workers/moe/layer/row_scratch.h"
+#include "workers/moe/layer/moe_scratch.h"
 #include "workers/moe/layer/saved_parts.h"
 #include "workers/moe/layer/schedule_executor.h"
+#include "workers/moe/layer/wave_weights.h"
 #include "workers/ops/gemm/expert_ffn.h"
 #include "workers/ops/gemm/gemm.h"
 #include "workers/tensor/copy.h"
-#include "workers/tensor/int_upload.h"
 
 namespace switchyard::moe {
-
-// The weights of a part of a layer's experts, for grouped products; on a device their addresses are sent in the
-// stream's order.  The host runs at most two parts ahead.  The lists have one place on a device, so this cannot be
-// recorded.
-class WaveWeights {
- public:
-  struct Groups {
-    ops::WeightGroup gate_up, down;  // [slots]
-  };
-
-  // Allocates memory for so many slots; none on the CPU.  Errors: ResourceExhausted.
-  absl::Status Reserve(Device device, int64_t slots) {
-    if (device.is_cpu() || slots <= slots_) return absl::OkStatus();
-    ASSIGN_OR_RETURN(addresses_, IntUpload::Create(device, {slots * kNumbers, slots * kNumbers}));
-    slots_ = slots;
-    return absl::OkStatus();
-  }
-
-  // Both of one size, null where a slot's expert is not in this part; borrowed until the next call, as the result.
-  // Errors: the device's.
-  absl::StatusOr<Groups> Send(const Stream& stream, const ops::WeightGroup& gate_up, const ops::WeightGroup& down) {
-    SY_CHECK_EQ(gate_up.size(), down.size());
-    if (stream.device().is_cpu()) return Groups{gate_up, down};
-    const int64_t numbers = gate_up.size() * kNumbers;
-    RETURN_IF_ERROR(Reserve(stream.device(), gate_up.size()));
-    RETURN_IF_ERROR(addresses_.Begin(stream));
-    const auto written = [&](const ops::WeightGroup& weights) {
-      const IntUpload::Array list = addresses_.Take(numbers);
-      Write(weights, list.host);
-      return ops::WeightGroup(weights.weights(),
-                              static_cast<const void* const*>(static_cast<const void*>(list.device.data())));
-    };
-    const Groups groups = {.gate_up = written(gate_up), .down = written(down)};
-    RETURN_IF_ERROR(addresses_.Send(stream));
-    return groups;
-  }
-
- private:
-  static constexpr int64_t kNumbers = sizeof(void*) / sizeof(int32_t);  // of an address
-
-  static void Write(const ops::WeightGroup& weights, absl::Span<int32_t> list) {
-    char* to = reinterpret_cast<char*>(list.data());
-    for (int64_t i = 0; i < weights.size(); ++i, to += sizeof(void*)) {
-      const void* const address = weights[i] == nullptr ? nullptr : weights[i]->data();
-      std::memcpy(to, &address, sizeof(address));
-    }
-  }
-
-  IntUpload addresses_;
-  int64_t slots_ = 0;
-};
 
 class MoeExecutor::Impl : public MicroOpRunner {
  public:
@@ -89,6 +37,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     // The others wait for this rank's rows: end it for them, too.
     if (context.comm->world() > 1) context.comm->Abort(status.message());
     for (auto& exchange : exchanges()) exchange->Drop();
+    groups_.Drop();
     if (context.offload != nullptr) context.offload->Drain();
     if (layer_.saved != nullptr) {
       for (auto& chunk : layer_.saved->chunks) chunk->exchange.Drop();
@@ -112,18 +61,20 @@ class MoeExecutor::Impl : public MicroOpRunner {
     if (room.offloaded) {
       RETURN_IF_ERROR(wave_.Reserve(device, static_cast<int64_t>(room.layout->Residents(room.rank).size())));
     }
-    RETURN_IF_ERROR(hidden_[0].hidden.Take(exchanges[0]->y().dim(0), desc.expert_ffn, desc.dtype, device).status());
+    RETURN_IF_ERROR(
+        own_scratch_.hidden[0].hidden.Take(exchanges[0]->y().dim(0), desc.expert_ffn, desc.dtype, device).status());
     return desc.shared_ffn > 0 ? TakeShared(desc, room.rows, device, nullptr, 0).status() : absl::OkStatus();
   }
 
   // The schedule decides the order of these, and their rows.
   absl::Status Start(const pipeline::MicroOp& op) override {
-    layer_.chunk = op.chunk;
-    layer_.num_chunks = op.num_chunks;
+    layer_.PointTo(op);
     switch (op.kind) {
       case pipeline::MicroOpKind::kGate:
-        return router_.Route(*context_, *moe_, &layer_);
+        return Gate();
       case pipeline::MicroOpKind::kDispatch:
+        layer_.sent = groups_.sent();
+        layer_.stays = op.group == pipeline::Group::kSelf;
         exchange().UseInputs(&InputsOf(op));
         return exchange().StartDispatch(*context_, layer_);
       case pipeline::MicroOpKind::kExpert:
@@ -137,19 +88,28 @@ class MoeExecutor::Impl : public MicroOpRunner {
       case pipeline::MicroOpKind::kRestore:
         break;  // of backward
       case pipeline::MicroOpKind::kAllGather:
+        if (op.group == pipeline::Group::kShards) return groups_.StartShards({layer_.x, layer_.topk_idx});
+        return groups_.StartGather(op, ReturnedOutputs());
       case pipeline::MicroOpKind::kAllReduce:
-        break;  // CheckSchedule refuses them
+        return groups_.StartSum(op, {exchange().y()});
     }
     return absl::InternalError(absl::StrCat("moe_layer: no forward op: ", pipeline::MicroOpKindName(op.kind)));
   }
 
   absl::Status Finish(const pipeline::MicroOp& op) override {
-    layer_.chunk = op.chunk;
-    layer_.num_chunks = op.num_chunks;
+    layer_.PointTo(op);
     if (op.kind == pipeline::MicroOpKind::kDispatch) return exchange().FinishDispatch(*context_, layer_);
-    if (op.kind == pipeline::MicroOpKind::kSave) return FinishSave(op);
+    if (op.kind == pipeline::MicroOpKind::kSave) {
+      if (layer_.saved == nullptr) return absl::OkStatus();
+      return FinishParts(op, layer_.index, layer_.saved->chunk(layer_.chunk), context_->offload);
+    }
+    if (op.kind == pipeline::MicroOpKind::kAllReduce) return groups_.FinishSum(op);
+    if (op.kind == pipeline::MicroOpKind::kAllGather)
+      return op.group == pipeline::Group::kShards ? TakeShards() : groups_.FinishGather(op);
     SY_CHECK(op.kind == pipeline::MicroOpKind::kCombine);
-    return AddToResidual();
+    if (groups_.adds_alone()) return AddToResidual();
+    RETURN_IF_ERROR(host().FinishPart(*context_, layer_));
+    return groups_.Returned(ReturnedOutputs());
   }
 
   const TensorView& topk_idx() const { return layer_.topk_idx; }
@@ -159,9 +119,15 @@ class MoeExecutor::Impl : public MicroOpRunner {
     SY_CHECK_EQ(context_->layout->num_ranks(), context_->comm->world());
     RETURN_IF_ERROR(CheckRows(moe_->desc, layer_.x, residual_));
     RETURN_IF_ERROR(CheckLayer(*context_, *moe_));
-    RETURN_IF_ERROR(CheckSchedule(*context_->schedule, *moe_));
+    RETURN_IF_ERROR(CheckSchedule(*context_, *moe_));
     if (layer_.saved != nullptr) RETURN_IF_ERROR(CheckSaved(*context_, *moe_));
-    TakeExchanges();
+    groups_.Begin(*context_, layer_.index, pipeline::Pass::kForward, layer_.x.dim(0));
+    all_residual_ = residual_;
+    const pipeline::ChunkRange gated = groups_.gated();
+    layer_.x = layer_.x.Rows(gated.begin, gated.count);
+    residual_ = residual_.Rows(gated.begin, gated.count);
+    layer_.cut = context_->schedule->cut;
+    RETURN_IF_ERROR(TakeExchanges());
     RETURN_IF_ERROR(router_.Begin(*context_, moe_->desc, &layer_));
     shared_ = TensorView();
     shared_gate_ = TensorView();
@@ -172,6 +138,10 @@ class MoeExecutor::Impl : public MicroOpRunner {
     layer_seconds_ = 0;
     const int64_t rows_before = context_->stats->expert_rows;
     RETURN_IF_ERROR(RunSchedule(context_->schedule->forward, this, context_->watch));
+    if (!groups_.plain()) {
+      layer_.x = own_x_;
+      layer_.topk_idx = own_topk_idx_;
+    }
     if (layer_.saved != nullptr) Save(layer_.saved);
     context_->stats->CountLayer(layer_.index, context_->stats->expert_rows - rows_before,
                                 context_->stream->device().is_cpu() ? layer_seconds_ : 0);
@@ -179,7 +149,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   // As many as the schedule has chunks.
-  void TakeExchanges() {
+  absl::Status TakeExchanges() {
     for (int i = 0; i < context_->schedule->num_chunks; ++i) {
       if (layer_.saved != nullptr) {
         layer_.saved->chunk(i);
@@ -187,16 +157,52 @@ class MoeExecutor::Impl : public MicroOpRunner {
         exchanges().push_back(make_exchange_(context_->stream->device(), context_->exchange));
       }
     }
+    if (groups_.plain() || layer_.saved != nullptr || exchanges()[0]->AsHost() != nullptr) return absl::OkStatus();
+    return absl::UnimplementedError(
+        "moe_layer: a program of shards, copies or peers wants rows that travel by the host");
+  }
+
+  absl::Status Gate() {
+    RETURN_IF_ERROR(router_.Route(*context_, *moe_, &layer_));
+    if (groups_.plain()) return absl::OkStatus();
+    own_x_ = layer_.x;
+    own_topk_idx_ = layer_.topk_idx;
+    groups_.SetRows({.to = all_residual_,
+                     .weight = router_.topk_weight(),
+                     .top_k = moe_->desc.router.top_k,
+                     .dtype = moe_->desc.dtype},
+                    own_topk_idx_);
+    const GroupRows::Choices sent = groups_.OfShards(layer_.topk_idx, layer_.topk_weight);
+    layer_.topk_idx = sent.topk_idx;
+    layer_.topk_weight = sent.topk_weight;
+    return absl::OkStatus();
+  }
+
+  // Sends the rows of all shards from here on.
+  absl::Status TakeShards() {
+    RowScratch& memory = layer_.saved != nullptr ? layer_.saved->gathered : gathered_memory_;
+    ASSIGN_OR_RETURN(const std::vector<TensorView> gathered, groups_.FinishShards({&memory, &gathered_idx_memory_}));
+    layer_.x = gathered[0];
+    layer_.topk_idx = gathered[1];
+    return absl::OkStatus();
+  }
+
+  ReturnedRows ReturnedOutputs() {
+    return {.rows = host().outputs(),
+            .numbers = {},
+            .slot_row = host().routes().slot_row,
+            .first_choice = layer_.rows().begin * moe_->desc.router.top_k,
+            .num_shards = context_->groups.num_shards};
   }
 
   // The memory of an op's slots.
   RowScratch& InputsOf(const pipeline::MicroOp& op) {
     const int slot = op.SlotOf(pipeline::BufferKind::kInput);
-    return keeps_inputs_ ? layer_.saved->inputs[slot] : inputs_[slot];
+    return keeps_inputs_ ? layer_.saved->inputs[slot] : scratch().inputs[slot];
   }
   HiddenScratch& HiddenOf(const pipeline::MicroOp& op) {
     const int slot = op.SlotOf(pipeline::BufferKind::kHidden);
-    return keeps_hidden_ ? layer_.saved->hidden[slot] : hidden_[slot];
+    return keeps_hidden_ ? layer_.saved->hidden[slot] : scratch().hidden[slot];
   }
 
   // A pass that saves nothing for a backward copies nothing either.
@@ -207,20 +213,15 @@ class MoeExecutor::Impl : public MicroOpRunner {
     }
     return absl::OkStatus();
   }
-  absl::Status FinishSave(const pipeline::MicroOp& op) {
-    if (layer_.saved == nullptr) return absl::OkStatus();
-    for (const SavedPart& part : PartsOf(op, layer_.index, layer_.saved->chunk(layer_.chunk))) {
-      RETURN_IF_ERROR(context_->offload->Finish(part.key));
-    }
-    return absl::OkStatus();
-  }
 
   // Saves the rest.
   void Save(MoeSaved* saved) const {
     saved->num_chunks = context_->schedule->num_chunks;
     saved->keeps_inputs = keeps_inputs_;
     saved->keeps_hidden = keeps_hidden_;
+    saved->gathers_inputs = groups_.gathers_inputs();
     saved->topk_idx = router_.chosen();
+    saved->sent_idx = layer_.topk_idx;
     saved->topk_weight = router_.topk_weight();
     saved->logits = layer_.logits;
     saved->shared_gate = shared_gate_;
@@ -233,28 +234,14 @@ class MoeExecutor::Impl : public MicroOpRunner {
     ASSIGN_OR_RETURN(shared_, shared_memory_.Take(rows, desc.hidden, desc.dtype, device));
     RowScratch& gate_memory = saved != nullptr ? saved->shared_gate_memory : shared_gate_memory_;
     ASSIGN_OR_RETURN(shared_gate_, gate_memory.Take(rows, 1, AccDType(desc.dtype), device));
-    RowScratch& memory = saved != nullptr ? saved->shared_hidden_memory : hidden_[slot].hidden;
+    RowScratch& memory = saved != nullptr ? saved->shared_hidden_memory : scratch().hidden[slot].hidden;
     return memory.Take(rows, desc.shared_ffn, desc.dtype, device);
-  }
-
-  // [E] of this rank's rows behind those of the chunk; empty where the host would have to wait for them.
-  absl::Span<const int32_t> RowsBehind() {
-    later_.clear();
-    const TensorView& topk_idx = layer_.topk_idx;
-    const int64_t end = layer_.rows().begin + layer_.rows().count, top_k = topk_idx.dim(1);
-    if (!topk_idx.device().is_cpu() || end == topk_idx.dim(0)) return later_;
-    later_.resize(static_cast<size_t>(context_->layout->num_experts()));
-    const int32_t* const chosen = topk_idx.data<int32_t>();
-    for (int64_t i = end * top_k; i < topk_idx.NumElements(); ++i) {
-      if (chosen[i] >= 0) ++later_[static_cast<size_t>(chosen[i])];
-    }
-    return later_;
   }
 
   absl::Status RoutedExperts(const pipeline::MicroOp& op) {
     const comm::Timed timed(&layer_seconds_);
     TokenDispatcher& rows = exchange();
-    rows.TakeOutputs(&outputs_[op.SlotOf(pipeline::BufferKind::kOutput)]);
+    rows.TakeOutputs(&scratch().outputs[op.SlotOf(pipeline::BufferKind::kOutput)]);
     const MoeLayerDesc& desc = moe_->desc;
     const MoeLayerWeights& weights = moe_->weights;
     MoeSaved::Chunk* const saved = layer_.saved != nullptr ? &layer_.saved->chunk(layer_.chunk) : nullptr;
@@ -287,7 +274,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     if (layer_.standing != nullptr || weights.experts == nullptr) return compute();
     ffn.partial = true;
     ExpertRows sorted = {.experts = layer_.layout->Residents(context_->comm->rank()),
-                         .later = RowsBehind(),
+                         .later = RowsBehind(layer_, context_->num_experts(), &later_),
                          .x = rows.x(),
                          .x_rows = rows.x_rows(),
                          .y = y};
@@ -342,7 +329,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   absl::Status AddToResidual() {
     const pipeline::ChunkRange rows = layer_.rows();
     ops::CombineInputs terms;
-    terms.weight = router_.topk_weight().Rows(rows.begin, rows.count);
+    terms.weight = layer_.topk_weight.Rows(rows.begin, rows.count);
     if (shared_.rank() != 0) terms.shared = shared_.Rows(rows.begin, rows.count);
     if (shared_gate_.rank() != 0) terms.shared_gate = shared_gate_.Rows(rows.begin, rows.count);
     return exchange().FinishCombine(*context_, terms, residual_.Rows(rows.begin, rows.count));
@@ -357,6 +344,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
     if (layer_.saved != nullptr) return layer_.saved->chunk(layer_.chunk).exchange;
     return *exchanges()[static_cast<size_t>(layer_.chunk)];
   }
+  MoeScratch& scratch() { return context_->scratch != nullptr ? *context_->scratch : own_scratch_; }
+  HostDispatcher& host() { return *exchange().AsHost(); }
 
   const DispatcherMaker make_exchange_;
   // The state of the present Run; borrowed.
@@ -366,14 +355,17 @@ class MoeExecutor::Impl : public MicroOpRunner {
   TensorView residual_;              // [T, H]
   TensorView shared_, shared_gate_;  // [T, H], [T, 1]; rank 0 = none
 
+  TensorView all_residual_;          // [T, H] where residual_ is a part
+  TensorView own_x_, own_topk_idx_;  // what the gate saw and chose
+
   LayerRouter router_;
+  GroupRows groups_;
+  RowScratch gathered_memory_, gathered_idx_memory_;
   std::vector<std::unique_ptr<TokenDispatcher>> exchanges_[2];  // [mode][chunks]
   WaveWeights wave_;
   std::vector<int32_t> later_;  // [E] RowsBehind
   HostCopy offsets_on_host_;
-  // By the program's slots; inputs and hidden rows of steps that save nothing.
-  ScratchSlots<RowScratch> inputs_, outputs_;
-  ScratchSlots<HiddenScratch> hidden_;
+  MoeScratch own_scratch_;
   bool keeps_inputs_ = false, keeps_hidden_ = false;  // in what is saved, else in these
   bool wants_sums_ = false;                           // of experts, for backward
   double layer_seconds_ = 0;                          // of this layer, in routed experts and their waits

@@ -37,6 +37,8 @@ struct MoeSaved {
 
   int num_chunks = 0;                               // of the schedule that ran; 0 = none did, or it failed
   bool keeps_inputs = false, keeps_hidden = false;  // of that schedule
+  bool gathers_inputs = false;                      // among shards: experts read `gathered`
+  TensorView sent_idx;                              // [T, K] int32, -1 if dropped
   TensorView topk_idx, topk_weight, logits;    // [T, K] int32 as chosen, [T, K] AccDType 0 if dropped, [T, E] AccDType
   TensorView shared_sums, shared_hidden;       // [T, 2Fs], [T, Fs] model dtype; rank 0 = no shared expert
   TensorView shared_gate;                      // [T, 1] AccDType: its logit; rank 0 = weight 1
@@ -45,6 +47,7 @@ struct MoeSaved {
   ScratchSlots<RowScratch> inputs;
   ScratchSlots<HiddenScratch> hidden;
   GateMemory gate_memory;
+  RowScratch gathered;  // inputs of all shards, where the program gathers them
   RowScratch shared_sums_memory, shared_hidden_memory, shared_gate_memory;
 };
 

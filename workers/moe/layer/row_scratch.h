@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <utility>
 #include <vector>
@@ -29,8 +30,12 @@ class RowScratch {
       if (!larger.ok()) return larger.status();
       buffer_ = *std::move(larger);
     }
+    if (spoils_ && device.is_cpu() && bytes > 0) std::memset(buffer_.data(), 0xff, static_cast<size_t>(bytes));
     return TensorView(buffer_.data(), dtype, {rows, width}, device);
   }
+  // For tests: from now on rows are NaN in every dtype when they are taken.
+  static void Spoil() { spoils_ = true; }
+  int64_t bytes() const { return buffer_.bytes(); }  // that it has allocated
   // Arrays of so many int32, each at a multiple of 256 bytes.
   absl::StatusOr<std::vector<TensorView>> TakeArrays(const std::vector<int64_t>& counts, Device device) {
     const auto round_up = [](int64_t count) { return (count + 63) / 64 * 64; };
@@ -47,12 +52,14 @@ class RowScratch {
   }
 
  private:
+  inline static bool spoils_ = false;
   Buffer buffer_;
 };
 
 // What the activation of experts reads, and what it makes.
 struct HiddenScratch {
   RowScratch sums, hidden;
+  int64_t bytes() const { return sums.bytes() + hidden.bytes(); }
 };
 
 // Memory of one kind of a program's buffers (scheduler/pipeline/moe_schedule.h), by slot; a slot stays where it is.
@@ -63,6 +70,11 @@ class ScratchSlots {
     SY_CHECK_GE(slot, 0);
     while (slots_.size() <= static_cast<size_t>(slot)) slots_.emplace_back();
     return slots_[static_cast<size_t>(slot)];
+  }
+  int64_t bytes() const {
+    int64_t sum = 0;
+    for (const Scratch& slot : slots_) sum += slot.bytes();
+    return sum;
   }
 
  private:

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/moe/layer/activation_offload.h"
 #include "workers/moe/layer/moe_saved.h"
@@ -33,6 +35,13 @@ inline std::vector<SavedPart> PartsOf(const pipeline::MicroOp& op, int layer, co
 inline absl::Span<char> BytesOf(const TensorView& rows) {
   return absl::MakeSpan(static_cast<char*>(rows.raw()),
                         static_cast<size_t>(rows.NumElements() * DTypeBytes(rows.dtype())));
+}
+
+// Waits for the op's copies.
+inline absl::Status FinishParts(const pipeline::MicroOp& op, int layer, const MoeSaved::Chunk& chunk,
+                                ActivationOffload* offload) {
+  for (const SavedPart& part : PartsOf(op, layer, chunk)) RETURN_IF_ERROR(offload->Finish(part.key));
+  return absl::OkStatus();
 }
 
 }  // namespace switchyard::moe

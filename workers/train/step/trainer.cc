@@ -140,14 +140,14 @@ moe::ExpertCapacity Trainer::CapacityFor(int64_t rows) const {
   return {.rows = capacity, .ranks = group_.world};
 }
 
-moe::MoeContext Trainer::ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline,
-                                   moe::MoeStats* stats) const {
+moe::MoeContext Trainer::ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline, moe::MoeStats* stats) {
   return {.stream = &stream_,
           .comm = group_.experts,
           .layout = group_.layout,
           .schedule = &schedule_,
           .deadline = deadline,
           .stats = stats,
+          .scratch = &moe_scratch_,
           .offload = activations_.get(),
           .capacity = capacity};
 }

@@ -30,6 +30,7 @@
 #include "workers/model/forward/saved_forward.h"
 #include "workers/model/runner/kv_cache.h"
 #include "workers/moe/dispatch/expert_layout.h"
+#include "workers/moe/layer/moe_scratch.h"
 #include "workers/train/parameters/parameters.h"
 #include "workers/train/reduce/gradient_reducer.h"
 #include "workers/train/step/activation_file.h"
@@ -113,7 +114,7 @@ class Trainer {
   // Sets schedule_ for a micro-batch of so many rows on all ranks.
   void ChooseSchedule(int64_t rows, bool trains);
   moe::ExpertCapacity CapacityFor(int64_t rows) const;
-  moe::MoeContext ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline, moe::MoeStats* stats) const;
+  moe::MoeContext ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline, moe::MoeStats* stats);
   absl::StatusOr<TensorView> Forward(const TrainRows& rows, const moe::MoeContext& moe);
   absl::Status RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index, absl::Time deadline,
                              StepReport* report);
@@ -139,6 +140,7 @@ class Trainer {
   const TrainerOptions options_;
   model::KvCache cache_;
   std::unique_ptr<GradientReducer> sync_;
+  moe::MoeScratch moe_scratch_;  // the layers take turns
   model::SavedForward saved_;
   model::ModelBackward backward_;
   model::LossHead head_;
