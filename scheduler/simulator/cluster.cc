@@ -20,32 +20,38 @@ constexpr int kMostRanks = 65536;
 // Adds the traffic of a collective, link by link.
 class Traffic {
  public:
-  explicit Traffic(const Cluster& cluster) : cluster_(cluster) {}
+  explicit Traffic(const Cluster& cluster)
+      : cluster_(cluster), bytes_(2 * static_cast<size_t>(cluster.ranks + cluster.num_nodes())) {}
 
   void Send(int from, int to, double bytes) {
     if (from == to || bytes <= 0) return;
     const int ranks = cluster_.ranks, nodes = cluster_.num_nodes();
     const int here = cluster_.NodeOf(from), there = cluster_.NodeOf(to);
-    bytes_[from] += bytes;
-    bytes_[ranks + to] += bytes;
+    any_ = true;
+    At(from) += bytes;
+    At(ranks + to) += bytes;
     if (here == there) return;
     outside_ = true;
-    bytes_[2 * ranks + here] += bytes;
-    bytes_[2 * ranks + nodes + there] += bytes;
+    At(2 * ranks + here) += bytes;
+    At(2 * ranks + nodes + there) += bytes;
   }
 
   // messages: that follow each other.
   Collective ToCollective(int messages) const {
     Collective collective;
-    if (!bytes_.empty()) collective.latency = messages * (outside_ ? cluster_.node_latency_s : cluster_.rank_latency_s);
-    for (const auto& [link, bytes] : bytes_) collective.uses.push_back({link, bytes});
+    if (any_) collective.latency = messages * (outside_ ? cluster_.node_latency_s : cluster_.rank_latency_s);
+    for (size_t link = 0; link < bytes_.size(); ++link) {
+      if (bytes_[link] > 0) collective.uses.push_back({static_cast<int>(link), bytes_[link]});
+    }
     return collective;
   }
 
  private:
+  double& At(int link) { return bytes_[static_cast<size_t>(link)]; }
+
   const Cluster& cluster_;
-  std::map<int, double> bytes_;  // by link
-  bool outside_ = false;         // of a node
+  std::vector<double> bytes_;           // by link
+  bool any_ = false, outside_ = false;  // outside: of a node
 };
 
 }  // namespace
@@ -114,21 +120,27 @@ std::vector<double> LinksOf(const Cluster& cluster) {
   return links;
 }
 
-Collective AllToAll(const Cluster& cluster, const std::vector<int>& members, double bytes_per_peer,
-                    absl::FunctionRef<bool(int from, int to)> reaches) {
+Collective AllToAll(const Cluster& cluster, const std::vector<int>& members,
+                    absl::FunctionRef<double(int from, int to)> bytes) {
   const auto size = static_cast<int>(members.size());
   Traffic traffic(cluster);
   int most = 0;  // messages of a rank
   for (int from = 0; from < size; ++from) {
     int messages = 0;
     for (int to = 0; to < size; ++to) {
-      if (from == to || !reaches(from, to)) continue;
+      const double sent = from == to ? 0 : bytes(from, to);
+      if (sent <= 0) continue;
       ++messages;
-      traffic.Send(members[static_cast<size_t>(from)], members[static_cast<size_t>(to)], bytes_per_peer);
+      traffic.Send(members[static_cast<size_t>(from)], members[static_cast<size_t>(to)], sent);
     }
     most = std::max(most, messages);
   }
   return traffic.ToCollective(most);
+}
+
+Collective AllToAll(const Cluster& cluster, const std::vector<int>& members, double bytes_per_peer,
+                    absl::FunctionRef<bool(int from, int to)> reaches) {
+  return AllToAll(cluster, members, [&](int from, int to) { return reaches(from, to) ? bytes_per_peer : 0.0; });
 }
 
 Collective Ring(const Cluster& cluster, const std::vector<int>& members, double chunk_bytes, int rounds) {

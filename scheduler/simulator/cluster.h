@@ -40,12 +40,14 @@ absl::Status CheckCluster(const Cluster& cluster);
 // The links, by number: each rank's to send, each rank's to receive, then the nodes' likewise.
 std::vector<double> LinksOf(const Cluster& cluster);
 
-// The traffic of collectives among `members`, in the order of their communicator.  Every member sends bytes_per_peer to
-// each other one that it reaches; `from` and `to` are places in that order.  REQUIRES: members are different ranks of
-// the cluster.
+// The traffic of collectives among `members`, in the order of their communicator.  Every member sends each other one
+// that it reaches bytes_per_peer, or so many bytes (0: no message); `from` and `to` are places in that order. REQUIRES:
+// members are different ranks of the cluster.
 Collective AllToAll(
     const Cluster& cluster, const std::vector<int>& members, double bytes_per_peer,
     absl::FunctionRef<bool(int from, int to)> reaches = [](int, int) { return true; });
+Collective AllToAll(const Cluster& cluster, const std::vector<int>& members,
+                    absl::FunctionRef<double(int from, int to)> bytes);
 // `rounds` times over the ring every member passes on one chunk at each of its size - 1 turns: an all-gather or a
 // reduce-scatter is once, an all-reduce twice.
 Collective Ring(const Cluster& cluster, const std::vector<int>& members, double chunk_bytes, int rounds);

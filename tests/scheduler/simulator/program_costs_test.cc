@@ -95,6 +95,18 @@ TEST(ClusterTest, PartsAreOfPeersAtSomeDistances) {
       << "its own rows travel nowhere";
 }
 
+TEST(ClusterTest, MessagesMayDiffer) {
+  Cluster cluster = Ranks(4, 2);
+  cluster.node_bytes_per_s = 1e6;
+  cluster.node_latency_s = 0.5;
+  // Rank 0 sends 1 and 3 MB to the other node, rank 3 one back to rank 0 and one to its neighbour.
+  const std::vector<std::vector<double>> sent = {{9e6, 0, 1e6, 3e6}, {0, 0, 0, 0}, {0, 0, 0, 0}, {1e6, 0, 1e6, 0}};
+  const Collective collective = AllToAll(cluster, {0, 1, 2, 3}, [&](int from, int to) {
+    return sent[static_cast<size_t>(from)][static_cast<size_t>(to)];
+  });
+  EXPECT_DOUBLE_EQ(SecondsAlone(cluster, collective), 4 + 2 * 0.5) << "a node's link, and two messages of one rank";
+}
+
 // Bytes over a link of 1e6 a second, by the formulas of papers.md, "Parm" (PAPERS.md).
 TEST(ProgramCostsTest, BytesOfParm) {
   for (const auto& [ranks, copies, shards] : std::vector<std::array<int, 3>>{
