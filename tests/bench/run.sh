@@ -20,7 +20,7 @@ usage() {
   echo "  training modes of communication in training on 4, 8 and 16 workers in network namespaces with shaped two-tier links; --only trainers_2 trainers_4: of real trainers (--only PART…, --merge)"
   echo "  schedules programs of MoE layers (FastMoE, FasterMoE, MPMoE, Parm) on 8 and 16 workers in network namespaces with shaped two-tier links, beside the simulator (--only PART…, --merge)"
   echo "  memory what a MoE layer's buffers take in training with S1 to S4, beside MPMoE's formulas (--rows=64)"
-  echo "  simulate Parm's tables by the simulator, beside the published values"
+  echo "  simulate rows of the papers (Parm, MPMoE, Lina's inference) by the simulator, up to 256 GPUs, beside the published values; --svg=DIR: their figures"
   echo "  train_slices  training on workers that serve: how soon it makes way, and what requests pay (--rate=1 --seconds=20 --rounds=4)"
   echo "  over_pytorch  training steps of one worker beside PyTorch eager, grouped_mm and compiled (--dtype=fp32; --model=DIR)"
   echo "  overtake how long an all-to-all takes beside a long sum: over connections that both share, and on connections on which it goes first (--mbit=1000 --ranks=4)"
@@ -43,7 +43,7 @@ case "$name" in
   training) deploy/install-deps.sh; deploy/build.sh training_worker training_rank_bench; exec "${PYTHON:-python3}" -B tests/bench/training.py "$@" ;;
   schedules) deploy/install-deps.sh; deploy/build.sh schedule_worker simulate_bench; exec "${PYTHON:-python3}" -B tests/bench/schedules.py "$@" ;;
   memory) deploy/install-deps.sh; deploy/build.sh memory_bench; exec build/release/bin/memory_bench "$@" ;;
-  simulate) deploy/install-deps.sh; deploy/build.sh simulate_bench; exec build/release/bin/simulate_bench --papers ;;
+  simulate) deploy/install-deps.sh; deploy/build.sh simulate_bench; exec build/release/bin/simulate_bench --papers "$@" ;;
   train_slices) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B tests/bench/train_slices.py "$@" ;;
   over_pytorch) deploy/install-deps.sh; deploy/build.sh train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/over_pytorch.py "$@" ;;
   overtake) deploy/install-deps.sh; deploy/build.sh overtake_bench; exec "${PYTHON:-python3}" -B tests/bench/overtake.py "$@" ;;

@@ -3,15 +3,19 @@
 //   simulate_bench --programs=ep:4,parm:s1@2x4
 //       a line of JSON each: ms of forward, of backward, of a dispatch by itself.  --cluster=FILE replaces --ranks and
 //       the other flags of a cluster; --trace=FILE has the first program's forward, for chrome://tracing
+<<<<<<< HEAD
 //   simulate_bench --select=2x4
 //       the same of all that the selector knows for so many shards and copies, its choice first
 //   simulate_bench --papers
 //       Parm's tables by bytes beside the published values
 #include <array>
+=======
+//   simulate_bench --papers --svg=DIR
+//       the papers' rows beside the published values (paper_rows.h), and their figures as files in DIR, which is there
+>>>>>>> 265c87d6 (simulate: MPMoE's and Lina's rows, Parm's Table V, figures)
 #include <fstream>
 #include <iostream>
 #include <iterator>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,13 +24,12 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/pipeline/build_parm.h"
 #include "scheduler/simulator/chrome_trace.h"
 #include "scheduler/simulator/program_costs.h"
 #include "scheduler/simulator/program_selector.h"
 #include "tests/bench/schedules/named_program.h"
+#include "tests/bench/schedules/paper_rows.h"
 #include "tests/bench/schedules/shape_flags.h"
 
 ABSL_FLAG(int, ranks, 8, "");
@@ -36,19 +39,19 @@ ABSL_FLAG(std::string, trace, "", "file");
 ABSL_FLAG(std::string, cluster, "",
           "file (scheduler/simulator/cluster.h); empty: by --ranks and the flags of a cluster");
 ABSL_FLAG(bool, papers, false, "");
+ABSL_FLAG(std::string, svg, "", "folder for the papers' figures");
 
 namespace switchyard::bench {
 namespace {
 
-using pipeline::ParmKind;
 using pipeline::Pass;
 using simulator::Cluster;
 using simulator::MoeLayerShape;
-using simulator::MoeMesh;
 
-absl::StatusOr<double> SecondsOf(const Cluster& cluster, const MoeMesh& mesh, const MoeLayerShape& shape,
-                                 const pipeline::MoeSchedule& schedule, Pass pass, const std::string& trace = "") {
-  ASSIGN_OR_RETURN(const simulator::SimInput input, simulator::InputOfLayer(cluster, mesh, shape, schedule, pass));
+absl::StatusOr<double> SecondsOf(const Cluster& cluster, const NamedProgram& program, const MoeLayerShape& shape,
+                                 Pass pass, const std::string& trace) {
+  ASSIGN_OR_RETURN(const simulator::SimInput input,
+                   simulator::InputOfLayer(cluster, program.mesh, shape, program.schedule, pass));
   ASSIGN_OR_RETURN(const simulator::SimResult result, simulator::Simulate(input));
   if (!trace.empty() && !(std::ofstream(trace) << simulator::ChromeTrace(input, result)))
     return absl::UnavailableError(absl::StrCat(trace, ": cannot be written"));
@@ -72,7 +75,7 @@ absl::Status PricePrograms() {
     double seconds[2];
     for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
       ASSIGN_OR_RETURN(seconds[static_cast<size_t>(pass)],
-                       SecondsOf(with_queue, program.mesh, shape, program.schedule, pass, std::exchange(trace, "")));
+                       SecondsOf(with_queue, program, shape, pass, std::exchange(trace, "")));
     }
     std::vector<int> all;
     for (int rank = 0; rank < cluster.ranks; ++rank) all.push_back(rank);
@@ -85,6 +88,7 @@ absl::Status PricePrograms() {
   return absl::OkStatus();
 }
 
+<<<<<<< HEAD
 absl::Status Select() {
   const std::string groups = absl::GetFlag(FLAGS_select);
   ASSIGN_OR_RETURN(const NamedProgram named, ParseProgram("ep:1@" + groups));
@@ -139,124 +143,23 @@ struct Errors {
     worst = std::max(worst, std::abs(error));
     sum += std::abs(error);
     ++count;
+=======
+absl::Status PrintPapers(const std::string& folder) {
+  PaperResults results;
+  PrintParm(&results);
+  PrintMpmoe(&results);
+  PrintLina(&results);
+  for (const PaperFigure& figure : results.figures) {
+    const std::string path = absl::StrCat(folder, "/", figure.file);
+    if (!folder.empty() && !(std::ofstream(path) << ToSvg(figure.panels)))
+      return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
+>>>>>>> 265c87d6 (simulate: MPMoE's and Lina's rows, Parm's Table V, figures)
   }
-};
-
-Errors PrintTableIv(const std::string& title, const std::vector<std::pair<int, Cluster>>& columns) {
-  std::cout << title << "\nN_MP N_ESP GPUs   S1 by bytes, published, off     S2\n";
-  Errors errors;
-  for (const Published& row : kTableIv) {
-    for (const auto& [column, cluster] : columns) {
-      double s1 = 0, s2 = 0;
-      for (const double capacity : kCapacities) {
-        const Cell cell =
-            ParmCell(cluster, row.shards, row.copies, {.tokens = 1 << 20, .hidden = 1024, .rows_per_token = capacity});
-        s1 += cell.baseline / cell.s1 / std::size(kCapacities);
-        s2 += cell.baseline / cell.s2 / std::size(kCapacities);
-      }
-      const double of_s1 = row.s1[static_cast<size_t>(column)], of_s2 = row.s2[static_cast<size_t>(column)];
-      errors.Add(s1 / of_s1 - 1);
-      errors.Add(s2 / of_s2 - 1);
-      std::cout << absl::StrFormat("%4d %5d %4d        %.2f  %.2f  %+5.1f %%        %.2f  %.2f  %+5.1f %%\n",
-                                   row.copies, row.shards, cluster.ranks, s1, of_s1, 100 * (s1 / of_s1 - 1), s2, of_s2,
-                                   100 * (s2 / of_s2 - 1));
-    }
-  }
-  std::cout << absl::StrFormat("%d cells: worst %.1f %%, mean %.1f %% off\n\n", errors.count, 100 * errors.worst,
-                               100 * errors.sum / errors.count);
-  return errors;
-}
-
-// Table III's grid on testbed B.  By bytes a point depends on GPUs, N_MP, N_ESP and the capacity factor alone.
-struct Grid {
-  int points = 0, samples = 0, behind_by_bytes = 0;
-  std::map<std::array<int, 3>, int> behind_as_fitted;  // points, by GPUs, N_MP, N_ESP
-  double least = 1e9, most = 0, of_44 = 0;             // Parm over the baseline, where anything is cut; 32 GPUs, 4, 4
-};
-
-Grid RunGrid() {
-  Grid grid;
-  // Published of testbed B's gather among copies: seconds, and seconds an element.
-  constexpr double kAlpha = 1.09e-4, kGatherBeta = 7.14e-10;
-  for (const int ranks : {8, 16, 32}) {
-    for (const int copies : {1, 2, 4}) {
-      for (const int shards : {1, 2, 4}) {
-        const Cluster cluster = TestbedB(ranks);
-        for (const double capacity : kCapacities) {
-          const Cell unit = ParmCell(cluster, shards, copies,
-                                     {.tokens = 1, .hidden = 1, .rows_per_token = capacity, .element_bytes = 4});
-          ++grid.samples;
-          const double gain = unit.baseline / std::min(unit.s1, unit.s2);
-          if (std::max(unit.s1, unit.s2) > unit.baseline * (1 + 1e-9)) ++grid.behind_by_bytes;
-          if (copies > 1 || shards > 1) {
-            grid.least = std::min(grid.least, gain);
-            grid.most = std::max(grid.most, gain);
-          }
-          if (ranks == 32 && copies == 4 && shards == 4) grid.of_44 += gain / std::size(kCapacities);
-          for (const int batch : {2, 4, 8}) {
-            for (const int length : {512, 1024, 2048}) {
-              for (const int hidden : {1024, 2048, 4096}) {  // over N_ESP
-                for (int expert_hidden = 0; expert_hidden < 3; ++expert_hidden) {
-                  ++grid.points;
-                  const double elements = 1.0 * batch * length * hidden * shards;
-                  // Of a gather of so many elements, beyond what it takes by bytes.
-                  const auto extra = [&](double of) {
-                    if (copies == 1) return 0.0;
-                    return kAlpha + kGatherBeta * of - 4 * of * (1 - 1.0 / copies) / cluster.rank_bytes_per_s;
-                  };
-                  const double base = unit.baseline * elements + kAlpha * (shards > 1 ? 4 : 2);
-                  const double s1 = unit.s1 * elements + 2 * kAlpha + extra(elements);
-                  const double s2 = unit.s2 * elements + 2 * kAlpha + extra(capacity * elements);
-                  if (std::max(s1, s2) > base * (1 + 1e-9)) ++grid.behind_as_fitted[{ranks, copies, shards}];
-                }
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-  return grid;
-}
-
-void PrintPapers() {
-  const Errors b =
-      PrintTableIv("Parm, Table IV, testbed B, by bytes on its two tiers (12 GB/s a GPU, 12.5 GB/s a node, k = 1)",
-                   {{1, TestbedB(8)}, {2, TestbedB(16)}, {3, TestbedB(32)}});
-  const Errors a = PrintTableIv(
-      "The same, testbed A: one machine, whose GPUs share PCIe by switches and compute more beside it, which no byte "
-      "says",
-      {{0, TestbedA()}});
-  const Grid grid = RunGrid();
-  std::cout << "Parm, Table III's grid on testbed B: " << grid.points << " points, which bytes make " << grid.samples
-            << " (the paper ran 1296 of them, by a rule that it does not give)\n"
-            << "  S1 or S2 behind the baseline: by bytes in " << grid.behind_by_bytes << " of " << grid.samples
-            << "; with the published start and rate of the gather among copies, as long a start for every other "
-               "collective, and "
-               "these by bytes, in points (GPUs, N_MP, N_ESP): ";
-  int behind = 0;
-  for (const auto& [mesh, count] : grid.behind_as_fitted) {
-    std::cout << absl::StrFormat("%d, %d, %d: %d; ", mesh[0], mesh[1], mesh[2], count);
-    behind += count;
-  }
-  std::cout
-      << "all: " << behind << "\n"
-      << absl::StrFormat(
-             "  the better of S1 and S2 over the baseline where anything is cut: %.2f to %.2f (PA-2: 1.13 to 5.77)\n",
-             grid.least, grid.most)
-      << absl::StrFormat("  32 GPUs, N_MP = N_ESP = 4: %.2f (PA-6: 4.91 on average)\n", grid.of_44);
-  const auto verdict = [](const char* name, double value, double limit) {
-    std::cout << absl::StrFormat("%s %.3f of %.2f: %s\n", name, value, limit, value <= limit ? "met" : "MISSED");
-  };
-  std::cout << "parm_never_slower: " << (grid.behind_by_bytes == 0 ? "met" : "MISSED") << "\n";
-  verdict("table_iv_worst", b.worst, 0.17);
-  verdict("table_iv_mean", b.sum / b.count, 0.08);
-  std::cout << absl::StrFormat(
-                   R"({"parm_never_slower": %d, "table_iv_worst": %.3f, "table_iv_mean": %.3f, )"
-                   R"("table_iv_a_worst": %.3f, "grid_points": %d, "grid_samples": %d, "behind_as_fitted": %d})",
-                   grid.behind_by_bytes == 0 ? 1 : 0, b.worst, b.sum / b.count, a.worst, grid.points, grid.samples,
-                   behind)
-            << std::endl;
+  std::string line;
+  for (const auto& [name, value] : results.values)
+    absl::StrAppendFormat(&line, "%s\"%s\": %.4g", line.empty() ? "" : ", ", name, value);
+  std::cout << "{" << line << "}" << std::endl;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -264,12 +167,17 @@ void PrintPapers() {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
+<<<<<<< HEAD
   if (absl::GetFlag(FLAGS_papers)) {
     switchyard::bench::PrintPapers();
     return 0;
   }
   const bool selects = !absl::GetFlag(FLAGS_select).empty();
   const absl::Status status = selects ? switchyard::bench::Select() : switchyard::bench::PricePrograms();
+=======
+  const absl::Status status = absl::GetFlag(FLAGS_papers) ? switchyard::bench::PrintPapers(absl::GetFlag(FLAGS_svg))
+                                                          : switchyard::bench::PricePrograms();
+>>>>>>> 265c87d6 (simulate: MPMoE's and Lina's rows, Parm's Table V, figures)
   if (!status.ok()) std::cerr << "simulate_bench: " << status.message() << std::endl;
   return status.ok() ? 0 : 1;
 }
