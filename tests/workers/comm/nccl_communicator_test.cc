@@ -32,6 +32,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, NcclCommunicatorTest, testing::Values(1, 2, 4),
 
 TEST_P(NcclCommunicatorTest, SizedExchanges) { test::ExpectNcclOk(world(), test::CheckSizedExchanges); }
 TEST_P(NcclCommunicatorTest, OneSidedExchanges) { test::ExpectNcclOk(world(), test::CheckOneSidedExchange); }
+TEST_P(NcclCommunicatorTest, SizedGathers) { test::ExpectNcclOk(world(), test::CheckSizedGathers); }
 TEST_P(NcclCommunicatorTest, Sums) { test::ExpectNcclOk(world(), test::CheckExactSums); }
 
 // They use the host group and continue the numbers of its forming.

@@ -107,6 +107,28 @@ absl::Status CheckOneSidedExchange(comm::Communicator* comm, RankMemory* memory)
   return ExchangeOnce(comm, memory, 2, [&](int, int to) -> int64_t { return to == 0 ? 100 : 0; });
 }
 
+absl::Status CheckSizedGathers(comm::Communicator* comm, RankMemory* memory) {
+  for (int round = 0; round < 6; ++round) {
+    const Plan parts(comm->world(), round % 3, [&](int r) { return (r + round) % 3 * (round == 5 ? 70'001 : 29); });
+    std::vector<uint8_t> all(parts.total, 0xdd), expected(parts.total, 0xdd);
+    for (int r = 0; r < comm->world(); ++r) {
+      for (int64_t i = 0; i < parts.bytes[r]; ++i) {
+        expected[parts.offsets[r] + i] = ByteOf(r, r, round, i);
+        if (r == comm->rank()) all[parts.offsets[r] + i] = ByteOf(r, r, round, i);
+      }
+    }
+    const TensorView view = memory->Make(DType::kU8, parts.total);
+    memory->Put(view, all.data());
+    ASSIGN_OR_RETURN(auto work, comm->AllGatherSized({.stream = memory->stream(), .deadline = Soon()},
+                                                     {view, parts.offsets, parts.bytes}));
+    RETURN_IF_ERROR(work->Wait());
+    RETURN_IF_ERROR(memory->Get(view, all.data()));
+    if (all == expected) continue;
+    return absl::DataLossError(absl::StrCat("rank ", comm->rank(), " gathered something else in round ", round));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckExactSums(comm::Communicator* comm, RankMemory* memory) {
   for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{64}, int64_t{30'001}}) {
     RETURN_IF_ERROR(SumsOf<float>(comm, memory, n));

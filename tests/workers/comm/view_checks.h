@@ -38,6 +38,8 @@ class HostMemory : public RankMemory {
 absl::Status CheckSizedExchanges(comm::Communicator* comm, RankMemory* memory);
 // A rank that sends nothing and receives nothing, and one that sends all.
 absl::Status CheckOneSidedExchange(comm::Communicator* comm, RankMemory* memory);
+// Rounds of parts of unequal size in one memory, with empty parts and gaps that must stay.
+absl::Status CheckSizedGathers(comm::Communicator* comm, RankMemory* memory);
 // Sums have the bits of rank order (integers and halves, so that any order has).
 absl::Status CheckExactSums(comm::Communicator* comm, RankMemory* memory);
 

@@ -39,6 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, ViewCollectiveTest,
 
 TEST_P(ViewCollectiveTest, SizedExchanges) { ExpectOk(test::CheckSizedExchanges); }
 TEST_P(ViewCollectiveTest, OneSidedExchanges) { ExpectOk(test::CheckOneSidedExchange); }
+TEST_P(ViewCollectiveTest, SizedGathers) { ExpectOk(test::CheckSizedGathers); }
 TEST_P(ViewCollectiveTest, Sums) { ExpectOk(test::CheckExactSums); }
 
 TEST_P(ViewCollectiveTest, LedgersAgreeAndAFenceIsInThem) {
@@ -46,12 +47,13 @@ TEST_P(ViewCollectiveTest, LedgersAgreeAndAFenceIsInThem) {
   const auto run = [](Communicator* comm) -> absl::Status {
     test::HostMemory memory;
     RETURN_IF_ERROR(test::CheckOneSidedExchange(comm, &memory));
+    RETURN_IF_ERROR(test::CheckSizedGathers(comm, &memory));
     ASSIGN_OR_RETURN(auto fence, comm->Fence({.deadline = test::Soon()}));
     return fence->Wait();
   };
   for (const absl::Status& status : test::RunRanks(&ranks, run)) EXPECT_TRUE(status.ok()) << status;
   for (const auto& comm : ranks) {
-    EXPECT_EQ(comm->ledger().num_launched(), 4);
+    EXPECT_EQ(comm->ledger().num_launched(), 10);
     EXPECT_EQ(comm->ledger().hash(), ranks[0]->ledger().hash());
   }
 }
@@ -101,6 +103,21 @@ TEST(ViewCollectiveFaultTest, SizesThatDifferAreNamed) {
   }
 }
 
+// Rank 1 says that its part has seven bytes, rank 0 that it has four.
+TEST(ViewCollectiveFaultTest, GatheredSizesThatDifferAreNamed) {
+  auto ranks = test::MakeGroup(test::Backend::kLocal, 2);
+  const auto statuses = test::RunRanks(&ranks, [](Communicator* comm) -> absl::Status {
+    std::array<uint8_t, 16> all{};
+    const std::vector<int64_t> offsets = {0, 8}, bytes = {4, comm->rank() == 1 ? 7 : 4};
+    ASSIGN_OR_RETURN(auto work, comm->AllGatherSized({.deadline = test::Soon()},
+                                                     {TensorView(all.data(), DType::kU8, {16}), offsets, bytes}));
+    return work->Wait();
+  });
+  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kInternal) << statuses[0];
+  EXPECT_THAT(MessageOf(statuses[0]), HasSubstr("in all_gather_sized #0 of class all_to_all rank 1 sent 7 bytes where "
+                                                "rank 0 expects 4"));
+}
+
 TEST(ViewCollectiveFaultTest, AFaultyLaunchEndsTheGroup) {
   auto ranks = test::MakeGroup(test::Backend::kLocal, 2);
   ranks[1] = MakeFaultyCommunicator(std::move(ranks[1]), {CommFault::Kind::kFail, 1, {}});
@@ -135,6 +152,16 @@ TEST(ViewCollectiveFaultTest, PartsThatDoNotFitAreRefused) {
   for (const BadParts& bad : table) {
     const auto work = ranks[0]->AllToAllSized({.deadline = test::Soon()}, {memory, bad.send_offsets, bad.send_bytes},
                                               {memory, bad.recv_offsets, bad.recv_bytes});
+    EXPECT_EQ(work.status().code(), absl::StatusCode::kInvalidArgument) << bad.what;
+    EXPECT_THAT(MessageOf(work.status()), HasSubstr(bad.what));
+  }
+  const BadParts gathers[] = {
+      {"all_gather_sized: rank 1's part to gather, 9 bytes at 8, is outside", {}, {}, {0, 8}, {8, 9}},
+      {"all_gather_sized: what ranks 0 and 1 send overlaps", {}, {}, {0, 7}, {8, 8}},
+      {"all_gather_sized: 0 offsets and 2 sizes to gather in a group of 2", {}, {}, {}, {8, 8}},
+  };
+  for (const BadParts& bad : gathers) {
+    const auto work = ranks[0]->AllGatherSized({.deadline = test::Soon()}, {memory, bad.recv_offsets, bad.recv_bytes});
     EXPECT_EQ(work.status().code(), absl::StatusCode::kInvalidArgument) << bad.what;
     EXPECT_THAT(MessageOf(work.status()), HasSubstr(bad.what));
   }

@@ -131,6 +131,9 @@ class Communicator {
   // Rank r's part of `send` becomes this rank's part of rank r's `recv`.  All sizes are known on both sides; where they
   // differ, Wait names both (on device memory: at the deadline).  This rank's own part is copied.
   WorkOr AllToAllSized(const CommCall& call, const SizedParts& send, const SizedParts& recv);
+  // Every rank's part of one memory, on every rank and in place: this rank's own lies there already and is sent, the
+  // others' arrive.  All sizes are known on all ranks, as above.
+  WorkOr AllGatherSized(const CommCall& call, const SizedParts& parts);
   // Not a collective: ends the group unless all that call.stream holds by now, such as the collectives of a replayed
   // graph, is done by the deadline.  It is in the ledger.
   WorkOr Fence(const CommCall& call);

@@ -1,6 +1,7 @@
 // Communicator's collectives on views: their checks, and their implementation by messages.
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
@@ -43,6 +44,19 @@ WorkOr Communicator::AllToAllSized(const CommCall& call, const SizedParts& send,
                                    .recv_bytes = recv.bytes});
 }
 
+WorkOr Communicator::AllGatherSized(const CommCall& call, const SizedParts& parts) {
+  RETURN_IF_ERROR(CheckGatheredParts(parts, world()));
+  const std::vector<int64_t> offsets(static_cast<size_t>(world()), parts.offsets[rank()]);
+  const std::vector<int64_t> bytes(static_cast<size_t>(world()), parts.bytes[rank()]);
+  return StartStreamOrdered(call, {.key = {.op = CommOp::kAllGatherSized},
+                                   .send = parts.memory,
+                                   .recv = parts.memory,
+                                   .send_offsets = offsets,
+                                   .send_bytes = bytes,
+                                   .recv_offsets = parts.offsets,
+                                   .recv_bytes = parts.bytes});
+}
+
 WorkOr Communicator::Fence(const CommCall& call) {
   return StartStreamOrdered(call, {.key = {.op = CommOp::kFence, .bytes = 0}});
 }
@@ -57,7 +71,7 @@ WorkOr Communicator::StartOnDevice(const DeviceCollective& collective) {
         absl::StrCat(key.ToString(), " on memory of ", send.device().ToString(),
                      ": the ranks of this group, or of this Split of a group, talk over host memory only"));
   }
-  SY_CHECK(key.op == CommOp::kAllToAllSized);
+  SY_CHECK(key.op == CommOp::kAllToAllSized || key.op == CommOp::kAllGatherSized);
   std::vector<Message> out(world());
   std::vector<Landing> landings;
   for (int r = 0; r < world(); ++r) {

@@ -20,8 +20,9 @@ enum class CommOp : uint8_t {
   kHello,  // the handshake of a new group
   kAllToAllSized,
   kFence,  // no collective: a deadline for what the stream holds
+  kAllGatherSized,
 };
-inline constexpr int kNumCommOps = 10;
+inline constexpr int kNumCommOps = 11;
 
 const char* CommClassName(CommClass comm_class);  // "all_to_all"
 const char* CommOpName(CommOp op);                // "all_to_all_v"

@@ -169,7 +169,7 @@ class NcclCommunicator : public Communicator {
   }
 
   absl::StatusOr<CudaEvents::Event> PutOnOurs(const DeviceCollective& collective) {
-    if (collective.key.op == CommOp::kAllToAllSized && collective.send_bytes[rank()] > 0) {
+    if (!collective.send_bytes.empty() && collective.send_bytes[rank()] > 0) {
       char* const to = BytesAt(collective.recv, collective.recv_offsets[rank()]);
       const char* const from = BytesAt(collective.send, collective.send_offsets[rank()]);
       if (to != from) {

@@ -18,7 +18,7 @@ ncclDataType_t TypeOf(DType dtype) {
 }
 
 // A peer of zero bytes is skipped on both sides, as both know the size.
-ncclResult_t AllToAll(const DeviceCollective& c, int rank, int world, ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t Exchange(const DeviceCollective& c, int rank, int world, ncclComm_t comm, cudaStream_t stream) {
   for (int step = 1; step < world; ++step) {
     // Each rank has another order, so that not all send to rank 0 first.
     const int to = (rank + step) % world;
@@ -40,8 +40,7 @@ ncclResult_t AllToAll(const DeviceCollective& c, int rank, int world, ncclComm_t
 }  // namespace
 
 ncclResult_t CallNccl(const DeviceCollective& c, int rank, int world, ncclComm_t comm, cudaStream_t stream) {
-  if (c.key.op == CommOp::kAllToAllSized) return AllToAll(c, rank, world, comm, stream);
-  SY_CHECK(c.key.op == CommOp::kAllReduceSum);
+  if (c.key.op != CommOp::kAllReduceSum) return Exchange(c, rank, world, comm, stream);
   return ncclAllReduce(c.send.raw(), c.recv.raw(), static_cast<size_t>(c.send.NumElements()), TypeOf(c.send.dtype()),
                        ncclSum, comm, stream);
 }

@@ -8,7 +8,7 @@
 
 namespace switchyard::comm {
 
-// Calls NCCL for all but this rank's own part of an all-to-all, which the caller copies.  REQUIRES: between
+// Calls NCCL for all but this rank's own part of a sized exchange, which the caller copies.  REQUIRES: between
 // ncclGroupStart and ncclGroupEnd; a checked collective (communicator.h), not a fence.
 ncclResult_t CallNccl(const DeviceCollective& collective, int rank, int world, ncclComm_t comm, cudaStream_t stream);
 
