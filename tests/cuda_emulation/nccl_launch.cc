@@ -73,8 +73,8 @@ ncclResult_t Check(const Call& call) {
   const bool reads = op.kind != OpKind::kRecv && (op.kind != OpKind::kBroadcast || op.peer == call.comm->state->rank);
   const bool writes = op.kind != OpKind::kSend && (op.kind != OpKind::kReduce || op.peer == call.comm->state->rank);
   if (op.count > 0 && ((reads && op.from == nullptr) || (writes && op.to == nullptr))) return ncclInvalidArgument;
-  const bool summable =
-      op.type == ncclInt32 || op.type == ncclInt64 || op.type == ncclFloat32 || op.type == ncclFloat64;
+  const bool summable = op.type == ncclInt32 || op.type == ncclInt64 || op.type == ncclFloat32 ||
+                        op.type == ncclFloat64 || op.type == ncclBfloat16;
   if (IsReduction(op.kind) && !summable) return ncclInvalidArgument;  // of this emulation, not of NCCL
   if (cuda_emulation::DeviceOfStream(call.stream) != call.comm->device) return ncclInvalidArgument;
   return ncclSuccess;

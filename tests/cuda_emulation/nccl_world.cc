@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cuda_bf16.h"
+
 namespace nccl_emulation {
 namespace {
 
@@ -30,6 +32,9 @@ Sum SumOf(const std::vector<const void*>& from, size_t begin, size_t count, nccl
       break;
     case ncclFloat64:
       SumInRankOrder<double>(from, begin, count, sum.bytes.data());
+      break;
+    case ncclBfloat16:
+      SumInRankOrder<__nv_bfloat16>(from, begin, count, sum.bytes.data());
       break;
     case ncclInt32:
       SumInRankOrder<int32_t>(from, begin, count, sum.bytes.data());

@@ -7,7 +7,8 @@
 // from one, is ready, and an operation of one is on its stream, only after some ncclCommGetAsyncError.  Each group end
 // of a non-blocking communicator starts a thread, as in NCCL 2.27 and 2.28; that of a blocking one returns when all is
 // on its stream, or hangs until an abort.  What is undefined there ends the process here: a handle after its end, and a
-// second thread in a communicator, but for an abort while another thread launches.  Sums are in rank order.
+// second thread in a communicator, but for an abort while another thread launches.  Sums are in rank order, bf16
+// ones rounded after every addition.
 #pragma once
 
 #include <climits>

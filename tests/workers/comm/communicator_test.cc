@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -133,19 +134,29 @@ TEST_P(CommunicatorTest, AllGatherBroadcastBarrier) {
 }
 
 template <class Elem>
+absl::Status SumInPlace(Communicator* comm, std::vector<Elem>* values) {
+  const CommCall call{.comm_class = CommClass::kAllReduce, .deadline = test::Soon()};
+  const TensorView view(values->data(), DTypeOf<Elem>::value, {static_cast<int64_t>(values->size())});
+  ASSIGN_OR_RETURN(auto sum, comm->AllReduceSum(call, view));
+  return sum->Wait();
+}
+
+template <class Elem>
 absl::Status CheckSums(Communicator* comm, int64_t n) {
-  std::vector<Elem> values(n), expected(n, 0);
+  using Wide = std::conditional_t<std::is_same_v<Elem, Bf16>, float, Elem>;
+  std::vector<Elem> values(n);
+  std::vector<Wide> expected(n, 0), got;
   for (int r = 0; r < comm->world(); ++r) {
     for (int64_t i = 0; i < n; ++i) {
       const Elem x = static_cast<Elem>((i % 97) * 1.1 + r * 0.37);
       if (r == comm->rank()) values[i] = x;
-      expected[i] = r == 0 ? x : expected[i] + x;  // in rank order: equal bits
+      expected[i] = r == 0 ? static_cast<Wide>(x) : expected[i] + static_cast<Wide>(x);  // in rank order: equal bits
     }
   }
-  const CommCall call{.comm_class = CommClass::kAllReduce, .deadline = test::Soon()};
-  ASSIGN_OR_RETURN(auto sum, comm->AllReduceSum(call, TensorView(values.data(), DTypeOf<Elem>::value, {n})));
-  RETURN_IF_ERROR(sum->Wait());
-  EXPECT_EQ(values, expected) << "all_reduce_sum of " << n;
+  RETURN_IF_ERROR(SumInPlace(comm, &values));
+  for (const Elem x : values) got.push_back(static_cast<Wide>(x));
+  for (Wide& x : expected) x = static_cast<Wide>(static_cast<Elem>(x));
+  EXPECT_EQ(got, expected) << "all_reduce_sum of " << n;
   return absl::OkStatus();
 }
 
@@ -155,6 +166,20 @@ TEST_P(CommunicatorTest, SumsHaveTheBitsOfRankOrder) {
       RETURN_IF_ERROR(CheckSums<float>(comm, n));
       RETURN_IF_ERROR(CheckSums<double>(comm, n));
       RETURN_IF_ERROR(CheckSums<int64_t>(comm, n));
+      RETURN_IF_ERROR(CheckSums<Bf16>(comm, n));
+    }
+    return absl::OkStatus();
+  });
+}
+
+// 256 + 1 is 256 in bf16; 256 + 1 + 1, rounded once, is not.
+TEST_P(CommunicatorTest, Bf16SumsAreRoundedOnce) {
+  test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
+    for (const size_t n : {size_t{3}, size_t{50'000}}) {
+      std::vector<Bf16> values(n, Bf16(comm->rank() == 0 ? 256.0f : 1.0f));
+      RETURN_IF_ERROR(SumInPlace(comm, &values));
+      const Bf16 sum(255.0f + static_cast<float>(comm->world()));
+      for (const Bf16 value : values) EXPECT_EQ(value.bits, sum.bits) << "of " << n;
     }
     return absl::OkStatus();
   });

@@ -40,7 +40,7 @@ absl::Status CheckSizedExchanges(comm::Communicator* comm, RankMemory* memory);
 absl::Status CheckOneSidedExchange(comm::Communicator* comm, RankMemory* memory);
 // Rounds of parts of unequal size in one memory, with empty parts and gaps that must stay.
 absl::Status CheckSizedGathers(comm::Communicator* comm, RankMemory* memory);
-// Sums have the bits of rank order (integers and halves, so that any order has).
+// Sums have the bits of rank order (small integers and halves, so that any order and rounding has).
 absl::Status CheckExactSums(comm::Communicator* comm, RankMemory* memory);
 
 }  // namespace switchyard::test

@@ -27,10 +27,11 @@ Message CopyOf(MessagePool* pool, absl::Span<const char> bytes) {
 }
 
 absl::Status CheckReducible(const TensorView& values) {
-  const bool summable = values.dtype() == DType::kF32 || values.dtype() == DType::kF64 || values.dtype() == DType::kI64;
+  const DType dtype = values.dtype();
+  const bool summable = dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBf16 || dtype == DType::kI64;
   if (summable && values.contiguous()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("a sum over ranks takes contiguous fp32, fp64 or int64, not ", values.ToString()));
+      absl::StrCat("a sum over ranks takes contiguous fp32, fp64, bf16 or int64, not ", values.ToString()));
 }
 
 absl::Span<const char> BytesOf(const TensorView& values) {

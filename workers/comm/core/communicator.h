@@ -121,8 +121,9 @@ class Communicator {
   // Every rank's `mine`, of the same size on all; received()[rank()] holds a copy of this rank's.  A small one goes in
   // rounds (gather_work.h), which need every rank's Wait: wait for it before anything that a peer does behind its own.
   WorkOr AllGather(const CommCall& call, absl::Span<const char> mine);
-  // values[i] = Σ over ranks, on every rank; fp32, fp64 or int64.  `values` must stay until Wait has returned.
-  // (On device memory as described above; the device library decides the order of its sums.)
+  // values[i] = Σ over ranks, on every rank; fp32, fp64, int64, or bf16, which is added in fp32 and rounded once.
+  // `values` must stay until Wait has returned.  (On device memory as described above; the device library decides the
+  // order of its sums, and may round bf16 after every addition.)
   WorkOr AllReduceSum(const CommCall& call, const TensorView& values);
   // received()[root] holds the root's bytes on every rank; `mine` is the root's, of a size known to all ranks.
   WorkOr Broadcast(const CommCall& call, int root, int64_t bytes, absl::Span<const char> mine);

@@ -1,6 +1,7 @@
 #include "workers/comm/local/reduce_work.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -27,17 +28,42 @@ absl::Status CheckSizes(Communicator* comm, const std::vector<Message>& received
 constexpr int64_t kPieceBytes = 256 << 10;  // between passes of the gate; stays in the cache, too
 
 template <class Elem>
+const Elem* ElementsOf(const Message& message) {
+  return reinterpret_cast<const Elem*>(message.payload());
+}
+
+// Elements [begin, end).
+template <class Elem>
+void SumPiece(const std::vector<Message>& received, Elem* out, int64_t begin, int64_t end) {
+  std::memcpy(out + begin, ElementsOf<Elem>(received[0]) + begin, static_cast<size_t>(end - begin) * sizeof(Elem));
+  for (size_t r = 1; r < received.size(); ++r) {
+    const Elem* part = ElementsOf<Elem>(received[r]);
+    for (int64_t i = begin; i < end; ++i) out[i] += part[i];
+  }
+}
+
+// In fp32, rounded once.
+void SumPiece(const std::vector<Message>& received, Bf16* out, int64_t begin, int64_t end) {
+  constexpr int64_t kBlock = 1024;
+  std::array<float, kBlock> sums;
+  for (int64_t block = begin; block < end; block += kBlock) {
+    const int64_t count = std::min(kBlock, end - block);
+    for (size_t r = 0; r < received.size(); ++r) {
+      const Bf16* part = ElementsOf<Bf16>(received[r]) + block;
+      for (int64_t i = 0; i < count; ++i) {
+        sums[i] = r == 0 ? static_cast<float>(part[i]) : sums[i] + static_cast<float>(part[i]);
+      }
+    }
+    for (int64_t i = 0; i < count; ++i) out[block + i] = Bf16(sums[i]);
+  }
+}
+
+template <class Elem>
 void SumInRankOrder(const std::vector<Message>& received, Elem* out, int64_t n) {
   constexpr int64_t kPiece = kPieceBytes / static_cast<int64_t>(sizeof(Elem));
   for (int64_t begin = 0; begin < n; begin += kPiece) {
     YieldPoint::PassOwn();
-    const int64_t end = std::min(n, begin + kPiece);
-    std::memcpy(out + begin, reinterpret_cast<const Elem*>(received[0].payload()) + begin,
-                static_cast<size_t>(end - begin) * sizeof(Elem));
-    for (size_t r = 1; r < received.size(); ++r) {
-      const Elem* part = reinterpret_cast<const Elem*>(received[r].payload());
-      for (int64_t i = begin; i < end; ++i) out[i] += part[i];
-    }
+    SumPiece(received, out, begin, std::min(n, begin + kPiece));
   }
 }
 
@@ -48,6 +74,8 @@ void Sum(const std::vector<Message>& received, const TensorView& out) {
     SumInRankOrder(received, out.data<float>(), n);
   } else if (out.dtype() == DType::kF64) {
     SumInRankOrder(received, out.data<double>(), n);
+  } else if (out.dtype() == DType::kBf16) {
+    SumInRankOrder(received, out.data<Bf16>(), n);
   } else {
     SumInRankOrder(received, out.data<int64_t>(), n);
   }

@@ -10,7 +10,9 @@
 // for a Work are destroyed after it.
 //
 // Sums: NCCL's order, which depends on its choice of algorithm, and that on size and topology; with `deterministic` the
-// algorithm is fixed, and the same ranks get the same bits in every run.  Exchanges, gathers and broadcasts move bits.
+// algorithm is fixed, and the same ranks get the same bits in every run.  bf16 values are added in bf16, each addition
+// rounded, where the host's sums round once: the bits of a group on devices and of one on CPUs differ.  Exchanges,
+// gathers and broadcasts move bits.
 //
 // A group ends by NCCL's asynchronous error, a device's error, a deadline that passed (names the ranks that have not
 // launched the collective, or launched another, or give other sizes), a peer's report that it failed, a dead or frozen

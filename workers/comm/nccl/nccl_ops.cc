@@ -11,6 +11,8 @@ ncclDataType_t TypeOf(DType dtype) {
       return ncclFloat32;
     case DType::kF64:
       return ncclFloat64;
+    case DType::kBf16:
+      return ncclBfloat16;
     default:
       SY_CHECK(dtype == DType::kI64);  // the last type that can be summed
       return ncclInt64;
