@@ -248,14 +248,13 @@ TEST_P(CommunicatorTest, SplitsTalkAmongThemselves) {
   });
 }
 
-absl::Status SumOf(Communicator* comm, int round, int64_t elements) {
+absl::Status SumOf(Communicator* comm, CommClass comm_class, int round, int64_t elements) {
   std::vector<double> values(elements);
   for (int64_t i = 0; i < elements; ++i) values[i] = static_cast<double>(i + round) * (comm->rank() + 1);
   std::unique_ptr<Work> work;
-  ASSIGN_OR_RETURN(
-      work, comm->AllReduceSum(
-                {.comm_class = CommClass::kAllReduce, .deadline = test::Soon(), .tag = static_cast<uint32_t>(round)},
-                TensorView(values.data(), DType::kF64, {elements})));
+  ASSIGN_OR_RETURN(work, comm->AllReduceSum(
+                             {.comm_class = comm_class, .deadline = test::Soon(), .tag = static_cast<uint32_t>(round)},
+                             TensorView(values.data(), DType::kF64, {elements})));
   RETURN_IF_ERROR(work->Wait());
   const int ranks = comm->world() * (comm->world() + 1) / 2;
   for (int64_t i = 0; i < elements; ++i) {
@@ -269,10 +268,14 @@ absl::Status SumOf(Communicator* comm, int round, int64_t elements) {
 TEST_P(CommunicatorTest, EachClassMayHaveAThreadOfItsOwn) {
   constexpr int kRounds = 40;
   test::ExpectRanksOk(backend(), world(), [](Communicator* comm) -> absl::Status {
-    absl::Status sums;
-    std::thread summing([&] {
-      for (int i = 0; i < kRounds && sums.ok(); ++i) sums = SumOf(comm, i, i % 8 == 7 ? 1 << 18 : 100 * i);
-    });
+    absl::Status sums, layer_sums;
+    const auto sum = [comm](CommClass comm_class, int elements, absl::Status* status) {
+      for (int i = 0; i < kRounds && status->ok(); ++i) {
+        *status = SumOf(comm, comm_class, i, i % 8 == 7 ? 1 << 18 : elements * i);
+      }
+    };
+    std::thread summing(sum, CommClass::kAllReduce, 100, &sums);
+    std::thread of_layers(sum, CommClass::kLayerSum, 70, &layer_sums);
     absl::Status exchanges;
     for (int i = 0; i < kRounds && exchanges.ok(); ++i) {
       exchanges = ExchangePatterns(comm, i, [i](int from, int to) {
@@ -280,7 +283,9 @@ TEST_P(CommunicatorTest, EachClassMayHaveAThreadOfItsOwn) {
       });
     }
     summing.join();
+    of_layers.join();
     RETURN_IF_ERROR(sums);
+    RETURN_IF_ERROR(layer_sums);
     return exchanges;
   });
 }

@@ -83,6 +83,7 @@ TEST(GatherRoundsTest, LargeOnesSmallGroupsAndControlGoDirectly) {
   };
   EXPECT_TRUE(in_rounds(kSmallGatherBytes, kMinGatherWorld, CommClass::kAllToAll));
   EXPECT_TRUE(in_rounds(0, 1024, CommClass::kAllReduce));
+  EXPECT_TRUE(in_rounds(64, 16, CommClass::kLayerSum));
   EXPECT_FALSE(in_rounds(kSmallGatherBytes + 1, kMinGatherWorld, CommClass::kAllToAll));
   EXPECT_FALSE(in_rounds(kSmallGatherBytes, kMinGatherWorld - 1, CommClass::kAllToAll));
   EXPECT_FALSE(in_rounds(64, 16, CommClass::kControl));

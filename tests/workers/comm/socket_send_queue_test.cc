@@ -21,7 +21,8 @@ using testing::ElementsAre;
 constexpr int64_t kFrame = 4096;
 
 MessageId Id(CommClass comm_class, int64_t sequence) { return {.comm_class = comm_class, .sequence = sequence}; }
-const CommClass kRows = CommClass::kAllToAll, kSums = CommClass::kAllReduce, kWords = CommClass::kControl;
+const CommClass kRows = CommClass::kAllToAll, kSums = CommClass::kAllReduce, kWords = CommClass::kControl,
+                kLayers = CommClass::kLayerSum;
 
 class SocketSendQueueTest : public testing::Test {
  protected:
@@ -133,6 +134,17 @@ TEST_F(SocketSendQueueTest, AnAllToAllWaitsForOneFrameOfASum) {
   EXPECT_EQ(traffic_.overtaken, 2);
 }
 
+TEST_F(SocketSendQueueTest, ALayersSumGoesAfterAllToAllsAndBeforeGradients) {
+  for (const CommClass comm_class : {kSums, kLayers, kRows, kWords}) Push(Id(comm_class, 0), 2 * kFrame);
+  WriteAll();
+  EXPECT_THAT(Records(),
+              ElementsAre("control 0: 4096", "control 0: 4096", "all_to_all 0: 4096", "all_to_all 0: 4096",
+                          "layer_sum 0: 4096", "layer_sum 0: 4096", "all_reduce 0: 4096", "all_reduce 0: 4096"));
+  EXPECT_EQ(traffic_.overtaken, 3);
+  EXPECT_EQ(traffic_.frames[static_cast<size_t>(kLayers)], 2);
+  EXPECT_EQ(traffic_.bytes[static_cast<size_t>(kLayers)], 2 * kFrame);
+}
+
 class SocketSendQueueInTurnsTest : public SocketSendQueueTest {
  protected:
   SocketSendQueueInTurnsTest() : SocketSendQueueTest({.bytes = kFrame}) {}
@@ -147,6 +159,14 @@ TEST_F(SocketSendQueueInTurnsTest, ClassesTakeTurnsAFrameEach) {
   EXPECT_THAT(Records(), ElementsAre("all_reduce 0: 4096", "control 0: 64", "all_to_all 0: 4096", "all_reduce 0: 4096",
                                      "all_to_all 0: 4096", "all_reduce 0: 4096", "all_reduce 0: 4096"));
   EXPECT_EQ(traffic_.overtaken, 0);
+}
+
+TEST_F(SocketSendQueueInTurnsTest, EveryClassHasATurn) {
+  for (const CommClass comm_class : {kSums, kLayers, kRows, kWords}) Push(Id(comm_class, 0), 2 * kFrame);
+  WriteAll();
+  EXPECT_THAT(Records(),
+              ElementsAre("control 0: 4096", "all_to_all 0: 4096", "layer_sum 0: 4096", "all_reduce 0: 4096",
+                          "control 0: 4096", "all_to_all 0: 4096", "layer_sum 0: 4096", "all_reduce 0: 4096"));
 }
 
 TEST_F(SocketSendQueueInTurnsTest, AClassThatMayNotSendMissesItsTurn) {
@@ -191,8 +211,9 @@ TEST_F(SocketSendQueueTest, CreditIsOfAClass) {
   WriteAll();
   EXPECT_EQ(static_cast<int64_t>(Records().size()), kWindowBytes / kFrame);
   Push(Id(kRows, 0), kFrame, /*granted=*/false);
+  Push(Id(kLayers, 0), kFrame, /*granted=*/false);
   WriteAll();
-  EXPECT_THAT(Records(), ElementsAre("all_to_all 0: 4096"));
+  EXPECT_THAT(Records(), ElementsAre("all_to_all 0: 4096", "layer_sum 0: 4096"));
   // One that had gone whole is granted: its credit is another's.
   ASSERT_TRUE(queue_.Granted(Id(kSums, 0)).ok());
   WriteAll();

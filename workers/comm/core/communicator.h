@@ -4,7 +4,8 @@
 // - All ranks launch the collectives of one class in the same order.  Each has a sequence number in its class; every
 //   frame carries (op, class, sequence, bytes, tag, epoch, ranks), and a rank that receives one that does not fit its
 //   own call fails and names both calls.  Nothing ever hangs: every wait ends at its call's deadline.
-// - Classes are independent: an all-to-all is never held behind an all-reduce.
+// - Classes are independent: an all-to-all is never held behind an all-reduce, nor a layer's sum behind one of
+// gradients.
 // - The first error ends the group on this rank: it is sticky, every later call returns it, and the peers notice
 //   within milliseconds (their connections close).  A new epoch is a new communicator.
 // - Launched collectives are folded into a ledger hash that is equal on all ranks (launch_ledger.h).

@@ -6,7 +6,7 @@
 namespace switchyard::comm {
 
 const char* CommClassName(CommClass comm_class) {
-  static constexpr const char* kNames[kNumCommClasses] = {"all_to_all", "all_reduce", "control"};
+  static constexpr const char* kNames[kNumCommClasses] = {"all_to_all", "all_reduce", "control", "layer_sum"};
   const int i = static_cast<int>(comm_class);
   return i < kNumCommClasses ? kNames[i] : "(unknown)";
 }

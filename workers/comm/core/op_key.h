@@ -7,8 +7,13 @@
 namespace switchyard::comm {
 
 // Independent lanes: each has its own sequence numbers.
-enum class CommClass : uint8_t { kAllToAll, kAllReduce, kControl };
-inline constexpr int kNumCommClasses = 3;
+enum class CommClass : uint8_t {
+  kAllToAll,
+  kAllReduce,  // of gradients, beside backward
+  kControl,
+  kLayerSum,  // a layer's own sums and gathers: of its shards, copies and slices
+};
+inline constexpr int kNumCommClasses = 4;
 
 enum class CommOp : uint8_t {
   kAllToAllV,

@@ -18,6 +18,6 @@ struct SocketTraffic {
 
 // A frame of an earlier class goes before one of a later.
 inline constexpr std::array<CommClass, kNumCommClasses> kSendOrder = {CommClass::kControl, CommClass::kAllToAll,
-                                                                      CommClass::kAllReduce};
+                                                                      CommClass::kLayerSum, CommClass::kAllReduce};
 
 }  // namespace switchyard::comm
