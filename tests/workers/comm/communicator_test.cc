@@ -241,6 +241,14 @@ TEST_P(CommunicatorTest, SplitsTalkAmongThemselves) {
         const int last = comm->rank() % 2 == (comm->world() - 1) % 2 ? comm->world() - 1 : comm->world() - 2;
         EXPECT_EQ(test::TextOf(work->received()[i]), absl::StrCat(last - 2 * i));
       }
+      for (int root = 0; root < half->world(); ++root) {
+        const bool is_root = half->rank() == root;
+        ASSIGN_OR_RETURN(auto cast,
+                         half->Broadcast({.deadline = test::Soon()}, root, 1,
+                                         is_root ? absl::MakeConstSpan(mine.data(), 1) : absl::Span<const char>()));
+        RETURN_IF_ERROR(cast->Wait());
+        EXPECT_EQ(test::TextOf(cast->received()[root]), test::TextOf(work->received()[root]));
+      }
       RETURN_IF_ERROR(ExchangePatterns(half.get(), round, [](int, int) { return 40'000; }));
       RETURN_IF_ERROR(ExchangePatterns(comm, round, [](int, int) { return 10; }));
     }

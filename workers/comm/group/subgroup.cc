@@ -41,6 +41,9 @@ class Subgroup : public Communicator {
     // A split of this split has its own number, which is unique in the whole group.
     mapped.split = exchange.split != 0 ? exchange.split : split_id_;
     mapped.round = exchange.round;
+    if (exchange.key.root >= 0) {
+      mapped.key.root = static_cast<int16_t>(members_[static_cast<size_t>(exchange.key.root)]);
+    }
     for (size_t i = 0; i < members_.size(); ++i) mapped.out[members_[i]] = std::move(exchange.out[i]);
     mapped.send_to = InParent(exchange.send_to);
     mapped.recv_from = InParent(exchange.recv_from);
