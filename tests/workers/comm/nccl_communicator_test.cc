@@ -33,6 +33,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, NcclCommunicatorTest, testing::Values(1, 2, 4),
 TEST_P(NcclCommunicatorTest, SizedExchanges) { test::ExpectNcclOk(world(), test::CheckSizedExchanges); }
 TEST_P(NcclCommunicatorTest, OneSidedExchanges) { test::ExpectNcclOk(world(), test::CheckOneSidedExchange); }
 TEST_P(NcclCommunicatorTest, SizedGathers) { test::ExpectNcclOk(world(), test::CheckSizedGathers); }
+TEST_P(NcclCommunicatorTest, Pairs) { test::ExpectNcclOk(world(), test::CheckPairs); }
+TEST_P(NcclCommunicatorTest, Mesh) { test::ExpectNcclOk(world(), test::CheckMesh); }
 TEST_P(NcclCommunicatorTest, Sums) { test::ExpectNcclOk(world(), test::CheckExactSums); }
 
 // They use the host group and continue the numbers of its forming.
@@ -142,6 +144,7 @@ TEST_P(NcclCommunicatorTest, EpochAfterEpochLeavesNothingBehind) {
     auto group = test::FormNccl(world(), epoch);
     const auto statuses = test::RunRanks(&group, [&](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
       RETURN_IF_ERROR(test::CheckOneSidedExchange(comm, memory));
+      RETURN_IF_ERROR(test::CheckPairs(comm, memory));
       if (epoch % 2 == 0) comm->Abort("every other epoch ends like this");
       return absl::OkStatus();
     });
@@ -149,6 +152,19 @@ TEST_P(NcclCommunicatorTest, EpochAfterEpochLeavesNothingBehind) {
   }
   EXPECT_EQ(nccl_emulation::NumLive(), 0);
   EXPECT_EQ(test::NumThreads(), threads);
+}
+
+// A Split of a Split, its messages, and a launch of it in a graph.
+TEST_P(NcclCommunicatorTest, SplitsAreGroups) {
+  test::ExpectNcclOk(world(), [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
+    ASSIGN_OR_RETURN(auto half, comm->Split(comm->rank() % 2, -comm->rank(), test::Soon()));
+    RETURN_IF_ERROR(test::CheckSizedGathers(half.get(), memory));
+    ASSIGN_OR_RETURN(auto same, half->Split(0, half->rank(), test::Soon()));
+    ASSIGN_OR_RETURN(auto barrier, same->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()}));
+    RETURN_IF_ERROR(barrier->Wait());
+    RETURN_IF_ERROR(CaptureAndReplay(same.get(), memory));
+    return test::CheckExactSums(comm, memory);
+  });
 }
 
 TEST(NcclOverSocketsTest, MessagesAndDevicesTakeTurns) {
@@ -160,6 +176,7 @@ TEST(NcclOverSocketsTest, MessagesAndDevicesTakeTurns) {
       ASSIGN_OR_RETURN(auto barrier, comm->Barrier({.comm_class = CommClass::kControl, .deadline = test::Soon()}));
       RETURN_IF_ERROR(barrier->Wait());
       RETURN_IF_ERROR(test::CheckExactSums(comm, memory));
+      RETURN_IF_ERROR(test::CheckMesh(comm, memory));
     }
     return absl::OkStatus();
   });

@@ -104,6 +104,32 @@ TEST_F(NcclFaultTest, AnotherOrderIsNamedAtTheDeadline) {
   EXPECT_NE(group.ranks[0]->ledger().hash(), group.ranks[1]->ledger().hash());
 }
 
+// Ranks 0 and 1 are a Split, in which rank 1 launches nothing.  When rank 0's stream runs on, both its groups know.
+TEST_F(NcclFaultTest, AFailureInASplitEndsTheWholeGroup) {
+  auto group = test::FormNccl(4);
+  const auto statuses = test::RunRanks(&group, [](Communicator* comm, test::DeviceMemory* memory) -> absl::Status {
+    ASSIGN_OR_RETURN(auto pair, comm->Split(comm->rank() / 2, comm->rank(), test::Soon()));
+    if (comm->rank() == 0) {
+      ASSIGN_OR_RETURN(auto work,
+                       pair->RecvView({.stream = memory->stream(), .deadline = absl::Now() + absl::Milliseconds(200)},
+                                      memory->Make(DType::kU8, 16)));
+      RETURN_IF_ERROR(work->Wait());
+      EXPECT_TRUE(memory->queue().Synchronize(test::Soon()).ok());
+      EXPECT_FALSE(pair->status().ok());
+      EXPECT_FALSE(comm->status().ok());
+      return pair->status();
+    }
+    ASSIGN_OR_RETURN(auto work, test::StartSum(comm, memory, test::Soon()));
+    return work->WaitOnHost();
+  });
+  for (size_t r = 0; r < statuses.size(); ++r) {
+    EXPECT_FALSE(statuses[r].ok()) << "rank " << r;
+    EXPECT_FALSE(group.ranks[r]->status().ok()) << "rank " << r;
+  }
+  EXPECT_EQ(statuses[0].code(), absl::StatusCode::kDeadlineExceeded) << statuses[0];
+  EXPECT_THAT(MessageOf(statuses[0]), HasSubstr("rank 1 has not launched it"));
+}
+
 // Rank 0 waits on the host, rank 1's stream waits; rank 2 launches nothing and aborts.
 TEST_F(NcclFaultTest, AnAbortFreesHostsAndStreamsEverywhere) {
   auto group = test::FormNccl(3);

@@ -136,6 +136,66 @@ absl::Status CheckSizedGathers(comm::Communicator* comm, RankMemory* memory) {
   return absl::OkStatus();
 }
 
+absl::Status CheckPairs(comm::Communicator* comm, RankMemory* memory) {
+  ASSIGN_OR_RETURN(auto pair, comm->Split(comm->rank() / 2, comm->rank(), Soon()));
+  const comm::CommCall call{.stream = memory->stream(), .deadline = Soon()};
+  for (int round = 0; round < 6; ++round) {
+    const int64_t n = round % 3 == 0 ? 0 : 40'001 * round;
+    std::vector<uint8_t> bytes(n, 0xdd), sent(n);
+    for (int64_t i = 0; i < n; ++i) sent[i] = ByteOf(round % 2, comm->rank() / 2, round, i);
+    const TensorView view = memory->Make(DType::kU8, n);
+    const bool sends = pair->rank() == round % 2;
+    memory->Put(view, sends ? sent.data() : bytes.data());
+    comm::WorkOr work = sends ? pair->SendView(call, view) : pair->RecvView(call, view);
+    if (pair->world() == 1) {
+      if (!absl::IsInvalidArgument(work.status())) return absl::DataLossError("a view was sent to nobody");
+      continue;
+    }
+    RETURN_IF_ERROR(work.status());
+    RETURN_IF_ERROR((*work)->Wait());
+    RETURN_IF_ERROR(memory->Get(view, bytes.data()));
+    if (bytes != sent) return absl::DataLossError(absl::StrCat("rank ", comm->rank(), " in round ", round));
+  }
+  const int64_t launched = pair->ledger().num_launched();
+  if (launched == (pair->world() == 1 ? 0 : 6)) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(launched, " launches are in the pair's ledger"));
+}
+
+absl::Status CheckMesh(comm::Communicator* comm, RankMemory* memory) {
+  ASSIGN_OR_RETURN(auto row, comm->Split(comm->rank() / 2, comm->rank(), Soon()));
+  ASSIGN_OR_RETURN(auto column, comm->Split(comm->rank() % 2, comm->rank(), Soon()));
+  const auto call = [&](comm::CommClass comm_class) {
+    return comm::CommCall{.stream = memory->stream(), .comm_class = comm_class, .deadline = Soon()};
+  };
+  for (int64_t round = 1; round <= 4; ++round) {
+    const int64_t n = round % 2 == 0 ? 30'000 : 5;
+    // Sums of what each rank has: over the column, the row's of these by a gather, and over all.
+    const std::vector<int64_t> ones(n, round);
+    const TensorView in_column = memory->Make(DType::kI64, n), in_all = memory->Make(DType::kI64, n);
+    const TensorView gathered = memory->Make(DType::kI64, row->world());
+    const std::vector<int64_t> mine(row->world(), comm->rank() * round), sizes(row->world(), sizeof(int64_t));
+    std::vector<int64_t> offsets;
+    for (int r = 0; r < row->world(); ++r) offsets.push_back(r * static_cast<int64_t>(sizeof(int64_t)));
+    memory->Put(in_column, ones.data());
+    memory->Put(in_all, ones.data());
+    memory->Put(gathered, mine.data());
+    std::vector<std::unique_ptr<comm::Work>> works(3);
+    ASSIGN_OR_RETURN(works[0], column->AllReduceSum(call(comm::CommClass::kLayerSum), in_column));
+    ASSIGN_OR_RETURN(works[1], row->AllGatherSized(call(comm::CommClass::kLayerSum), {gathered, offsets, sizes}));
+    ASSIGN_OR_RETURN(works[2], comm->AllReduceSum(call(comm::CommClass::kAllReduce), in_all));
+    for (const auto& work : works) RETURN_IF_ERROR(work->Wait());
+    std::vector<int64_t> column_sum(n), all_sum(n), of_row(row->world());
+    RETURN_IF_ERROR(memory->Get(in_column, column_sum.data()));
+    RETURN_IF_ERROR(memory->Get(in_all, all_sum.data()));
+    RETURN_IF_ERROR(memory->Get(gathered, of_row.data()));
+    bool same = column_sum == std::vector<int64_t>(n, round * column->world()) &&
+                all_sum == std::vector<int64_t>(n, round * comm->world());
+    for (int r = 0; r < row->world(); ++r) same &= of_row[r] == (comm->rank() / 2 * 2 + r) * round;
+    if (!same) return absl::DataLossError(absl::StrCat("rank ", comm->rank(), " in round ", round));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckExactSums(comm::Communicator* comm, RankMemory* memory) {
   for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{64}, int64_t{30'001}}) {
     RETURN_IF_ERROR(SumsOf<float>(comm, memory, n));

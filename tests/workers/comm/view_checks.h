@@ -40,6 +40,10 @@ absl::Status CheckSizedExchanges(comm::Communicator* comm, RankMemory* memory);
 absl::Status CheckOneSidedExchange(comm::Communicator* comm, RankMemory* memory);
 // Rounds of parts of unequal size in one memory, with empty parts and gaps that must stay.
 absl::Status CheckSizedGathers(comm::Communicator* comm, RankMemory* memory);
+// Views up and down a Split of every two neighbours (a last odd rank is alone, and its call is refused).
+absl::Status CheckPairs(comm::Communicator* comm, RankMemory* memory);
+// Sums and gathers of the rows and columns of a mesh [R / 2, 2], beside sums of the whole group: groups that overlap.
+absl::Status CheckMesh(comm::Communicator* comm, RankMemory* memory);
 // Sums have the bits of rank order (small integers and halves, so that any order and rounding has).
 absl::Status CheckExactSums(comm::Communicator* comm, RankMemory* memory);
 

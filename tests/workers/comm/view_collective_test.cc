@@ -40,6 +40,8 @@ INSTANTIATE_TEST_SUITE_P(Groups, ViewCollectiveTest,
 TEST_P(ViewCollectiveTest, SizedExchanges) { ExpectOk(test::CheckSizedExchanges); }
 TEST_P(ViewCollectiveTest, OneSidedExchanges) { ExpectOk(test::CheckOneSidedExchange); }
 TEST_P(ViewCollectiveTest, SizedGathers) { ExpectOk(test::CheckSizedGathers); }
+TEST_P(ViewCollectiveTest, Pairs) { ExpectOk(test::CheckPairs); }
+TEST_P(ViewCollectiveTest, Mesh) { ExpectOk(test::CheckMesh); }
 TEST_P(ViewCollectiveTest, Sums) { ExpectOk(test::CheckExactSums); }
 
 TEST_P(ViewCollectiveTest, LedgersAgreeAndAFenceIsInThem) {
@@ -75,6 +77,8 @@ TEST(LaunchLedgerTest, TheOrderOverClassesCountsForStreamOrderedLaunchesOnly) {
 }
 
 std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
+
+absl::Status WaitFor(WorkOr work) { return work.ok() ? (*work)->Wait() : work.status(); }
 
 // Rank 1 sends `sent` bytes where rank 0 expects four.
 absl::Status ExchangeWithSize(Communicator* comm, int64_t sent) {
@@ -116,6 +120,29 @@ TEST(ViewCollectiveFaultTest, GatheredSizesThatDifferAreNamed) {
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kInternal) << statuses[0];
   EXPECT_THAT(MessageOf(statuses[0]), HasSubstr("in all_gather_sized #0 of class all_to_all rank 1 sent 7 bytes where "
                                                 "rank 0 expects 4"));
+}
+
+TEST(ViewCollectiveFaultTest, BothEndsOfAViewMustFit) {
+  struct {
+    bool sends;  // rank 1: what rank 0 expects is that it receives four bytes
+    int64_t bytes;
+    const char* what;
+  } table[] = {{true, 4, "launched send_view #0 of class layer_sum (4 bytes) from rank 1"},
+               {false, 7, "launched send_view #0 of class layer_sum (7 bytes) from rank 0"}};
+  for (const test::Backend backend : test::kBackends) {
+    for (const auto& bad : table) {
+      auto ranks = test::MakeGroup(backend, 2);
+      const auto statuses = test::RunRanks(&ranks, [&](Communicator* comm) -> absl::Status {
+        std::array<uint8_t, 16> bytes{};
+        const CommCall call{.comm_class = CommClass::kLayerSum, .deadline = test::Soon()};
+        const TensorView four(bytes.data(), DType::kU8, {4}), other(bytes.data(), DType::kU8, {bad.bytes});
+        if (comm->rank() == 1 && !bad.sends) return WaitFor(comm->RecvView(call, other));
+        return WaitFor(comm->SendView(call, comm->rank() == 0 ? four : other));
+      });
+      EXPECT_EQ(statuses[0].code(), absl::StatusCode::kInternal) << statuses[0];
+      EXPECT_THAT(MessageOf(statuses[0]), AllOf(HasSubstr("rank 1 "), HasSubstr(bad.what)));
+    }
+  }
 }
 
 TEST(ViewCollectiveFaultTest, AFaultyLaunchEndsTheGroup) {
@@ -176,6 +203,10 @@ TEST(ViewCollectiveFaultTest, ViewsThatDoNotFitAreRefused) {
   const TensorView device(values.data(), DType::kF32, {16}, Device::Cuda(1));
   EXPECT_THAT(MessageOf(ranks[0]->AllReduceSum(call, device).status()),
               HasSubstr("needs a stream of cuda:1, not none"));
+  const TensorView column = TensorView(values.data(), DType::kF32, {8, 2}).Columns(0, 1);
+  EXPECT_THAT(MessageOf(ranks[0]->SendView(call, column).status()), HasSubstr("is strided; it must be contiguous"));
+  auto three = test::MakeGroup(test::Backend::kLocal, 3);
+  EXPECT_THAT(MessageOf(three[0]->RecvView(call, column).status()), HasSubstr("Split one of this group's 3 ranks"));
   EXPECT_TRUE(ranks[0]->status().ok());
 }
 

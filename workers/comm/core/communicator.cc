@@ -226,7 +226,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
   std::vector<int> ranks;
   for (const auto& [unused, r] : members) ranks.push_back(r);
   ++next_split_;
-  return MakeSubgroup(this, pool_, std::move(ranks), child);
+  return MakeSplit(ranks, child, deadline);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::MakeSplit(const std::vector<int>& members,
+                                                                      uint32_t split_id, absl::Time) {
+  return MakeSubgroup(this, pool_, members, split_id);
 }
 
 }  // namespace switchyard::comm

@@ -136,16 +136,23 @@ class Communicator {
   // Every rank's part of one memory, on every rank and in place: this rank's own lies there already and is sent, the
   // others' arrive.  All sizes are known on all ranks, as above.
   WorkOr AllGatherSized(const CommCall& call, const SizedParts& parts);
+  // In a group of two, which Split makes of a pair: this rank's view becomes the other's, of as many bytes; the other
+  // calls RecvView in the same place of its order.  Both launch it, so it is in the ledger and ends as all collectives.
+  // (Views for both directions at once are an AllToAllSized.)
+  WorkOr SendView(const CommCall& call, const TensorView& view) { return StartView(call, rank(), view); }
+  WorkOr RecvView(const CommCall& call, const TensorView& view) { return StartView(call, 1 - rank(), view); }
   // Not a collective: ends the group unless all that call.stream holds by now, such as the collectives of a replayed
   // graph, is done by the deadline.  It is in the ledger.
   WorkOr Fence(const CommCall& call);
 
-  // To and from one peer.  They are numbered per (class, peer, direction) and are not part of the ledger.
+  // To and from one peer.  They are numbered per (class, peer, direction) and are not part of the ledger, which is
+  // equal on all ranks: the others launch nothing.
   WorkOr Send(const CommCall& call, int peer, Message message);
   WorkOr Recv(const CommCall& call, int peer);
 
   // A communicator over the ranks that give the same color, ranked by (key, rank).  Collective.  It uses this one's
-  // connections, ends when this one ends, and must not outlive it.
+  // connections, ends when this one ends, and must not outlive it.  Splits may overlap; their stream-ordered
+  // collectives and this one's have one order.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key, absl::Time deadline);
 
   // Ends the group on this rank: every waiter returns Unavailable with the reason, at once; the peers notice.
@@ -173,6 +180,7 @@ class Communicator {
     std::vector<uint8_t> recv_from;  // [R] 0 or 1; 0 for this rank, which receives its own `out`
     std::vector<LaterFrames> later;  // of the same collective, in the order of their exchanges
   };
+  // Any thread may call it, for exchanges of other splits or classes than those of other threads.
   virtual WorkOr StartExchange(Exchange exchange) = 0;
   // An exchange without any message yet.
   Exchange NewExchange(const OpKey& key, absl::Time deadline) const;
@@ -190,11 +198,15 @@ class Communicator {
   void ContinueNumberingOf(const Communicator& inner);
   // 0 for a whole group.
   virtual uint32_t split_id() const { return 0; }
+  // The communicator of a Split.  members: ranks of this one, in the Split's order, this rank among them.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> MakeSplit(const std::vector<int>& members, uint32_t split_id,
+                                                                  absl::Time deadline);
 
  private:
   absl::StatusOr<int64_t> TakeSequence(const CommCall& call);
   WorkOr StartToAll(const CommCall& call, OpKey key, std::vector<Message> out);
   WorkOr StartStreamOrdered(const CommCall& call, DeviceCollective collective);
+  WorkOr StartView(const CommCall& call, int root, const TensorView& view);
   WorkOr StartOneWay(const CommCall& call, int peer, bool send, Message message);
   std::vector<Message> Copies(absl::Span<const char> bytes);
   std::vector<Message> PartsOf(absl::Span<const char> bytes, int64_t element_bytes);

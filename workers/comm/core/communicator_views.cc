@@ -1,4 +1,5 @@
 // Communicator's collectives on views: their checks, and their implementation by messages.
+#include <array>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -57,6 +58,29 @@ WorkOr Communicator::AllGatherSized(const CommCall& call, const SizedParts& part
                                    .recv_bytes = parts.bytes});
 }
 
+WorkOr Communicator::StartView(const CommCall& call, int root, const TensorView& view) {
+  if (world() != 2) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "send_view: a view goes from one rank of a pair to the other; Split one of this group's ", world(), " ranks"));
+  }
+  if (!view.empty() && !view.contiguous()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("send_view: ", view.ToString(), " is strided; it must be contiguous"));
+  }
+  const std::array<int64_t, 2> none = {};
+  std::array<int64_t, 2> whole = {};
+  whole[1 - rank()] = NumBytes(view);
+  const bool sends = root == rank();
+  const OpKey key{.op = CommOp::kSendView, .bytes = NumBytes(view), .root = static_cast<int16_t>(root)};
+  return StartStreamOrdered(call, {.key = key,
+                                   .send = view,
+                                   .recv = view,
+                                   .send_offsets = none,
+                                   .send_bytes = sends ? whole : none,
+                                   .recv_offsets = none,
+                                   .recv_bytes = sends ? none : whole});
+}
+
 WorkOr Communicator::Fence(const CommCall& call) {
   return StartStreamOrdered(call, {.key = {.op = CommOp::kFence, .bytes = 0}});
 }
@@ -67,11 +91,10 @@ WorkOr Communicator::StartOnDevice(const DeviceCollective& collective) {
   const TensorView& recv = collective.recv;
   if (key.op == CommOp::kFence) return MakeViewWork(this, key, nullptr, {});  // a CPU stream has nothing to wait for
   if (send.device().kind != DeviceKind::kCpu) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(key.ToString(), " on memory of ", send.device().ToString(),
-                     ": the ranks of this group, or of this Split of a group, talk over host memory only"));
+    return absl::InvalidArgumentError(absl::StrCat(key.ToString(), " on memory of ", send.device().ToString(),
+                                                   ": the ranks of this group talk over host memory only"));
   }
-  SY_CHECK(key.op == CommOp::kAllToAllSized || key.op == CommOp::kAllGatherSized);
+  SY_CHECK(!collective.send_bytes.empty());  // a sized op
   std::vector<Message> out(world());
   std::vector<Landing> landings;
   for (int r = 0; r < world(); ++r) {

@@ -13,8 +13,8 @@ const char* CommClassName(CommClass comm_class) {
 
 const char* CommOpName(CommOp op) {
   static constexpr const char* kNames[kNumCommOps] = {
-      "all_to_all_v", "all_gather", "all_reduce_sum",   "(unknown)", "broadcast",       "barrier",
-      "send",         "hello",      "all_to_all_sized", "fence",     "all_gather_sized"};
+      "all_to_all_v", "all_gather", "all_reduce_sum",   "(unknown)", "broadcast",        "barrier",
+      "send",         "hello",      "all_to_all_sized", "fence",     "all_gather_sized", "send_view"};
   const int i = static_cast<int>(op);
   return i < kNumCommOps ? kNames[i] : "(unknown)";
 }

@@ -26,8 +26,9 @@ enum class CommOp : uint8_t {
   kAllToAllSized,
   kFence,  // no collective: a deadline for what the stream holds
   kAllGatherSized,
+  kSendView,  // of the root's view; the receiver's call has the same key
 };
-inline constexpr int kNumCommOps = 11;
+inline constexpr int kNumCommOps = 12;
 
 const char* CommClassName(CommClass comm_class);  // "all_to_all"
 const char* CommOpName(CommOp op);                // "all_to_all_v"
@@ -39,7 +40,7 @@ struct OpKey {
   CommClass comm_class = CommClass::kControl;
   int64_t sequence = 0;       // in its class, from 0 (one-way ops: per peer and direction)
   int64_t bytes = kAnyBytes;  // of each message; kAnyBytes: every rank its own
-  int16_t root = -1;          // of a broadcast: the rank that sends
+  int16_t root = -1;          // of a broadcast or a view: the rank that sends
   uint32_t tag = 0;           // what the call is for (call_tag.h)
 
   std::string ToString() const;  // "all_gather #17 of class all_to_all (64 bytes)"

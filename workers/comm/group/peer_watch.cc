@@ -12,7 +12,6 @@ namespace switchyard::comm {
 namespace {
 
 constexpr size_t kTextBytes = 512;
-constexpr absl::Duration kLastWords = absl::Milliseconds(500);
 constexpr absl::Duration kGlance = absl::Milliseconds(50);    // at who is missing
 constexpr absl::Duration kSilence = absl::Milliseconds(250);  // longer than a live rank is quiet
 
@@ -103,7 +102,7 @@ void PeerWatch::Leave() {
   {
     absl::MutexLock lock(&mu_);
     if (ending_ == Ending::kNone) ending_ = Ending::kLeft;
-    if (mu_.AwaitWithTimeout(absl::Condition(&done_), kLastWords)) return;
+    if (mu_.AwaitWithTimeout(absl::Condition(&done_), options_.last_words)) return;
   }
   // A peer does not answer.  The others see our connections close.
   comm_->Abort("it has left");

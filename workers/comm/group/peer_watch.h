@@ -39,6 +39,8 @@ struct PeerReport {
 struct PeerWatchOptions {
   absl::Duration period = absl::Milliseconds(10);
   absl::Duration timeout = absl::Seconds(5);  // a rank without an answer for so long counts as gone
+  // For the peers to know that this rank leaves; then its connections close.
+  absl::Duration last_words = absl::Milliseconds(500);
 };
 
 class PeerWatch {
@@ -55,7 +57,8 @@ class PeerWatch {
 
   // Publishes that this rank has failed, and why.  Returns at once; idempotent.
   void Fail(absl::string_view why);
-  // Informs the peers that this rank does not need the group any more.  Blocks until they know, half a second at most.
+  // Informs the peers that this rank does not need the group any more.  Blocks until they know, options.last_words at
+  // most.
   void Leave();
 
   // The ranks' latest reports, this rank's own among them; before the first round they are empty.

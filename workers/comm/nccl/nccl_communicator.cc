@@ -2,11 +2,13 @@
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/group/subgroup.h"
 #include "workers/comm/nccl/nccl_form.h"
 #include "workers/comm/nccl/nccl_group.h"
 #include "workers/comm/nccl/nccl_ops.h"
@@ -68,22 +70,42 @@ class NcclWork : public OnceWork {
   CudaEvents::Event done_;
 };
 
+// A stream of our own.
+using OwnStream = std::remove_pointer_t<cudaStream_t>;
+struct DestroyStream {
+  void operator()(cudaStream_t stream) const { (void)cudaStreamDestroy(stream); }
+};
+
+// What a group and its Splits have in common.
+struct NcclShared {
+  NcclGroupOptions options;
+  std::unique_ptr<OwnStream, DestroyStream> stream;
+};
+
+absl::StatusOr<std::unique_ptr<Communicator>> FormOver(std::shared_ptr<const NcclShared> shared, absl::Time deadline,
+                                                       RendezvousStore* store, NcclHostGroups host, uint32_t split_id);
+
 class NcclCommunicator : public Communicator {
  public:
-  NcclCommunicator(std::shared_ptr<NcclGroup> group, cudaStream_t stream)
+  NcclCommunicator(std::shared_ptr<NcclGroup> group, std::shared_ptr<const NcclShared> shared, uint32_t split_id)
       : Communicator(group->host().group(), MessagePool::Create()),
         group_(std::move(group)),
+        shared_(std::move(shared)),
+        split_id_(split_id),
         events_(std::make_shared<CudaEvents>()),
-        stream_(stream) {}
-  ~NcclCommunicator() override {
-    group_->End();
-    (void)cudaStreamDestroy(stream_);
-  }
+        stream_(shared_->stream.get()) {}
+  ~NcclCommunicator() override { group_->End(); }
 
   void Abort(absl::string_view reason) override {
     (void)group_->Fail(absl::UnavailableError(absl::StrCat("aborted: ", reason)));
   }
-  absl::Status status() const override { return group_->status(); }
+  // Also of a failure in the group that this is a Split of, or in a Split of this: it has ended the host group, which
+  // they share, before it freed the stream, which they share, too.
+  absl::Status status() const override {
+    RETURN_IF_ERROR(group_->status());
+    const absl::Status host = group_->host().status();
+    return host.ok() ? host : group_->Fail(host);
+  }
 
   WorkOr StartExchange(Exchange exchange) override {
     RETURN_IF_ERROR(status());
@@ -145,7 +167,19 @@ class NcclCommunicator : public Communicator {
     return status;
   }
 
+ protected:
+  uint32_t split_id() const override { return split_id_; }
+  absl::StatusOr<std::unique_ptr<Communicator>> MakeSplit(const std::vector<int>& members, uint32_t split_id,
+                                                          absl::Time deadline) override {
+    NcclHostGroups host;
+    host.messages = MakeSubgroup(&group_->host(), pool(), members, split_id);
+    if (members.size() > 1) host.watch = MakeSubgroup(&group_->host(), pool(), members, split_id | kWatchOfSplit);
+    return FormOver(shared_, deadline, nullptr, std::move(host), split_id);
+  }
+
  private:
+  static constexpr uint32_t kWatchOfSplit = 1 << 16;  // beside a Split's own number
+
   absl::Status RunToTheEnd(const DeviceCollective& collective) {
     ASSIGN_OR_RETURN(const int64_t number, group_->Begin(LaunchOf(collective)));
     absl::StatusOr<CudaEvents::Event> done = PutOnOurs(collective);
@@ -182,9 +216,11 @@ class NcclCommunicator : public Communicator {
     return CudaEvents::Record(events_, stream_);
   }
 
-  const std::shared_ptr<NcclGroup> group_;    // shared with works that are still held
+  const std::shared_ptr<NcclGroup> group_;  // shared with works that are still held
+  const std::shared_ptr<const NcclShared> shared_;
+  const uint32_t split_id_;
   const std::shared_ptr<CudaEvents> events_;  // shared with their events
-  const cudaStream_t stream_;
+  const cudaStream_t stream_;                 // of shared_
 };
 
 // Connects, step by step.  An error here fails the group, so that the peers know.
@@ -193,7 +229,7 @@ absl::Status Connect(const NcclGroupOptions& options, RendezvousStore* store, st
   RETURN_IF_ERROR(CompareRanks(options, &group->host()));
   if (watch != nullptr) group->StartPeerWatch(std::move(watch), options.watch);
   const GroupId& id = group->host().group();
-  ASSIGN_OR_RETURN(const std::string nccl_id, ShareNcclId(options, id, store));
+  ASSIGN_OR_RETURN(const std::string nccl_id, ShareNcclId(options, &group->host(), store));
   ASSIGN_OR_RETURN(std::unique_ptr<NcclHandle> nccl, NcclHandle::Begin(options.device, id.rank, id.world, nccl_id));
   group->StartWatchdog(std::move(nccl));  // from here on an error or a peer's word ends this wait, too
   return group->nccl().Connect(absl::StrCat("connecting NCCL's rank ", id.rank, " of ", id.world), options.deadline);
@@ -208,15 +244,15 @@ absl::StatusOr<cudaStream_t> NewStream(int device) {
   return stream;
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<Communicator>> FormNcclGroup(const NcclGroupOptions& options, RendezvousStore* store,
-                                                            NcclHostGroups host) {
-  RETURN_IF_ERROR(CheckNcclOptions(options, host));
+absl::StatusOr<std::unique_ptr<Communicator>> FormOver(std::shared_ptr<const NcclShared> shared, absl::Time deadline,
+                                                       RendezvousStore* store, NcclHostGroups host, uint32_t split_id) {
+  NcclGroupOptions options = shared->options;
+  options.deadline = deadline;
+  // The connections that a Split would close are the whole group's: only where a peer counts as gone.
+  if (split_id != 0) options.watch.last_words = options.watch.timeout;
   const bool alone = host.messages->world() == 1;
   auto group = std::make_shared<NcclGroup>(options.device, std::move(host.messages));
-  ASSIGN_OR_RETURN(const cudaStream_t stream, NewStream(options.device));
-  auto comm = std::make_unique<NcclCommunicator>(group, stream);
+  auto comm = std::make_unique<NcclCommunicator>(group, std::move(shared), split_id);
   absl::Status status = Connect(options, store, alone ? nullptr : std::move(host.watch), group.get());
   if (status.ok()) status = group->BecomeReady();
   if (status.ok()) {
@@ -226,6 +262,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> FormNcclGroup(const NcclGroupOptio
   if (!status.ok()) return group->FailByNccl(status);
   group->nccl().DropScaffold();
   return comm;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> FormNcclGroup(const NcclGroupOptions& options, RendezvousStore* store,
+                                                            NcclHostGroups host) {
+  RETURN_IF_ERROR(CheckNcclOptions(options, host));
+  auto shared = std::make_shared<NcclShared>();
+  shared->options = options;
+  ASSIGN_OR_RETURN(const cudaStream_t stream, NewStream(options.device));
+  shared->stream.reset(stream);
+  return FormOver(std::move(shared), options.deadline, store, std::move(host), /*split_id=*/0);
 }
 
 }  // namespace switchyard::comm

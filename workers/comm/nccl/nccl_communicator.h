@@ -26,8 +26,13 @@
 // group only when the watch has an answer: a peer's own reason, a closed connection, that all are there, or, after half
 // a second, the ranks that are silent.
 //
-// NCCL >= 2.19 (nccl_handle.h says why).  Not here: several devices a process, a Split with device collectives, memory
-// registration.
+// A Split is an NCCL communicator of its own over the same host group, with a watchdog and a watch (two threads) for
+// its launches.  It is on this group's stream, as communicators that wait for each other on a device in different
+// orders hang: their collectives have one order, and none runs beside another.  An error in one ends all.  (It is
+// formed like the group, by an id: ncclCommSplit of a blocking communicator blocks until all ranks call it, and only
+// the abort of the communicator that is split would end that.)
+//
+// NCCL >= 2.19 (nccl_handle.h says why).  Not here: several devices a process, memory registration.
 #pragma once
 
 #include <memory>

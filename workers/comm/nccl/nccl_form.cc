@@ -71,6 +71,20 @@ absl::Status Compare(const RankCard& a, int rank_a, const RankCard& b, int rank_
   return absl::OkStatus();
 }
 
+// (If rank 0 cannot make one, it ends the group, and so the others' wait.)
+absl::StatusOr<std::string> SendNcclId(Communicator* messages, absl::Time deadline) {
+  std::string id;
+  if (messages->rank() == 0) {
+    ASSIGN_OR_RETURN(id, NcclHandle::NewId());
+  }
+  ASSIGN_OR_RETURN(std::unique_ptr<Work> work,
+                   messages->Broadcast({.comm_class = CommClass::kControl, .deadline = deadline}, 0,
+                                       NcclHandle::kIdBytes, absl::MakeConstSpan(id.data(), id.size())));
+  RETURN_IF_ERROR(work->Wait());
+  const absl::Span<const char> text = work->received()[0].span();
+  return std::string(text.data(), text.size());
+}
+
 }  // namespace
 
 void FixNcclReductions() {
@@ -120,8 +134,11 @@ absl::Status CompareRanks(const NcclGroupOptions& options, Communicator* message
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ShareNcclId(const NcclGroupOptions& options, const GroupId& group, RendezvousStore* store) {
+absl::StatusOr<std::string> ShareNcclId(const NcclGroupOptions& options, Communicator* messages,
+                                        RendezvousStore* store) {
+  const GroupId& group = messages->group();
   if (group.world == 1) return NcclHandle::NewId();
+  if (store == nullptr) return SendNcclId(messages, options.deadline);
   const std::string key = absl::StrCat("group/", group.epoch, "/", absl::Hex(group.token), "/nccl_id");
   if (group.rank == 0) {
     const absl::StatusOr<std::string> id = NcclHandle::NewId();

@@ -230,7 +230,9 @@ void NcclGroup::WatchUntilTheEnd() {
   }
   absl::ReleasableMutexLock lock(&mu_);
   if (state_ != NcclState::kFailed) return;
+  const std::string why(status_.message());
   lock.Release();
+  host_->Abort(why);  // Fail, on another thread, may not have come so far
   nccl_->Abort();
   absl::MutexLock again(&mu_);
   MoveTo(&state_, NcclState::kAborted);

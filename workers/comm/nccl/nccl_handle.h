@@ -57,7 +57,8 @@ bool MayBePeersEnd(const absl::Status& error);
 
 class NcclHandle {
  public:
-  // The id of a new communicator, as text: one rank makes it, all need it.
+  // The id of a new communicator, as text of kIdBytes: one rank makes it, all need it.
+  static constexpr int64_t kIdBytes = 2 * sizeof(ncclUniqueId);
   static absl::StatusOr<std::string> NewId();
   // Begins to connect; Connect() says when that is over.
   static absl::StatusOr<std::unique_ptr<NcclHandle>> Begin(int device, int rank, int world, const std::string& id);
