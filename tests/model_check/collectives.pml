@@ -7,6 +7,8 @@
    A collective is over when every member waits for it: for long messages nothing weaker holds (workers/comm/core/communicator.h).
    A delay is that others go first, which spin tries in every order.
 
+   -DLAYER_SUMS has sharded and copied layers: in a mesh of two rows, class layer_sum of each layer sums over the rank's row, {0,1}
+   or {2,3}, then over its column, {0,2} or {1,3}: Splits that overlap, in one order.
    -DSTEPS=n takes n steps.  With REPACK experts move within the old groups behind the first, then a barrier of class control;
    from there on rows travel among all four, and a replica's gradients are its own (workers/train/packing/repack.h).
 
@@ -18,7 +20,11 @@
      OWN_ORDER     TWO_CHANNELS, but rank 3 has its first two sums the other way round                      a deadlock
      LATE_GATHER   TWO_CHANNELS, but rank 3 sends a layer's rows before it gathers                          a deadlock
      EARLY_WORDS   TWO_CHANNELS, but rank 3 tells its word within backward, as a saver with its own clock   a deadlock
-     OWN_DECISION  TWO_CHANNELS with REPACK, but rank 3 repacks nothing                                     a deadlock     */
+     OWN_DECISION  TWO_CHANNELS with REPACK, but rank 3 repacks nothing                                     a deadlock
+     LAYER_SUMS    TWO_CHANNELS with layers' sums                                                           no deadlock
+     COLUMNS_FIRST LAYER_SUMS, but ranks 0 and 3 sum over their column first                                a deadlock
+     ONE_CLASS     LAYER_SUMS, but the sums over columns are of the same group and class as those of experts' gradients, which
+                   another thread starts: ranks number them in different orders                             a deadlock     */
 
 #define N 4
 #ifndef LAYERS
@@ -43,6 +49,17 @@ byte stages[N];      /* of backward that are done */
 bool busy[N];        /* an all-to-all waits, runs or is about to come, as the rank itself knows */
 byte over[N];        /* threads that are done with the step: 1 backward, 2 its sums, too */
 byte controls;       /* calls of class control, of all ranks together: each is over all four */
+
+#ifdef LAYER_SUMS
+byte row_sums[N], column_sums[N]; /* of layers, as all_to_alls */
+#endif
+#ifdef ONE_CLASS
+/* What a rank has launched in its column's one class: 1 a layer's sum, 2 a sum of gradients. */
+#define PLACES (STEPS * 3 * LAYERS)
+byte launches[N], launch[N * PLACES];
+inline Launch(r, kind, place) { atomic { place = launches[r]; launch[(r) * PLACES + place] = kind; launches[r]++ } }
+#define LAUNCHED(r, kind, place) (launch[(r) * PLACES + (place)] == (kind))
+#endif
 
 #define ALL_HAVE(what, n) (what[0] >= (n) && what[1] >= (n) && what[2] >= (n) && what[3] >= (n))
 #ifdef REPACK
@@ -102,6 +119,35 @@ inline Gather(r) {
   ALL_HAVE(gathers, gathers[r])
 }
 
+#ifdef LAYER_SUMS
+inline RowSum(r) {
+  row_sums[r]++;
+  row_sums[(r) ^ 1] >= row_sums[r]
+}
+
+inline ColumnSum(r) {
+#ifdef ONE_CLASS
+  Launch(r, 1, place);
+  LAUNCHED((r) ^ 2, 1, place)
+#else
+  column_sums[r]++;
+  column_sums[(r) ^ 2] >= column_sums[r]
+#endif
+}
+
+inline LayerSums(r) {
+#ifdef COLUMNS_FIRST
+  if
+  :: r == 0 || r == 3 -> ColumnSum(r); RowSum(r)
+  :: r == 1 || r == 2 -> RowSum(r); ColumnSum(r)
+  fi
+#else
+  RowSum(r);
+  ColumnSum(r)
+#endif
+}
+#endif
+
 /* Of class control, the n-th. */
 inline Exchange(n) {
   controls++;
@@ -110,6 +156,9 @@ inline Exchange(n) {
 
 proctype Trainer(byte r) {
   byte layer, step;
+#ifdef ONE_CLASS
+  byte place;
+#endif
   do
   :: step < STEPS ->
      do
@@ -124,11 +173,17 @@ proctype Trainer(byte r) {
         PlainAllToAll(r);
 #endif
         PlainAllToAll(r);
+#ifdef LAYER_SUMS
+        LayerSums(r);
+#endif
         layer++
      :: layer == LAYERS -> break
      od;
      do
      :: layer > 0 ->
+#ifdef LAYER_SUMS
+        LayerSums(r);
+#endif
         busy[r] = true;
         AllToAll(r);
         busy[r] = false; /* while its experts are differentiated */
@@ -176,10 +231,19 @@ proctype Sums(byte r) {
 #else
 proctype Sums(byte r) {
   byte launched, waited;
+#ifdef ONE_CLASS
+  byte place;
+#endif
   do
   :: atomic { launched < ALL_SUMS && launched - waited < WINDOW && MAY_SUM(r, launched) -> launched++ }
 #if WINDOW == 1
      sums[r]++;
+#ifdef ONE_CLASS
+     if
+     :: OVER_REPLICAS(waited) -> Launch(r, 2, place); LAUNCHED(r ^ 2, 2, place)
+     :: !OVER_REPLICAS(waited)
+     fi;
+#endif
      atomic { SUM_OVER(r, waited) -> waited++ }
 #else
   /* The oldest, when there is no room for another or none may go. */

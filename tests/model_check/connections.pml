@@ -9,6 +9,8 @@
    frame that has been sent is in front of all that follow.  A collective is over when all its frames have come and gone.
    A delay is that others go first, which spin tries in every order.  (A grant comes at once here: a later one is a sender that
    goes later.)
+   -DLAYER_SUMS has two sums of each layer behind its rows, of a class between rows and sums and of one frame each: with the
+   partner, then with the other neighbour.
    -DWINDOW=2 has two sums of a rank under way at a time (preempt).  With frames that travel these are more states than can be
    searched, so there -DAT_ONCE lets a frame arrive when it is sent: a delay is then that it is sent later.
 
@@ -34,8 +36,19 @@ byte layers[N];        /* of backward that are done */
 
 /* Of the connection from s to t. */
 #define AT(s, t) ((s) * N + (t))
-byte wire[N * N]; /* 0 nothing, 1 a frame of rows, 2 of a sum, 3 of words */
+byte wire[N * N]; /* 0 nothing, 1 a frame of rows, 2 of a sum, 3 of words, 4 of a layer's sum */
 byte rows_sent[N * N], rows_got[N * N], sums_sent[N * N], sums_got[N * N], words_sent[N * N], words_got[N * N]; /* frames */
+#ifdef LAYER_SUMS
+byte layer_sums[N], layer_sums_sent[N * N], layer_sums_got[N * N];
+/* Frames from s to t of the first k. */
+#define OF_LAYERS(s, t, k) ((t) == ((s) ^ 1) -> ((k) + 1) / 2 : (k) / 2)
+#define LAYER_SUM_GRANTED(s, t) (layer_sums_sent[AT(s, t)] < OF_LAYERS(t, s, layer_sums[t]) + EARLY)
+#define LAYER_SUM_MAY_GO(s, t) (layer_sums_sent[AT(s, t)] < OF_LAYERS(s, t, layer_sums[s]) && LAYER_SUM_GRANTED(s, t))
+#define LAYER_SUM_HERE(r, t) \
+  (layer_sums_got[AT(t, r)] >= OF_LAYERS(t, r, layer_sums[r]) && layer_sums_sent[AT(r, t)] >= OF_LAYERS(r, t, layer_sums[r]))
+#else
+#define LAYER_SUM_MAY_GO(s, t) false
+#endif
 #ifdef ONE_QUEUE
 byte before[N * ROWS]; /* sums that were launched before these rows */
 #endif
@@ -74,7 +87,12 @@ end:
   do
   :: atomic { wire[AT(s, t)] == 0 && WORDS_MAY_GO(s, t) -> ONTO_WIRE(s, t, 3, words_got); words_sent[AT(s, t)]++ }
   :: atomic { wire[AT(s, t)] == 0 && !WORDS_MAY_GO(s, t) && ROWS_MAY_GO(s, t) -> ONTO_WIRE(s, t, 1, rows_got); rows_sent[AT(s, t)]++ }
-  :: atomic { wire[AT(s, t)] == 0 && !WORDS_MAY_GO(s, t) && !ROWS_MAY_GO(s, t) && SUM_MAY_GO(s, t) ->
+#ifdef LAYER_SUMS
+  :: atomic { wire[AT(s, t)] == 0 && !WORDS_MAY_GO(s, t) && !ROWS_MAY_GO(s, t) && LAYER_SUM_MAY_GO(s, t) ->
+       ONTO_WIRE(s, t, 4, layer_sums_got); layer_sums_sent[AT(s, t)]++ }
+  :: atomic { wire[AT(s, t)] == 4 -> wire[AT(s, t)] = 0; layer_sums_got[AT(s, t)]++ }
+#endif
+  :: atomic { wire[AT(s, t)] == 0 && !WORDS_MAY_GO(s, t) && !ROWS_MAY_GO(s, t) && !LAYER_SUM_MAY_GO(s, t) && SUM_MAY_GO(s, t) ->
        ONTO_WIRE(s, t, 2, sums_got); sums_sent[AT(s, t)]++ }
   :: atomic { wire[AT(s, t)] == 1 && TAKES_ROWS(s, t) -> wire[AT(s, t)] = 0; rows_got[AT(s, t)]++ }
   :: atomic { wire[AT(s, t)] == 2 && TAKES_SUM(s, t) -> wire[AT(s, t)] = 0; sums_got[AT(s, t)]++ }
@@ -99,7 +117,13 @@ proctype Backward(byte r) {
 #else
      rows[r]++;
 #endif
+#ifdef LAYER_SUMS
+     atomic { ROWS_OVER(r) -> layer_sums[r]++ }
+     atomic { LAYER_SUM_HERE(r, r ^ 1) -> layer_sums[r]++ }
+     atomic { LAYER_SUM_HERE(r, r ^ 2) -> layers[r]++ }
+#else
      atomic { ROWS_OVER(r) -> layers[r]++ }
+#endif
   :: layers[r] == ROWS -> break
   od
 }

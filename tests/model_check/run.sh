@@ -46,12 +46,17 @@ check collectives none "two channels, two sums at a time" -DLAYERS="$layers" -DT
 check collectives none "tickets of rank 0" -DLAYERS="$layers" -DTICKETS
 check collectives none "two steps of one layer" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS
 check collectives none "a repack between two steps" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS -DWINDOW=2 -DREPACK
+check collectives none "layers' sums in a mesh" -DLAYERS="$layers" -DTWO_CHANNELS -DLAYER_SUMS
+check collectives none "layers' sums, and a repack" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS -DWINDOW=2 -DREPACK -DLAYER_SUMS
+check collectives deadlock "columns before rows on two ranks" -DLAYERS="$layers" -DTWO_CHANNELS -DLAYER_SUMS -DCOLUMNS_FIRST
+check collectives deadlock "layers' sums in the gradients' class" -DLAYERS="$layers" -DTWO_CHANNELS -DLAYER_SUMS -DONE_CLASS
 check collectives deadlock "a local queue, as in the paper" -DLAYERS="$layers" -DLOCAL_QUEUE
 check collectives deadlock "a rank with an order of its own" -DLAYERS="$layers" -DTWO_CHANNELS -DOWN_ORDER
 check collectives deadlock "rows before a gather on one rank" -DLAYERS="$layers" -DTWO_CHANNELS -DLATE_GATHER
 check collectives deadlock "words within backward on one rank" -DLAYERS="$layers" -DTWO_CHANNELS -DEARLY_WORDS
 check collectives deadlock "a rank that does not repack" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS -DREPACK -DOWN_DECISION
 check connections none "frames with grants" -DGRANTS
+check connections none "frames with grants, and layers' sums" -DGRANTS -DLAYER_SUMS
 check connections none "frames with grants, two sums at a time" -DGRANTS -DWINDOW=2 -DAT_ONCE
 check connections deadlock "frames in one queue" -DONE_QUEUE
 check connections deadlock "one queue, two sums at a time" -DONE_QUEUE -DWINDOW=2 -DAT_ONCE
