@@ -12,6 +12,11 @@
 
 namespace switchyard::simulator {
 
+using pipeline::BuildExpertParallel;
+using pipeline::BuildParm;
+using pipeline::BuildSliced;
+using pipeline::ParmKind;
+
 std::vector<ProgramOption> ProgramOptions(int ranks, const MoeMesh& mesh) {
   std::vector<ProgramOption> options;
   const auto add = [&](std::string name, pipeline::MoeSchedule schedule) {
@@ -28,7 +33,6 @@ std::vector<ProgramOption> ProgramOptions(int ranks, const MoeMesh& mesh) {
     return options;
   }
   const std::string groups = absl::StrCat("@", mesh.shards, "x", mesh.copies);
-  using pipeline::ParmKind;
   add("parm:baseline" + groups, BuildParm({.trains = true}));
   add("parm:s1" + groups, BuildParm({.kind = ParmKind::kS1, .trains = true}));
   add("parm:s2" + groups, BuildParm({.kind = ParmKind::kS2, .trains = true}));

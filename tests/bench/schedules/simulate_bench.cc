@@ -3,16 +3,10 @@
 //   simulate_bench --programs=ep:4,parm:s1@2x4
 //       a line of JSON each: ms of forward, of backward, of a dispatch by itself.  --cluster=FILE replaces --ranks and
 //       the other flags of a cluster; --trace=FILE has the first program's forward, for chrome://tracing
-<<<<<<< HEAD
 //   simulate_bench --select=2x4
 //       the same of all that the selector knows for so many shards and copies, its choice first
-//   simulate_bench --papers
-//       Parm's tables by bytes beside the published values
-#include <array>
-=======
 //   simulate_bench --papers --svg=DIR
 //       the papers' rows beside the published values (paper_rows.h), and their figures as files in DIR, which is there
->>>>>>> 265c87d6 (simulate: MPMoE's and Lina's rows, Parm's Table V, figures)
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -88,7 +82,6 @@ absl::Status PricePrograms() {
   return absl::OkStatus();
 }
 
-<<<<<<< HEAD
 absl::Status Select() {
   const std::string groups = absl::GetFlag(FLAGS_select);
   ASSIGN_OR_RETURN(const NamedProgram named, ParseProgram("ep:1@" + groups));
@@ -104,46 +97,6 @@ absl::Status Select() {
   return absl::OkStatus();
 }
 
-// Forward of the three programs, where computing takes no time.
-struct Cell {
-  double baseline = 0, s1 = 0, s2 = 0;
-};
-
-Cell ParmCell(const Cluster& cluster, int shards, int copies, const MoeLayerShape& shape) {
-  const auto seconds = [&](ParmKind kind) {
-    const absl::StatusOr<double> found = SecondsOf(cluster, {.shards = shards, .copies = copies}, shape,
-                                                   pipeline::BuildParm({.kind = kind}), Pass::kForward);
-    SY_CHECK_OK(found.status());
-    return *found;
-  };
-  return {seconds(ParmKind::kBaseline), seconds(ParmKind::kS1), seconds(ParmKind::kS2)};
-}
-
-// Testbed B: four RTX 2080 Ti a node on PCIe 3, 100 Gb/s between nodes.  A: eight RTX 4090 in one machine.
-Cluster TestbedB(int ranks) {
-  return {.ranks = ranks, .ranks_per_node = 4, .rank_bytes_per_s = 12e9, .node_bytes_per_s = 12.5e9, .flops = 1e30};
-}
-Cluster TestbedA() { return {.ranks = 8, .ranks_per_node = 8, .rank_bytes_per_s = 12e9, .flops = 1e30}; }
-
-// Table IV: speedups of S1 and S2 over DeepSpeed-MoE, mean over configurations; by bytes they depend on k f alone.
-struct Published {
-  int copies, shards;
-  std::array<double, 4> s1, s2;  // A; B with 8, 16, 32
-};
-constexpr Published kTableIv[] = {{2, 2, {2.10, 2.62, 2.46, 2.72}, {1.99, 2.42, 2.20, 2.57}},
-                                  {2, 4, {2.24, 3.37, 2.85, 2.85}, {2.41, 3.05, 2.44, 2.75}},
-                                  {4, 2, {3.72, 4.18, 4.12, 3.92}, {3.21, 3.58, 3.81, 4.10}},
-                                  {4, 4, {4.19, 5.77, 5.08, 4.57}, {4.12, 5.38, 4.82, 4.91}}};
-constexpr double kCapacities[] = {1.2, 2.4};  // Table III; k is not stated, 1 here
-
-struct Errors {
-  double worst = 0, sum = 0;
-  int count = 0;
-  void Add(double error) {
-    worst = std::max(worst, std::abs(error));
-    sum += std::abs(error);
-    ++count;
-=======
 absl::Status PrintPapers(const std::string& folder) {
   PaperResults results;
   PrintParm(&results);
@@ -153,7 +106,6 @@ absl::Status PrintPapers(const std::string& folder) {
     const std::string path = absl::StrCat(folder, "/", figure.file);
     if (!folder.empty() && !(std::ofstream(path) << ToSvg(figure.panels)))
       return absl::UnavailableError(absl::StrCat(path, ": cannot be written"));
->>>>>>> 265c87d6 (simulate: MPMoE's and Lina's rows, Parm's Table V, figures)
   }
   std::string line;
   for (const auto& [name, value] : results.values)
@@ -167,17 +119,10 @@ absl::Status PrintPapers(const std::string& folder) {
 
 int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
-<<<<<<< HEAD
-  if (absl::GetFlag(FLAGS_papers)) {
-    switchyard::bench::PrintPapers();
-    return 0;
-  }
   const bool selects = !absl::GetFlag(FLAGS_select).empty();
-  const absl::Status status = selects ? switchyard::bench::Select() : switchyard::bench::PricePrograms();
-=======
   const absl::Status status = absl::GetFlag(FLAGS_papers) ? switchyard::bench::PrintPapers(absl::GetFlag(FLAGS_svg))
+                              : selects                   ? switchyard::bench::Select()
                                                           : switchyard::bench::PricePrograms();
->>>>>>> 265c87d6 (simulate: MPMoE's and Lina's rows, Parm's Table V, figures)
   if (!status.ok()) std::cerr << "simulate_bench: " << status.message() << std::endl;
   return status.ok() ? 0 : 1;
 }

@@ -11,7 +11,8 @@
 namespace switchyard::simulator {
 namespace {
 
-constexpr MoeLayerShape kShape = {.tokens = 960, .hidden = 10, .expert_hidden = 40, .element_bytes = 1};
+constexpr MoeLayerShape kShape = {
+    .tokens = 480, .hidden = 10, .expert_hidden = 40, .rows_per_token = 2, .element_bytes = 1};
 
 // flops: of a rank; at 1e30 computing takes no time.
 Cluster EightRanks(double flops, double latency_s) {
@@ -32,7 +33,7 @@ TEST(ProgramSelectorTest, ChunksWhereTheyHide) {
 }
 
 TEST(ProgramSelectorTest, CopiesAndShards) {
-  // By bytes S1's gather of tokens is never behind S2's of choices, and both are ahead of the baseline.
+  // By bytes S1's gather of tokens is ahead of S2's of choices, of which there are twice as many.
   EXPECT_EQ(Choice(EightRanks(1e30, 0), {.shards = 2, .copies = 4}), "parm:s1@2x4");
   // Ranks with the same rows need not send them: where messages' starts count one gather is the fewest.
   EXPECT_EQ(Choice(EightRanks(1e30, 1), {.copies = 4}), "sliced:gather@1x4");

@@ -87,7 +87,11 @@ class GroupRows {
     kGatheredParts,  // when copies have gathered what came back to them
   };
   static Way WayOf(const pipeline::MoeSchedule& schedule, const std::vector<pipeline::MicroOp>& ops);
-  comm::CommCall Call(comm::CallUse use, int part) const { return context_->Call(use, layer_, part); }
+  comm::CommCall Call(comm::CallUse use, int part) const {
+    comm::CommCall call = context_->Call(use, layer_, part);
+    call.comm_class = comm::CommClass::kLayerSum;
+    return call;
+  }
   // The choices that each of the copies has rows of, in this part.
   std::vector<std::vector<int32_t>> ListsOf(const pipeline::MicroOp& op) const;
   absl::Status AddChoices(const TensorView& to);

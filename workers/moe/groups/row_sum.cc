@@ -9,10 +9,9 @@ namespace switchyard::moe {
 absl::Status RowSum::Start(const Stream& stream, comm::Communicator* among, const comm::CommCall& call,
                            const TensorView& rows) {
   SY_CHECK(rows.contiguous());
-  const DType acc = AccDType(rows.dtype());
   rows_ = values_ = rows;
-  if (acc != rows.dtype()) {
-    values_ = memory_.Rows(rows.dim(0), rows.dim(1), acc);
+  if (rows.dtype() == DType::kF16) {  // which communicators do not add
+    values_ = memory_.Rows(rows.dim(0), rows.dim(1), AccDType(rows.dtype()));
     RETURN_IF_ERROR(RoundRows(stream, rows, values_));
   }
   ASSIGN_OR_RETURN(work_, among->AllReduceSum(call, values_.Reshape({values_.NumElements()})));

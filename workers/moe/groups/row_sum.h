@@ -22,7 +22,7 @@ class RowSum {
   void Drop() { work_.reset(); }
 
  private:
-  TensorView rows_, values_;  // values_: what is added, rows_ or a copy in AccDType
+  TensorView rows_, values_;  // values_: what is added, rows_ or a copy in fp32
   RowScratch memory_;
   std::unique_ptr<comm::Work> work_;
 };
