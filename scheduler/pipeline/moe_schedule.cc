@@ -79,7 +79,12 @@ int ChunkOfPeers(int from, int to, int size, int num_chunks) {
   return (to / block - from / block + num_chunks) % num_chunks;
 }
 
-// Part p has the distances [size * p / num_parts, size * (p + 1) / num_parts).
+ChunkRange PeersOfPart(int size, int part, int num_parts) {
+  const int64_t begin = int64_t{size} * part / num_parts, end = int64_t{size} * (part + 1) / num_parts;
+  return {begin, end - begin};
+}
+
+// The part whose PeersOfPart has the distance.
 int PartOfPeers(int from, int to, int size, int num_parts) {
   const int64_t distance = (to - from + size) % size;
   return static_cast<int>(((distance + 1) * num_parts + size - 1) / size - 1);

@@ -75,9 +75,12 @@ enum class Cut : uint8_t {
   kPeers,  // all rows; those of chunk c are for the c-th of n blocks of the group behind a rank's own (FasterMoE)
 };
 
-// Which rows each of the copies (Group::kCopies) sends: all of them, or its part (RowsOfChunk), of which each gates its
-// own, or which all gate alike.
-enum class CopySplit : uint8_t { kNone, kBeforeGate, kBehindGate };
+// Which of their rows copies (Group::kCopies) gate and send.
+enum class CopySplit : uint8_t {
+  kNone,        // each all of them
+  kBeforeGate,  // each its part (RowsOfChunk)
+  kBehindGate,  // each gates all, alike, and sends its part
+};
 
 struct BufferSlot {
   BufferKind kind = BufferKind::kInput;
@@ -154,5 +157,7 @@ ChunkRange RowsOfChunk(int64_t rows, int chunk, int num_chunks);
 int ChunkOfPeers(int from, int to, int size, int num_chunks);
 // The part (MicroOp::part) in which rows of place `from` go to place `to`.
 int PartOfPeers(int from, int to, int size, int num_parts);
+// The distances, of `size`, of the places that exchange in this part.
+ChunkRange PeersOfPart(int size, int part, int num_parts);
 
 }  // namespace switchyard::pipeline

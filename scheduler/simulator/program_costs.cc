@@ -113,8 +113,7 @@ double ProgramCosts::MessageBytes(const MicroOp& op) const {
   if (op.group == Group::kShards) rows = choices ? rows_in_ : rows * mesh_.shards;
   // As many rows as the combine of the same part returned.
   const int peers = SizeOf(among_);
-  const int begin = peers * op.part / op.num_parts, end = peers * (op.part + 1) / op.num_parts;
-  const double part = op.num_parts == 1 ? 1 : static_cast<double>(end - begin) / peers;
+  const double part = static_cast<double>(pipeline::PeersOfPart(peers, op.part, op.num_parts).count) / peers;
   return rows * RowBytes() / size * part / op.num_chunks;
 }
 

@@ -36,7 +36,8 @@ std::vector<ProgramOption> ProgramOptions(int ranks, const MoeMesh& mesh) {
   add("parm:baseline" + groups, BuildParm({.trains = true}));
   add("parm:s1" + groups, BuildParm({.kind = ParmKind::kS1, .trains = true}));
   add("parm:s2" + groups, BuildParm({.kind = ParmKind::kS2, .trains = true}));
-  add(absl::StrCat("parm:s2:", ranks, groups), BuildParm({.kind = ParmKind::kS2, .parts = ranks, .trains = true}));
+  const int parts = std::min(ranks, pipeline::kMaxParts);
+  add(absl::StrCat("parm:s2:", parts, groups), BuildParm({.kind = ParmKind::kS2, .parts = parts, .trains = true}));
   if (mesh.shards > 1) return options;
   add("sliced:sum" + groups, BuildSliced({.sums = true, .trains = true}));
   add("sliced:gather" + groups, BuildSliced({.trains = true}));

@@ -1,6 +1,7 @@
-// Chooses the program of a MoE layer: of all that the builders make for a mesh, the one that ends first on a cluster,
-// by the event simulator.  Given the latencies and bandwidths that were fitted on the actual links, all ranks choose
-// alike. Pure.  Source: Parm, Algorithm 1 (which compares S1 and S2), extended to all builders and numbers of chunks.
+// Chooses the program of a MoE layer: of those that builders make for a mesh (ProgramOptions), the one that ends first
+// on a cluster, by the event simulator.  Given the latencies and bandwidths that were fitted on the actual links, all
+// ranks choose alike.  Pure.  Source: Parm, Algorithm 1 (which compares S1 and S2), extended to other builders and
+// numbers of chunks.
 #pragma once
 
 #include <string>

@@ -41,7 +41,7 @@ STRATEGIES = ("S1", "S2", "S3", "S4")
 MESHES = [(2, 2), (2, 4), (4, 2), (4, 4)]  # N_MP, N_ESP
 CAPACITY = 1.2  # of Parm's rows
 SELECTOR_MESHES = [(1, 1), (1, 4), (2, 2), (4, 4)]  # N_ESP, N_MP
-SELECTOR_TOKENS = (1, 1 / 4)  # of mpmoe's
+SELECTOR_TOKENS = (1 / 2, 1 / 8)  # of mpmoe's, as parm's
 SELECTOR_COMPUTE = (0.25, 1, 3)  # experts' forward over two all-to-alls of one rank's rows, by bytes
 EVEN, ODD, ALL_STEPS = (0,), (1,), (0, 1)
 MINUTES = 38
@@ -219,7 +219,7 @@ def selected(options, workers, mesh, shape, latency_s=0.0):
 
 def run_selector(options, workers):
     most = round(models.MODELS[0].rows_bytes() / BYTES / ROW_BYTES)
-    found, idle = {"selector": [], "selector_error": []}, []
+    found, idle = {"selector": [], "error": []}, []
     rows = [["N_ESP N_MP", "tokens", "experts ms", "chosen", "ms", "best", "ms", "chosen over best", "off"]]
     print(f"\nselector, {workers} workers, {options.steps} steps", flush=True)
     for mesh in SELECTOR_MESHES:
@@ -233,7 +233,7 @@ def run_selector(options, workers):
                 best = at.best(at.took)
                 regret = 1.0 if best == chosen else at.over(chosen, best, ODD)
                 found["selector"].append(regret)
-                found["selector_error"].append(abs(at.error(chosen)))
+                found["error"] += [abs(at.error(program)) for program in at.took]
                 idle.append(at.idle)
                 rows.append([f"{mesh[0]} {mesh[1]}", tokens, 2 * a2a * compute, chosen, at.ms(chosen), best, at.ms(best), regret, f"{at.error(chosen):+.1%}"])
     report.table(rows)

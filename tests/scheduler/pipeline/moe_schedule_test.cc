@@ -188,6 +188,32 @@ copy                  Mi1----------------
 )");
 }
 
+TEST(PeersTest, EachPlaceIsInOnePart) {
+  for (int size = 1; size <= 9; ++size) {
+    for (int parts = 1; parts <= 11; ++parts) {
+      for (int from = 0; from < size; ++from) {
+        std::vector<int64_t> count(static_cast<size_t>(parts), 0);
+        for (int to = 0; to < size; ++to) {
+          const int part = PartOfPeers(from, to, size, parts);
+          const ChunkRange distances = PeersOfPart(size, part, parts);
+          const int distance = (to - from + size) % size;
+          EXPECT_TRUE(distances.begin <= distance && distance < distances.begin + distances.count);
+          ++count[static_cast<size_t>(part)];
+        }
+        for (int part = 0; part < parts; ++part)
+          EXPECT_EQ(count[static_cast<size_t>(part)], PeersOfPart(size, part, parts).count);
+      }
+    }
+  }
+}
+
+TEST(PeersTest, ChunksAreBlocksBehindOnesOwn) {
+  // Of 8 places in blocks of 2, place 5 (block 2) sends to blocks 2, 3, 0, 1.
+  std::vector<int> chunks;
+  for (int to = 0; to < 8; ++to) chunks.push_back(ChunkOfPeers(5, to, 8, 4));
+  EXPECT_EQ(chunks, (std::vector<int>{2, 2, 3, 3, 0, 0, 1, 1}));
+}
+
 TEST(RowsOfChunkTest, CoversEveryRowOnce) {
   for (int64_t rows : {0, 1, 2, 5, 7, 64}) {
     for (int n = 1; n <= 9; ++n) {

@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kPartBits = 14, kUseShift = 28;
 static_assert(kCallParts == 1 << kPartBits && kCallLayers == 1 << (kUseShift - kPartBits));
+static_assert(kNumCallUses <= 1 << (32 - kUseShift));
 
 constexpr const char* kNames[kNumCallUses] = {"",
                                               "the counts for the dispatch of MoE layer",

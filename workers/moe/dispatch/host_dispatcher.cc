@@ -45,7 +45,7 @@ absl::Status HostDispatcher::Route(const MoeContext& context, const LayerContext
   for (Incoming& from : routes_.incoming) {
     from.row.clear();
     from.slot.clear();
-    from.num_rows = 0;
+    from.first_row = from.num_rows = 0;
   }
   routes_.rank_of.resize(num_tokens * top_k);
   routes_.pair_of.resize(num_tokens * top_k);

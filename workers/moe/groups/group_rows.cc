@@ -9,6 +9,7 @@
 #include "workers/comm/core/timed.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/tensor/copy.h"
+#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::moe {
 namespace {
@@ -37,6 +38,12 @@ std::vector<int32_t> ChoicesOf(const ReturnedRows& returned) {
 
 }  // namespace
 
+void AbortGroups(const MoeContext& context, absl::string_view reason) {
+  for (comm::Communicator* const group : {context.comm, context.groups.shards, context.groups.copies}) {
+    if (group != nullptr && group->world() > 1) group->Abort(reason);
+  }
+}
+
 GroupRows::Way GroupRows::WayOf(const pipeline::MoeSchedule& schedule, const std::vector<MicroOp>& ops) {
   if (schedule.cut == pipeline::Cut::kPeers) return Way::kPeers;
   for (const MicroOp& op : ops) {
@@ -46,6 +53,16 @@ GroupRows::Way GroupRows::WayOf(const pipeline::MoeSchedule& schedule, const std
       return op.reads.empty() ? Way::kGatheredParts : Way::kGathered;
   }
   return Way::kAlone;
+}
+
+bool GroupRows::IsPlain(const MoeContext& context) {
+  const pipeline::MoeSchedule& schedule = *context.schedule;
+  if (schedule.cut != pipeline::Cut::kRows || context.groups.num_shards != 1) return false;
+  const auto plain = [](const MicroOp& op) {
+    return !pipeline::IsCommunicating(op.kind) || op.group == Group::kExperts;
+  };
+  return std::all_of(schedule.forward.begin(), schedule.forward.end(), plain) &&
+         std::all_of(schedule.backward.begin(), schedule.backward.end(), plain);
 }
 
 void GroupRows::Begin(const MoeContext& context, int layer, pipeline::Pass pass, int64_t tokens) {
@@ -58,7 +75,7 @@ void GroupRows::Begin(const MoeContext& context, int layer, pipeline::Pass pass,
   to_come_ = static_cast<int>(std::count_if(ops.begin(), ops.end(), [&](const MicroOp& op) {
     return way_ == Way::kGatheredParts ? op.kind == MicroOpKind::kAllGather : op.kind == MicroOpKind::kCombine;
   }));
-  plain_ = way_ == Way::kAlone && context.schedule->copies == CopySplit::kNone && context.groups.num_shards == 1;
+  plain_ = IsPlain(context);
   num_sums_ = 0;
 }
 
@@ -188,9 +205,13 @@ absl::Status GroupRows::FinishSum(const MicroOp& op) {
   for (size_t i = 0; i < num_sums_; ++i) RETURN_IF_ERROR(sums_[i].Finish(*context_->stream));
   if (op.group == Group::kShards || !forward_) return absl::OkStatus();
   VisitDType(sum_.dtype(), [&]<class Elem>() {
-    for (int64_t t = 0; t < tokens_; ++t) {
-      for (int64_t h = 0; h < sum_.dim(1); ++h) rows_.to.row<Acc<Elem>>(t)[h] += sum_.row<Acc<Elem>>(t)[h];
-    }
+    context_->stream->pool().ParallelFor(tokens_, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        Acc<Elem>* const to = rows_.to.row<Acc<Elem>>(t);
+        const Acc<Elem>* const sum = sum_.row<Acc<Elem>>(t);
+        for (int64_t h = 0; h < sum_.dim(1); ++h) to[h] += sum[h];
+      }
+    });
   });
   return absl::OkStatus();
 }
@@ -240,7 +261,7 @@ GroupRows::Choices GroupRows::OfShards(const TensorView& topk_idx, const TensorV
 TensorView GroupRows::SumOfShards(const TensorView& numbers) {
   const int64_t shards = context_->groups.num_shards;
   if (shards == 1) return numbers;
-  const TensorView sums = weight_memory_.Rows(numbers.dim(0), numbers.dim(1) / shards, numbers.dtype());
+  const TensorView sums = number_memory_.Rows(numbers.dim(0), numbers.dim(1) / shards, numbers.dtype());
   VisitDType(numbers.dtype(), [&]<class Elem>() {
     for (int64_t t = 0; t < sums.dim(0); ++t) {
       for (int64_t k = 0; k < sums.dim(1); ++k) {

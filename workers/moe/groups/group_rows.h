@@ -1,5 +1,6 @@
-// What a layer's program does among shards and copies (LayerGroups), in one pass, forward or backward: which rows this
-// rank gates and sends, what ranks gather and add, and how what experts made comes to the rows of the pass.
+// GroupRows: rows of one pass of a layer, forward or backward, whose program names shards or copies (LayerGroups). Says
+// which rows this rank gates and sends, gathers and adds rows among ranks, and adds what experts made to the pass's
+// rows.
 //
 // A pass makes rows `to` [T, H]: the residual stream forward, the inputs' gradients backward.  For plain expert
 // parallelism there is nothing to do here.  On hosts; thread-compatible.  Errors: the communicators', RowGather's.
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "scheduler/pipeline/moe_schedule.h"
 #include "workers/moe/groups/choice_rows.h"
 #include "workers/moe/groups/row_gather.h"
@@ -29,6 +31,9 @@ struct PassRows {
   bool numbers = false;  // a number comes with each row
 };
 
+// Ends the groups of a layer that failed on this rank, so that nobody waits for its rows.
+void AbortGroups(const MoeContext& context, absl::string_view reason);
+
 class GroupRows {
  public:
   // A pass begins, of these ops.
@@ -40,7 +45,8 @@ class GroupRows {
   // Which of the T rows this rank gates, and which of the gated ones it sends.
   pipeline::ChunkRange gated() const { return Gated(*context_, tokens_); }
   pipeline::ChunkRange sent() const;
-  // Whether the program is of experts and chunks of rows alone, so that there is nothing to do here.
+  // Whether a program is of experts and chunks of rows alone, so that there is nothing to do here.
+  static bool IsPlain(const MoeContext& context);
   bool plain() const { return plain_; }
   // Whether an exchange's own end adds to the rows; else Returned does.
   bool adds_alone() const { return way_ == Way::kAlone; }
@@ -112,7 +118,7 @@ class GroupRows {
   RowSum sums_[2];
   size_t num_sums_ = 0;
   TensorView sum_;
-  RowScratch sum_memory_, idx_memory_, weight_memory_;
+  RowScratch sum_memory_, idx_memory_, weight_memory_, number_memory_;
 };
 
 }  // namespace switchyard::moe

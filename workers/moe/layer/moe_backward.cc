@@ -41,7 +41,7 @@ class MoeBackward::Impl : public MicroOpRunner {
     const absl::Status status = CheckAndRun();
     if (!status.ok()) {
       // The others wait for this rank's gradients: end it for them, too.
-      if (context.comm->world() > 1) context.comm->Abort(status.message());
+      AbortGroups(context, status.message());
       for (auto& gradient : gradients_) gradient->Drop();
       groups_.Drop();
       if (at.saved != nullptr) {

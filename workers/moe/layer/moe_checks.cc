@@ -145,6 +145,12 @@ absl::Status CheckOp(const MoeContext& context, const pipeline::MicroOp& op) {
                                                    pipeline::OpName(op), " among ", pipeline::GroupName(op.group),
                                                    ", of which there is no group"));
   }
+  const bool self = op.group == pipeline::Group::kSelf;
+  if (self && (groups.copies == nullptr || groups.copies->world() != context.comm->world() ||
+               groups.copies->rank() != context.comm->rank())) {
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: schedule ", context.schedule->name, ": ",
+                                                   pipeline::OpName(op), " wants the experts among copies"));
+  }
   const bool gathers_choices = op.rows == pipeline::RowKind::kChoices && op.kind == pipeline::MicroOpKind::kAllGather;
   if (copies && gathers_choices && op.reads.empty() &&
       groups.copy_ranks.size() != static_cast<size_t>(groups.copies->world())) {
@@ -163,9 +169,18 @@ absl::Status CheckGrouped(const MoeContext& context, const MoeLayer& layer) {
                      : context.balancer != nullptr              ? "a load balancer"
                      : layer.weights.experts != nullptr         ? "experts that are not all in tables"
                      : layer.desc.shared_ffn > 0                ? "a shared expert"
+                     : !layer.weights.up_biases.empty()         ? "experts with biases"
                                                                 : nullptr;
   if (with != nullptr)
     return absl::UnimplementedError(absl::StrCat("moe_layer: schedule ", schedule.name, " with ", with));
+  bool returns = false;
+  for (const pipeline::MicroOp& op : schedule.forward) {
+    returns |= op.group != pipeline::Group::kSelf && pipeline::IsCommunicating(op.kind);
+    if (op.kind != pipeline::MicroOpKind::kGate || op.num_chunks == 1) continue;
+    return absl::UnimplementedError(absl::StrCat("moe_layer: schedule ", schedule.name, " gates its rows in parts"));
+  }
+  if (!returns)
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: schedule ", schedule.name, ": no rows come back"));
   if (schedule.cut == pipeline::Cut::kPeers && context.comm->world() % schedule.num_chunks != 0) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: schedule ", schedule.name, ": ", context.comm->world(),
                                                    " peers in ", schedule.num_chunks, " chunks"));
@@ -183,16 +198,14 @@ absl::Status CheckGrouped(const MoeContext& context, const MoeLayer& layer) {
 absl::Status CheckSchedule(const MoeContext& context, const MoeLayer& layer) {
   const pipeline::MoeSchedule& schedule = *context.schedule;
   bool shared = false, sums_shards = context.groups.num_shards == 1;
-  bool plain = schedule.cut == pipeline::Cut::kRows && context.groups.num_shards == 1;
   for (const std::vector<pipeline::MicroOp>* const ops : {&schedule.forward, &schedule.backward}) {
     for (const pipeline::MicroOp& op : *ops) {
       if (!pipeline::IsCommunicating(op.kind)) continue;
       RETURN_IF_ERROR(CheckOp(context, op));
-      plain &= op.group == pipeline::Group::kExperts;
       sums_shards |= op.group == pipeline::Group::kAllExperts;
     }
   }
-  if (!plain) RETURN_IF_ERROR(CheckGrouped(context, layer));
+  if (!GroupRows::IsPlain(context)) RETURN_IF_ERROR(CheckGrouped(context, layer));
   if (!sums_shards) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: schedule ", schedule.name, " does not add the ",
                                                    context.groups.num_shards, " shards of an expert"));

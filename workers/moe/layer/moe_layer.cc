@@ -35,7 +35,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
     const absl::Status status = CheckAndRun();
     if (status.ok()) return status;
     // The others wait for this rank's rows: end it for them, too.
-    if (context.comm->world() > 1) context.comm->Abort(status.message());
+    AbortGroups(context, status.message());
     for (auto& exchange : exchanges()) exchange->Drop();
     groups_.Drop();
     if (context.offload != nullptr) context.offload->Drain();

@@ -33,7 +33,7 @@ class RowScratch {
     if (spoils_ && device.is_cpu() && bytes > 0) std::memset(buffer_.data(), 0xff, static_cast<size_t>(bytes));
     return TensorView(buffer_.data(), dtype, {rows, width}, device);
   }
-  // For tests: from now on rows are NaN in every dtype when they are taken.
+  // For tests, before there are threads: from now on rows are NaN in every dtype when they are taken.
   static void Spoil() { spoils_ = true; }
   int64_t bytes() const { return buffer_.bytes(); }  // that it has allocated
   // Arrays of so many int32, each at a multiple of 256 bytes.

@@ -12,7 +12,8 @@
 
 namespace switchyard::moe {
 
-// Interface to what shares the network with a rank's all-to-alls and lets them go first.
+// Interface to what shares the network with a rank's all-to-alls (and gathers and sums of layers) and lets them go
+// first.
 //
 // The thread that runs the layers calls, for each layer: Imminent (of a backward), then Begin before each all-to-all
 // and End when it is done on this rank (several may be under way), then LayerEnd.  After an error of a layer no calls
@@ -43,13 +44,15 @@ class MicroOpRunner {
 inline absl::Status RunSchedule(const std::vector<pipeline::MicroOp>& ops, MicroOpRunner* runner,
                                 AllToAllWatch* watch = nullptr) {
   std::vector<char> under_way(ops.size(), 0);
-  auto left = std::count_if(ops.begin(), ops.end(),
-                            [](const pipeline::MicroOp& op) { return pipeline::IsCommunicating(op.kind); });
+  const auto travels = [](const pipeline::MicroOp& op) {
+    return pipeline::IsCommunicating(op.kind) && op.group != pipeline::Group::kSelf;
+  };
+  auto left = std::count_if(ops.begin(), ops.end(), travels);
   const auto finish = [&](size_t i) -> absl::Status {
     if (!under_way[i]) return absl::OkStatus();
     under_way[i] = 0;
     RETURN_IF_ERROR(runner->Finish(ops[i]));
-    if (watch == nullptr || !pipeline::IsCommunicating(ops[i].kind)) return absl::OkStatus();
+    if (watch == nullptr || !travels(ops[i])) return absl::OkStatus();
     watch->End();
     if (--left == 0) watch->LayerEnd();
     return absl::OkStatus();
@@ -57,7 +60,7 @@ inline absl::Status RunSchedule(const std::vector<pipeline::MicroOp>& ops, Micro
   for (size_t i = 0; i < ops.size(); ++i) {
     const pipeline::MicroOp& op = ops[i];
     for (const int dep : op.deps) RETURN_IF_ERROR(finish(static_cast<size_t>(dep)));
-    if (watch != nullptr && pipeline::IsCommunicating(op.kind)) RETURN_IF_ERROR(watch->Begin());
+    if (watch != nullptr && travels(op)) RETURN_IF_ERROR(watch->Begin());
     RETURN_IF_ERROR(runner->Start(op));
     under_way[i] = pipeline::IsAsynchronous(op.kind);
   }
