@@ -12,6 +12,7 @@
 #include "workers/comm/local/gather_work.h"
 #include "workers/comm/local/reduce_work.h"
 #include "workers/comm/local/view_work.h"
+#include "workers/comm/local/work_thread.h"
 #include "workers/tensor/yield_point.h"
 
 namespace switchyard::comm {
@@ -45,6 +46,8 @@ Communicator::Communicator(const GroupId& group, std::shared_ptr<MessagePool> po
   SY_CHECK_GE(group.rank, 0);
   SY_CHECK_LT(group.rank, group.world);
 }
+
+Communicator::~Communicator() = default;
 
 void Communicator::ContinueNumberingOf(const Communicator& inner) {
   std::copy(std::begin(inner.next_sequence_), std::end(inner.next_sequence_), next_sequence_);
@@ -157,8 +160,8 @@ WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values
         StartToAll(call, {.op = CommOp::kAllReduceSum, .bytes = static_cast<int64_t>(bytes.size())}, Copies(bytes)));
     return MakeReduceScatterWork(this, std::move(work), values);
   }
-  // Each part is summed on one rank, then parts are gathered.  The second exchange gets its number now: Wait starts it,
-  // and ranks need not agree on the order of Waits among works.
+  // Each part is summed on one rank, then parts are gathered.  The second exchange gets its number now: it starts when
+  // the first is over here, and ranks need not agree on the order of Waits among works.
   OpKey first{.op = CommOp::kAllReduceSum, .comm_class = call.comm_class, .tag = call.tag};
   ASSIGN_OR_RETURN(first.sequence, TakeSequence(call));
   ledger_.Record(first);
@@ -170,7 +173,11 @@ WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values
   Exchange exchange = ToAll(first, call.deadline, PartsOf(bytes, DTypeBytes(values.dtype())));
   exchange.later.push_back({second.sequence, exchange.recv_from});
   ASSIGN_OR_RETURN(std::unique_ptr<Work> parts, StartExchange(std::move(exchange)));
-  return MakeAllReduceWork(this, std::move(parts), second, call.deadline, values);
+  std::unique_ptr<Work> work = MakeAllReduceWork(this, std::move(parts), second, call.deadline, values);
+  // A layer computes beside its sum.  (The sums of gradients have a thread that waits for each.)
+  if (call.comm_class != CommClass::kLayerSum) return work;
+  if (layer_sums_ == nullptr) layer_sums_ = std::make_unique<WorkThread>(this);
+  return layer_sums_->Carry(first, std::move(work));
 }
 
 WorkOr Communicator::StartOneWay(const CommCall& call, int peer, bool send, Message message) {

@@ -4,8 +4,7 @@
 // - All ranks launch the collectives of one class in the same order.  Each has a sequence number in its class; every
 //   frame carries (op, class, sequence, bytes, tag, epoch, ranks), and a rank that receives one that does not fit its
 //   own call fails and names both calls.  Nothing ever hangs: every wait ends at its call's deadline.
-// - Classes are independent: an all-to-all is never held behind an all-reduce, nor a layer's sum behind one of
-// gradients.
+// - Classes are independent: an all-to-all is never held behind an all-reduce, nor a layer's sum behind gradients.
 // - The first error ends the group on this rank: it is sticky, every later call returns it, and the peers notice
 //   within milliseconds (their connections close).  A new epoch is a new communicator.
 // - Launched collectives are folded into a ledger hash that is equal on all ranks (launch_ledger.h).
@@ -49,6 +48,8 @@
 #include "workers/tensor/tensor.h"
 
 namespace switchyard::comm {
+
+class WorkThread;
 
 inline constexpr int64_t kNextSequence = -1;
 
@@ -105,7 +106,7 @@ using WorkOr = absl::StatusOr<std::unique_ptr<Work>>;
 
 class Communicator {
  public:
-  virtual ~Communicator() = default;
+  virtual ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
@@ -123,8 +124,9 @@ class Communicator {
   // rounds (gather_work.h), which need every rank's Wait: wait for it before anything that a peer does behind its own.
   WorkOr AllGather(const CommCall& call, absl::Span<const char> mine);
   // values[i] = Σ over ranks, on every rank; fp32, fp64, int64, or bf16, which is added in fp32 and rounded once.
-  // `values` must stay until Wait has returned.  (On device memory as described above; the device library decides the
-  // order of its sums, and may round bf16 after every addition.)
+  // `values` must stay until Wait has returned, and not be touched.  A long one needs every rank's Wait, but in class
+  // layer_sum, where a thread of this communicator's, started by the first, finishes it.  (On device memory as
+  // described above; the device library decides the order of its sums, and may round bf16 after every addition.)
   WorkOr AllReduceSum(const CommCall& call, const TensorView& values);
   // received()[root] holds the root's bytes on every rank; `mine` is the root's, of a size known to all ranks.
   WorkOr Broadcast(const CommCall& call, int root, int64_t bytes, absl::Span<const char> mine);
@@ -180,7 +182,7 @@ class Communicator {
     std::vector<uint8_t> recv_from;  // [R] 0 or 1; 0 for this rank, which receives its own `out`
     std::vector<LaterFrames> later;  // of the same collective, in the order of their exchanges
   };
-  // Any thread may call it, for exchanges of other splits or classes than those of other threads.
+  // Any thread may call it.
   virtual WorkOr StartExchange(Exchange exchange) = 0;
   // An exchange without any message yet.
   Exchange NewExchange(const OpKey& key, absl::Time deadline) const;
@@ -217,6 +219,7 @@ class Communicator {
   int64_t next_sequence_[kNumCommClasses] = {};
   std::vector<int64_t> next_one_way_;  // [class][direction][R]
   uint32_t next_split_ = 1;
+  std::unique_ptr<WorkThread> layer_sums_;  // finishes those of two halves; null: none yet
 };
 
 }  // namespace switchyard::comm

@@ -27,7 +27,7 @@ inline PartOfRank PartOf(int64_t n, int rank, int world) {
 std::unique_ptr<Work> MakeReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, const TensorView& out);
 
 // `parts` brings every rank's contribution to this rank's part of `values`; Wait sums it and gathers the parts under
-// `key`.
+// `key`.  (work_thread.h calls it where nobody else would in time.)
 std::unique_ptr<Work> MakeAllReduceWork(Communicator* comm, std::unique_ptr<Work> parts, const OpKey& key,
                                         absl::Time deadline, const TensorView& values);
 
