@@ -4,8 +4,8 @@
 //   memory_bench [--rows=N]
 //
 // Eight ranks (threads) with an expert each, N rows a rank (a multiple of 64, default 64), top-1, evenly routed; the
-// experts' weights are not trained, all ranks read the same ones.  Bytes are what the layer has allocated, exactly;
-// messages in flight are apart.
+// experts' weights are not trained, all ranks read the same ones.  Bytes are what the programs' buffers have allocated,
+// exactly; messages in flight are apart.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

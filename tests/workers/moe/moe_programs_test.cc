@@ -1,5 +1,5 @@
-// Every program of a MoE layer that a builder makes, forward and backward, on groups of threads and over sockets:
-// beside the naive reference of one process, and, where a program only moves rows, to the bits of one rank.
+// Every program of a MoE layer that a builder makes, forward and backward, on ranks that are threads: beside the naive
+// reference of one process, and, where a program only moves rows, to the bits of one rank.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -192,24 +192,6 @@ TEST(MoeProgramsFaultTest, ARankThatFailsEndsAll) {
         EXPECT_LT(absl::Now() - begin, (test::Soon() - absl::Now()) / 2);
       }
       EXPECT_GT(failed, 4);
-    }
-  }
-}
-
-// Over sockets: one of each kind.
-TEST(MoeProgramsSocketTest, TheBitsOfThreads) {
-  for (const ProgramMesh& mesh : {ProgramMesh{4, 1, 1}, ProgramMesh{4, 1, 4}, ProgramMesh{4, 2, 2}}) {
-    const int groups = mesh.ranks / mesh.copies;
-    for (const ProgramCase& program : ProgramsOf(mesh)) {
-      SCOPED_TRACE(program.name);
-      ProgramSetting setting = {.shape = {.ffn = kProgramFfn, .num_experts = kProgramExperts, .dtype = DType::kBf16},
-                                .rows = UnevenRows(groups, 3)};
-      const auto threads = ProgramRunner(mesh, setting).Run(program);
-      setting.backend = test::Backend::kSocket;
-      const auto sockets = ProgramRunner(mesh, setting).Run(program);
-      ASSERT_TRUE(threads.ok() && sockets.ok()) << threads.status() << sockets.status();
-      EXPECT_TRUE(threads->residuals == sockets->residuals);
-      EXPECT_TRUE(threads->d_xs == sockets->d_xs);
     }
   }
 }

@@ -150,6 +150,18 @@ absl::StatusOr<ProgramOutcome> ProgramRunner::Run(const ProgramCase& program) {
   return outcome;
 }
 
+absl::StatusOr<std::string> ProgramRunner::RunAs(const ProgramCase& program, comm::Communicator* world) {
+  ProgramOutcome outcome;
+  const auto ranks = static_cast<size_t>(mesh_.ranks), rank = static_cast<size_t>(world->rank());
+  outcome.residuals.resize(ranks);
+  outcome.d_xs.resize(ranks);
+  outcome.values.resize(ranks);
+  outcome.d_x_values.resize(ranks);
+  MoeTrained trained(ShardModel(world->rank()), stream_, LocalLayout(program), LocalRank(program, world->rank()));
+  RETURN_IF_ERROR(RunRank(program, world, &trained, &outcome));
+  return outcome.residuals[rank] + outcome.d_xs[rank];
+}
+
 ExpertLayout ProgramRunner::LayoutOf(const ProgramCase& program) const {
   const ExpertLayout local = LocalLayout(program);
   if (program.dispatch != Group::kAllExperts) return local;

@@ -61,6 +61,8 @@ class ProgramRunner {
 
   // One forward and backward pass on every rank.  Errors: the first rank's.
   absl::StatusOr<ProgramOutcome> Run(const ProgramCase& program);
+  // The same on the rank of this communicator alone; returns the bytes of its residual, then of its d_x.
+  absl::StatusOr<std::string> RunAs(const ProgramCase& program, comm::Communicator* world);
 
   Tensor x() const { return model_.RandomRows(num_rows_, 6); }
   Tensor residual() const { return model_.RandomResidual(num_rows_, 7); }

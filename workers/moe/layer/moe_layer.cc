@@ -46,6 +46,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   }
 
   absl::Status Reserve(const MoeCapacity& room, const MoeLayerDesc& desc) {
+    context_ = nullptr;  // no Run
     const Device device = room.stream->device();
     auto& exchanges = exchanges_[static_cast<size_t>(room.exchange)];
     if (exchanges.empty()) exchanges.push_back(make_exchange_(device, room.exchange));
@@ -344,7 +345,9 @@ class MoeExecutor::Impl : public MicroOpRunner {
     if (layer_.saved != nullptr) return layer_.saved->chunk(layer_.chunk).exchange;
     return *exchanges()[static_cast<size_t>(layer_.chunk)];
   }
-  MoeScratch& scratch() { return context_->scratch != nullptr ? *context_->scratch : own_scratch_; }
+  MoeScratch& scratch() {
+    return context_ != nullptr && context_->scratch != nullptr ? *context_->scratch : own_scratch_;
+  }
   HostDispatcher& host() { return *exchange().AsHost(); }
 
   const DispatcherMaker make_exchange_;
