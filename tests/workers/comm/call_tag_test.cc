@@ -13,6 +13,7 @@ TEST(CallTagTest, SaysWhatACallIsFor) {
   EXPECT_EQ(CallPurpose(CallTag(CallUse::kCombine, kCallLayers - 1, kCallParts - 1)),
             "for the combine of MoE layer 16383, part 16383");
   EXPECT_EQ(CallPurpose(CallTag(CallUse::kRepack, 4)), "for the repacked experts of layer 4");
+  EXPECT_EQ(CallPurpose(CallTag(CallUse::kRowGather, 5)), "for the gather of rows of MoE layer 5");
   EXPECT_EQ(CallTag(CallUse::kRepack, kCallLayers + 1, kCallParts + 2), CallTag(CallUse::kRepack, 1, 2));
   EXPECT_EQ(CallPurpose(NumberedTag(CallUse::kReplicaSum, 0)), "for the sum of experts' gradients 0");
   EXPECT_EQ(CallPurpose(NumberedTag(CallUse::kGradientSum, (1 << 28) - 1)), "for the sum of gradients 268435455");
@@ -24,7 +25,7 @@ TEST(CallTagTest, SaysWhatACallIsFor) {
       for (const int part : {0, 1, 2}) tags.insert(CallTag(static_cast<CallUse>(use), layer, part));
     }
   }
-  EXPECT_EQ(tags.size(), 9u * 9);
+  EXPECT_EQ(tags.size(), 11u * 9);
 }
 
 }  // namespace

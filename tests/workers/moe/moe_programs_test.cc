@@ -12,8 +12,12 @@
 #include "absl/time/time.h"
 #include "gtest/gtest.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
+#include "scheduler/pipeline/build_parm.h"
+#include "scheduler/pipeline/build_sliced.h"
 #include "tests/workers/moe/program_run.h"
+#include "workers/moe/layer/moe_layer.h"
 #include "workers/moe/layer/row_scratch.h"
+#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::moe {
 namespace {
@@ -177,6 +181,46 @@ TEST_P(MoeProgramsTest, BesideOneProcess) {
       }
     }
   }
+}
+
+// A layer refuses what it cannot run, each with its reason, before anything is sent.
+TEST(MoeProgramsErrorsTest, SaysWhatDoesNotFit) {
+  using pipeline::BuildExpertParallel;
+  using pipeline::BuildParm;
+  using pipeline::BuildSliced;
+  const test::MoeTestModel model(test::MoeShape{});
+  ThreadPool pool(1, false);
+  const Stream stream = Stream::OnCpu(&pool);
+  const ExpertLayout layout = ExpertLayout::Contiguous(8, 1);
+  const auto ranks = test::MakeGroup(test::Backend::kLocal, 1);
+  const Tensor x = model.RandomRows(3, 1), residual = model.RandomResidual(3, 2);
+  MoeStats stats;
+  MoeExecutor executor;
+  MoeLayer layer = model.LayerOf(stream, layout, 0);
+  const auto message = [&](const pipeline::MoeSchedule& schedule, const LayerGroups& groups, bool adds = false) {
+    const MoeContext context = {.stream = &stream,
+                                .comm = ranks[0].get(),
+                                .groups = groups,
+                                .layout = &layout,
+                                .schedule = &schedule,
+                                .deadline = test::Soon(),
+                                .stats = &stats,
+                                .add_outputs = adds};
+    return std::string(executor.Run(context, {}, layer, x, residual).message());
+  };
+  const LayerGroups all = {.shards = ranks[0].get(), .copies = ranks[0].get()};
+  EXPECT_EQ(message(BuildParm({}), {}),
+            "moe_layer: schedule deepspeed_moe: AG0 among shards, of which there is no group");
+  EXPECT_EQ(message(BuildParm({.kind = pipeline::ParmKind::kS2}), all), "moe_layer: ranks of 0 copies of 1");
+  EXPECT_EQ(message(BuildSliced({}), {.shards = ranks[0].get()}),
+            "moe_layer: schedule sliced_gather: S0 wants the experts among copies");
+  EXPECT_EQ(message(BuildExpertParallel({.micro_batches = 2, .cut = pipeline::Cut::kPeers}), all),
+            "moe_layer: schedule expert_parallel: 1 peers in 2 chunks");
+  EXPECT_EQ(message(BuildParm({}), all, true),
+            "moe_layer: schedule deepspeed_moe with outputs that are added before they travel");
+  EXPECT_EQ(message(BuildExpertParallel({}), {.num_shards = 3}), "moe_layer: a layout of 8 experts' shards, of each 3");
+  layer.weights.up_biases = layer.weights.down_biases = std::vector<TensorView>(8);
+  EXPECT_EQ(message(BuildParm({}), all), "moe_layer: schedule deepspeed_moe with experts with biases");
 }
 
 // A rank's error ends all groups, so that no rank waits for it until the deadline.
