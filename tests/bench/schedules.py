@@ -41,7 +41,7 @@ STRATEGIES = ("S1", "S2", "S3", "S4")
 MESHES = [(2, 2), (2, 4), (4, 2), (4, 4)]  # N_MP, N_ESP
 CAPACITY = 1.2  # of Parm's rows
 SELECTOR_MESHES = [(1, 1), (1, 4), (2, 2), (4, 4)]  # N_ESP, N_MP
-SELECTOR_TOKENS = (1 / 2, 1 / 8)  # of mpmoe's, as parm's
+SELECTOR_ROWS = ((1 / 2, 1), (1 / 4, 2))  # tokens, of mpmoe's (half, as parm's), and rows a token
 SELECTOR_COMPUTE = (0.25, 1, 3)  # experts' forward over two all-to-alls of one rank's rows, by bytes
 EVEN, ODD, ALL_STEPS = (0,), (1,), (0, 1)
 MINUTES = 38
@@ -220,14 +220,14 @@ def selected(options, workers, mesh, shape, latency_s=0.0):
 def run_selector(options, workers):
     most = round(models.MODELS[0].rows_bytes() / BYTES / ROW_BYTES)
     found, idle = {"selector": [], "error": []}, []
-    rows = [["N_ESP N_MP", "tokens", "experts ms", "chosen", "ms", "best", "ms", "chosen over best", "off"]]
+    rows = [["N_ESP N_MP", "tokens x rows", "experts ms", "chosen", "ms", "best", "ms", "chosen over best", "off"]]
     print(f"\nselector, {workers} workers, {options.steps} steps", flush=True)
     for mesh in SELECTOR_MESHES:
-        for share in SELECTOR_TOKENS:
+        for share, per_token in SELECTOR_ROWS:
             for compute in SELECTOR_COMPUTE:
                 tokens = round(most * share)
-                a2a = simulated(options, workers, ["ep:1"], shape_flags(workers, tokens, 1, 1))["ep:1"]["dispatch_ms"]
-                shape = shape_flags(workers, tokens, 1, 2 * a2a * compute)
+                a2a = simulated(options, workers, ["ep:1"], shape_flags(workers, tokens, per_token, 1))["ep:1"]["dispatch_ms"]
+                shape = shape_flags(workers, tokens, per_token, 2 * a2a * compute)
                 at = Measured(options, workers, sorted(selected(options, workers, mesh, shape)), shape)
                 chosen = selected(options, workers, mesh, shape, at.latency)[0]
                 best = at.best(at.took)
@@ -235,7 +235,7 @@ def run_selector(options, workers):
                 found["selector"].append(regret)
                 found["error"] += [abs(at.error(program)) for program in at.took]
                 idle.append(at.idle)
-                rows.append([f"{mesh[0]} {mesh[1]}", tokens, 2 * a2a * compute, chosen, at.ms(chosen), best, at.ms(best), regret, f"{at.error(chosen):+.1%}"])
+                rows.append([f"{mesh[0]} {mesh[1]}", f"{tokens} x {per_token}", 2 * a2a * compute, chosen, at.ms(chosen), best, at.ms(best), regret, f"{at.error(chosen):+.1%}"])
     report.table(rows)
     return {"figures": found, "idle": min(idle)}
 

@@ -149,7 +149,10 @@ absl::Status EmulatedProgram::Start(const MicroOp& op) {
 
 comm::WorkOr EmulatedProgram::Communicate(const MicroOp& op) {
   comm::Communicator* const group = groups_[op.group];
-  const comm::CommCall call = {.comm_class = comm::CommClass::kAllToAll, .deadline = deadline_};
+  // As layers do (workers/moe/groups/group_rows.h).
+  const bool gathers = pipeline::IsGather(op.kind);
+  const comm::CommCall call = {.comm_class = gathers ? comm::CommClass::kLayerSum : comm::CommClass::kAllToAll,
+                               .deadline = deadline_};
   const auto bytes = static_cast<int64_t>(costs_->MessageBytes(op));
   if (op.kind == MicroOpKind::kAllReduce) {
     const int64_t elements = bytes * group->world() / DTypeBytes(DType::kF32);

@@ -75,6 +75,10 @@ class Worker {
           RETURN_IF_ERROR(RunOnce(step, programs[next].name, layers[next].get(), pass));
       }
     }
+    // The first rank to leave would end the group for those that still send.
+    ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> all_done,
+                     all_->Barrier({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + kPatience}));
+    RETURN_IF_ERROR(all_done->Wait());
     return out_.flush() ? absl::OkStatus() : absl::UnavailableError("results cannot be written");
   }
 
