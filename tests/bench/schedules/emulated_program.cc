@@ -149,7 +149,7 @@ absl::Status EmulatedProgram::Start(const MicroOp& op) {
 
 comm::WorkOr EmulatedProgram::Communicate(const MicroOp& op) {
   comm::Communicator* const group = groups_[op.group];
-  // As layers do (workers/moe/groups/group_rows.h).
+  // In the class that layers use (workers/moe/groups/group_rows.h).
   const bool gathers = pipeline::IsGather(op.kind);
   const comm::CommCall call = {.comm_class = gathers ? comm::CommClass::kLayerSum : comm::CommClass::kAllToAll,
                                .deadline = deadline_};

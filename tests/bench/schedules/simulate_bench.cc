@@ -4,7 +4,7 @@
 //       a line of JSON each: ms of forward, of backward, of a dispatch by itself.  --cluster=FILE replaces --ranks and
 //       the other flags of a cluster; --trace=FILE has the first program's forward, for chrome://tracing
 //   simulate_bench --select=2x4
-//       the same of all that the selector knows for so many shards and copies, its choice first
+//       forward and backward of all that the selector knows for so many shards and copies, its choice first
 //   simulate_bench --papers --svg=DIR
 //       the papers' rows beside the published values (paper_rows.h), and their figures as files in DIR, which is there
 #include <fstream>
@@ -52,14 +52,17 @@ absl::StatusOr<double> SecondsOf(const Cluster& cluster, const NamedProgram& pro
   return result.seconds;
 }
 
+absl::StatusOr<Cluster> ReadCluster() {
+  const std::string path = absl::GetFlag(FLAGS_cluster);
+  if (path.empty()) return ClusterOfFlags(absl::GetFlag(FLAGS_ranks));
+  std::ifstream file(path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  return simulator::ParseCluster(text);
+}
+
 absl::Status PricePrograms() {
-  Cluster cluster = ClusterOfFlags(absl::GetFlag(FLAGS_ranks));
-  if (const std::string path = absl::GetFlag(FLAGS_cluster); !path.empty()) {
-    std::ifstream file(path);
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    if (!file) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-    ASSIGN_OR_RETURN(cluster, simulator::ParseCluster(text));
-  }
+  ASSIGN_OR_RETURN(const Cluster cluster, ReadCluster());
   const MoeLayerShape shape = LayerShapeOfFlags();
   std::string trace = absl::GetFlag(FLAGS_trace);
   for (const std::string& text : absl::GetFlag(FLAGS_programs)) {
@@ -85,7 +88,7 @@ absl::Status PricePrograms() {
 absl::Status Select() {
   const std::string groups = absl::GetFlag(FLAGS_select);
   ASSIGN_OR_RETURN(const NamedProgram named, ParseProgram("ep:1@" + groups));
-  const Cluster cluster = ClusterOfFlags(absl::GetFlag(FLAGS_ranks));
+  ASSIGN_OR_RETURN(const Cluster cluster, ReadCluster());
   ASSIGN_OR_RETURN(const std::vector<simulator::ProgramOption> options,
                    simulator::SelectProgram(cluster, named.mesh, LayerShapeOfFlags(),
                                             simulator::ProgramOptions(cluster.ranks, named.mesh)));

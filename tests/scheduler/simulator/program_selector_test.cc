@@ -2,10 +2,7 @@
 #include "scheduler/simulator/program_selector.h"
 
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace switchyard::simulator {

@@ -132,7 +132,8 @@ TEST_P(WorkThreadTest, ADroppedSumEndsTheGroup) {
     return status;
   });
   for (const absl::Status& status : statuses) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
-  EXPECT_THAT(ranks[1]->status().ToString(), HasSubstr("all_reduce_sum #0 of class layer_sum was dropped unfinished"));
+  EXPECT_THAT(ranks[1]->status().ToString(),
+              HasSubstr("all_reduce_sum #0 of class layer_sum was dropped without a Wait"));
 }
 
 // Behind the gate of the thread that launches it, a sum is not added while the gate is shut.

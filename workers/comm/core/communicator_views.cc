@@ -60,12 +60,13 @@ WorkOr Communicator::AllGatherSized(const CommCall& call, const SizedParts& part
 
 WorkOr Communicator::StartView(const CommCall& call, int root, const TensorView& view) {
   if (world() != 2) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "send_view: a view goes from one rank of a pair to the other; Split one of this group's ", world(), " ranks"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("view of a pair: a view goes from one rank of a pair to the other; Split one of this group's ",
+                     world(), " ranks"));
   }
   if (!view.empty() && !view.contiguous()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("send_view: ", view.ToString(), " is strided; it must be contiguous"));
+        absl::StrCat("view of a pair: ", view.ToString(), " is strided; it must be contiguous"));
   }
   const std::array<int64_t, 2> none = {};
   std::array<int64_t, 2> whole = {};

@@ -15,7 +15,7 @@ class WorkThread::CarriedWork : public OnceWork {
   // The thread may be using the caller's memory.
   ~CarriedWork() override {
     if (waited()) return;
-    thread_->comm_->Abort(absl::StrCat(key_.ToString(), " was dropped unfinished"));
+    thread_->comm_->Abort(absl::StrCat(key_.ToString(), " was dropped without a Wait"));
     (void)Wait();
   }
 

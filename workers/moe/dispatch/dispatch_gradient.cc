@@ -9,7 +9,6 @@
 #include "workers/comm/core/timed.h"
 #include "workers/moe/layer/moe_context.h"
 #include "workers/ops/exchange/combine.h"
-#include "workers/tensor/copy.h"
 
 namespace switchyard::moe {
 namespace {

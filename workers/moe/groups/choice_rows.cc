@@ -1,6 +1,5 @@
 #include "workers/moe/groups/choice_rows.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "scheduler/base/check.h"
@@ -29,13 +28,18 @@ absl::Status ChoiceRows::Put(const Stream& stream, absl::Span<const int32_t> cho
     const int32_t* const of = returned.slot_row.data() + (choice - returned.first_choice) * shards;
     slot_row.insert(slot_row.end(), of, of + shards);
   }
-  const TensorView sums = sums_memory_.Rows(count, rows_.dim(1), rows_.dtype());
-  const TensorView ones = ones_memory_.Rows(count, shards, AccDType(rows_.dtype()));
-  FillOnes(ones);
-  RETURN_IF_ERROR(ops::AddOutputs(stream, {.y = returned.rows, .slot_row = slot_row, .weight = ones}, sums));
+  TensorView from = returned.rows;
+  if (shards > 1) {
+    from = sums_memory_.Rows(count, rows_.dim(1), rows_.dtype());
+    const TensorView ones = ones_memory_.Rows(count, shards, AccDType(rows_.dtype()));
+    FillOnes(ones);
+    RETURN_IF_ERROR(ops::AddOutputs(stream, {.y = returned.rows, .slot_row = slot_row, .weight = ones}, from));
+  }
   for (int64_t i = 0; i < count; ++i) {
     const int32_t choice = choices[static_cast<size_t>(i)];
-    std::memcpy(RowAt(rows_, choice), RowAt(sums, i), static_cast<size_t>(RowBytes(rows_)));
+    const int64_t row = shards > 1 ? i : slot_row[static_cast<size_t>(i)];
+    SY_CHECK_GE(row, 0);
+    std::memcpy(RowAt(rows_, choice), RowAt(from, row), static_cast<size_t>(RowBytes(rows_)));
     row_of_[static_cast<size_t>(choice)] = choice;
   }
   if (numbers_.rank() == 0) return absl::OkStatus();

@@ -10,7 +10,7 @@
 
 namespace switchyard::moe {
 
-int64_t RowGather::RowsBytes() const {
+int64_t RowGather::BytesOfRow() const {
   int64_t bytes = 0;
   for (const TensorView& matrix : matrices_) bytes += RowBytes(matrix);
   return bytes;
@@ -19,7 +19,7 @@ int64_t RowGather::RowsBytes() const {
 absl::Status RowGather::WrongSize(int rank, int64_t rows) const {
   const absl::Status status =
       absl::InternalError(absl::StrCat("gather: rank ", rank, " sent ", work_->received()[rank].bytes(),
-                                       " bytes of rows of ", RowsBytes(), ", wants ", rows, " rows"));
+                                       " bytes of rows of ", BytesOfRow(), ", wants ", rows, " rows"));
   among_->Abort(status.message());
   return status;
 }
@@ -30,10 +30,16 @@ absl::Status RowGather::Start(const Stream& stream, comm::Communicator* among, c
   matrices_ = std::move(matrices);
   mine_ = mine;
   std::vector<comm::Message> out(static_cast<size_t>(among->world()));
+  const char* packed = nullptr;  // the same rows for every rank
   for (int rank = 0; rank < among->world(); ++rank) {
     if (rank == among->rank() || mine.empty()) continue;
-    out[rank] = among->NewMessage(static_cast<int64_t>(mine.size()) * RowsBytes());
+    out[rank] = among->NewMessage(static_cast<int64_t>(mine.size()) * BytesOfRow());
     char* to = out[rank].payload();
+    if (packed != nullptr) {
+      std::memcpy(to, packed, static_cast<size_t>(out[rank].bytes()));
+      continue;
+    }
+    packed = to;
     for (const TensorView& matrix : matrices_) {
       GatherTo(stream, matrix, mine, to);
       to += static_cast<int64_t>(mine.size()) * RowBytes(matrix);
@@ -48,8 +54,8 @@ absl::Status RowGather::Finish() { return work_->Wait(); }
 absl::StatusOr<int64_t> RowGather::RowsOf(int rank) const {
   if (rank == among_->rank()) return static_cast<int64_t>(mine_.size());
   const int64_t bytes = work_->received()[rank].bytes();
-  if (bytes % RowsBytes() != 0) return WrongSize(rank, bytes / RowsBytes());
-  return bytes / RowsBytes();
+  if (bytes % BytesOfRow() != 0) return WrongSize(rank, bytes / BytesOfRow());
+  return bytes / BytesOfRow();
 }
 
 absl::Status RowGather::Place(int rank, absl::Span<const int32_t> at, absl::Span<const TensorView> to) const {

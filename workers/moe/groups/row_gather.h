@@ -30,7 +30,7 @@ class RowGather {
   void Drop() { work_.reset(); }
 
  private:
-  int64_t RowsBytes() const;  // of one row of all matrices
+  int64_t BytesOfRow() const;  // of one row of all matrices
   absl::Status WrongSize(int rank, int64_t rows) const;
 
   comm::Communicator* among_ = nullptr;
