@@ -136,8 +136,9 @@ void AddStepFlags(ServerConfig* c, FlagSet* set) {
         return std::string();
       },
       "with several workers on CPUs, without --expert_memory (else ignored): into how many parts each cuts its rows of "
-      "a step with prompts, so "
-      "that rows of one part travel while experts compute another's; auto = what trials have shown to be faster. "
+      "a step (a number: of steps with prompts), so "
+      "that rows of one part travel while experts compute another's; auto = what measured links promise and trials "
+      "show. "
       "Answers do not change");
 }
 

@@ -22,6 +22,7 @@ void AddCommands(Command* app) {
   AddDetokenizeCommand(app);
   AddStatusCommand(app);
   AddExpertsCommand(app);
+  AddPlanCommand(app);
   AddBenchCommand(app);
   AddTraceCommand(app);
   AddProfileCommand(app);

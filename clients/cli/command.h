@@ -62,6 +62,7 @@ void AddTokenizeCommand(Command* app);
 void AddDetokenizeCommand(Command* app);
 void AddStatusCommand(Command* app);
 void AddExpertsCommand(Command* app);
+void AddPlanCommand(Command* app);
 void AddBenchCommand(Command* app);
 void AddTraceCommand(Command* app);
 void AddProfileCommand(Command* app);

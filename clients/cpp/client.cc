@@ -234,6 +234,12 @@ absl::StatusOr<v1::GetExpertsResponse> Client::GetExperts(const v1::GetExpertsRe
   return Unary(stubs_->admin.get(), &v1::AdminService::Stub::GetExperts, request, *this);
 }
 
+absl::StatusOr<v1::GetPlanResponse> Client::GetPlan(const std::string& model) {
+  v1::GetPlanRequest request;
+  request.set_model(model);
+  return Unary(stubs_->admin.get(), &v1::AdminService::Stub::GetPlan, request, *this);
+}
+
 absl::StatusOr<std::string> Client::GetProfile(const v1::GetProfileRequest& request,
                                                const std::function<void(const v1::GetProfileResponse&)>& on_message) {
   grpc::ClientContext context;

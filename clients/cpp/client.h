@@ -52,6 +52,7 @@ class Client {
   absl::StatusOr<v1::GetModelInfoResponse> GetModelInfo(const std::string& model = "");
   absl::StatusOr<v1::GetLoadResponse> GetLoad();
   absl::StatusOr<v1::GetExpertsResponse> GetExperts(const v1::GetExpertsRequest& request);
+  absl::StatusOr<v1::GetPlanResponse> GetPlan(const std::string& model = "");
   // Returns the profile's file, joined from its parts.  `on_message` gets the messages about progress, on this thread;
   // may be null.
   absl::StatusOr<std::string> GetProfile(const v1::GetProfileRequest& request,

@@ -18,6 +18,7 @@ class TokenizeResponse;
 // admin.proto
 class GetExpertsRequest;
 class GetExpertsResponse;
+class GetPlanResponse;
 class GetProfileRequest;
 class GetProfileResponse;
 

@@ -1,6 +1,7 @@
 #include "proto/link/fleet_codec.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <string>
 
@@ -40,7 +41,8 @@ constexpr auto ModelFields() {
       Field(&M::eos_token_ids, &M::mutable_eos_token_ids, &S::eos_token_ids),
       Field(&M::long_rope_above, &M::set_long_rope_above, &S::long_rope_above),
       Field(&M::min_rebalance_rows, &M::set_min_rebalance_rows, &S::min_rebalance_rows),
-      Field(&M::expert_bytes, &M::set_expert_bytes, &S::expert_bytes));
+      Field(&M::expert_bytes, &M::set_expert_bytes, &S::expert_bytes),
+      Field(&M::row_bytes, &M::set_row_bytes, &S::row_bytes));
 }
 
 constexpr auto SettingsFields() {
@@ -76,6 +78,22 @@ constexpr auto LoadProgressFields() {
   using S = fleet::LoadProgress;
   return FieldTable(Field(&M::epoch, &M::set_epoch, &S::epoch), Field(&M::done, &M::set_done, &S::done),
                     Field(&M::total, &M::set_total, &S::total));
+}
+
+constexpr auto ReadyFields() {
+  using M = v1::GroupReady;
+  using S = fleet::GroupReady;
+  return FieldTable(Field(&M::epoch, &M::set_epoch, &S::epoch),
+                    Field(&M::num_kv_blocks, &M::set_num_kv_blocks, &S::num_kv_blocks),
+                    Field(&M::experts_in_place, &M::set_experts_in_place, &S::experts_in_place));
+}
+
+constexpr auto LinkFields() {
+  using M = v1::LinkFit;
+  using S = fleet::LinkFit;
+  return FieldTable(Field(&M::start_seconds, &M::set_start_seconds, &S::start_seconds),
+                    Field(&M::bytes_per_second, &M::set_bytes_per_second, &S::bytes_per_second),
+                    Field(&M::r_squared, &M::set_r_squared, &S::r_squared));
 }
 
 constexpr absl::string_view kPhaseNames[] = {"weights", "experts", "graphs"};  // by LoadPhase
@@ -141,6 +159,21 @@ fleet::LoadProgress FromProto(const v1::LoadProgress& message) {
   const auto* const phase = std::find(std::begin(kPhaseNames), std::end(kPhaseNames), message.phase());
   if (phase != std::end(kPhaseNames)) progress.phase = static_cast<fleet::LoadPhase>(phase - kPhaseNames);
   return progress;
+}
+
+v1::GroupReady ToProto(const fleet::GroupReady& ready) {
+  v1::GroupReady message = ReadyFields().ToProto(ready);
+  if (ready.links.measured()) *message.mutable_links() = LinkFields().ToProto(ready.links);
+  return message;
+}
+
+fleet::GroupReady FromProto(const v1::GroupReady& message) {
+  fleet::GroupReady ready = ReadyFields().FromProto(message);
+  const fleet::LinkFit links = LinkFields().FromProto(message.links());
+  const bool possible = links.start_seconds >= 0 && std::isfinite(links.start_seconds) && links.bytes_per_second > 0 &&
+                        std::isfinite(links.bytes_per_second) && links.r_squared <= 1;
+  if (possible) ready.links = links;
+  return ready;
 }
 
 absl::Status CheckRank(int rank, int world) {

@@ -6,8 +6,19 @@
 #include "scheduler/base/check.h"
 
 namespace switchyard::batching {
+namespace {
 
-StepTrial::StepTrial(int ways) : num_ways_(static_cast<size_t>(ways)) { SY_CHECK_GE(ways, 2); }
+// Up to so many rows, each number is its own class: such steps take as long whatever the rows.
+constexpr int64_t kExact = 32;
+
+// The fewest rows of a class of that size.
+int64_t LeastRows(int size) {
+  return size < kExact ? size : std::llround(std::ceil(kExact * std::exp2((size - kExact) / 4.0)));
+}
+
+}  // namespace
+
+StepTrial::StepTrial(int ways) : num_ways_(static_cast<size_t>(ways)) { SY_CHECK(ways >= 2 && ways <= 32); }
 
 double StepTrial::Way::median() const {
   std::vector<double> sorted = samples;
@@ -21,14 +32,15 @@ bool StepTrial::Class::known() const {
     return ways[0].samples.size() >= 2 && way.samples.size() >= 2 &&
            *std::min_element(way.samples.begin(), way.samples.end()) > 1.25 * ways[0].median();
   };
-  return std::all_of(ways.begin(), ways.end(), [&](const Way& way) { return way.known() || is_far_slower(way); });
+  return std::all_of(ways.begin(), ways.end(),
+                     [&](const Way& way) { return !way.tried || way.known() || is_far_slower(way); });
 }
 
 size_t StepTrial::Class::best() const {
   size_t best = 0;
   double least = 0.99 * ways[0].median();
   for (size_t way = 1; way < ways.size(); ++way) {
-    if (ways[way].median() >= least) continue;
+    if (!ways[way].tried || ways[way].median() >= least) continue;
     best = way;
     least = ways[way].median();
   }
@@ -36,8 +48,12 @@ size_t StepTrial::Class::best() const {
 }
 
 size_t StepTrial::Class::NextTry() const {
-  const size_t next = (tried + 1) % ways.size();
-  return next == best() ? (next + 1) % ways.size() : next;
+  const size_t best = this->best();
+  for (size_t i = 1; i <= ways.size(); ++i) {
+    const size_t next = (last_try + i) % ways.size();
+    if (next != best && ways[next].tried) return next;
+  }
+  return best;
 }
 
 int64_t StepTrial::Class::Apart(size_t way) const {
@@ -51,8 +67,6 @@ int64_t StepTrial::Class::Apart(size_t way) const {
 }
 
 StepTrial::Key StepTrial::KeyOf(const TrialStep& step) {
-  // Up to so many, each number is its own class: such steps take as long whatever the rows.
-  constexpr int64_t kExact = 32;
   const auto rows = static_cast<double>(std::max(step.rows, kExact));
   return {step.prompts, step.uneven,
           step.rows < kExact ? static_cast<int>(step.rows) : static_cast<int>(4 * std::log2(rows / kExact) + kExact)};
@@ -91,7 +105,10 @@ StepTrial::Class& StepTrial::ClassOf(const TrialStep& step) {
   of.ways.resize(num_ways_);
   if (lender != nullptr) {
     of.borrowed = true;
-    for (size_t way = 0; way < num_ways_; ++way) of.ways[way].samples = lender->ways[way].samples;
+    for (size_t way = 0; way < num_ways_; ++way) {
+      of.ways[way].samples = lender->ways[way].samples;
+      of.ways[way].tried = lender->ways[way].tried;
+    }
   }
   return of;
 }
@@ -109,25 +126,42 @@ int StepTrial::Best(const TrialStep& step) const {
   return of != nullptr && of->known() ? static_cast<int>(of->best()) : 0;
 }
 
-int StepTrial::Next(const TrialStep& step) {
+int StepTrial::Next(const TrialStep& step, uint32_t tried) {
+  const bool is_new = classes_.find(KeyOf(step)) == classes_.end();
   Class& of = ClassOf(step);
+  for (size_t other = 1; is_new && !of.borrowed && other < of.ways.size(); ++other)
+    of.ways[other].tried = (tried >> other & 1) != 0;
   size_t way = 0;
   if (of.known()) {
     way = of.best();
     const size_t next = of.NextTry();
-    if (++of.since_try >= of.Apart(next)) {
+    if (next != way && ++of.since_try >= of.Apart(next)) {
       of.since_try = 0;
-      of.tried = way = next;
+      of.last_try = way = next;
     }
   } else {
     for (size_t other = 1; other < of.ways.size(); ++other) {
-      if (of.ways[other].begun < of.ways[way].begun) way = other;
+      if (of.ways[other].tried && of.ways[other].begun < of.ways[way].begun) way = other;
     }
   }
   ++of.ways[way].begun;
   ++steps_;
   other_steps_ += way == 0 ? 0 : 1;
   return static_cast<int>(way);
+}
+
+std::vector<StepTrial::Seen> StepTrial::classes() const {
+  std::vector<Seen> all;
+  for (const auto& [key, of] : classes_) {
+    Seen& seen = all.emplace_back(Seen{.least = LeastRows(key.size),
+                                       .most = LeastRows(key.size + 1) - 1,
+                                       .prompts = key.prompts,
+                                       .uneven = key.uneven,
+                                       .best = of.known() ? static_cast<int>(of.best()) : 0});
+    for (const Way& way : of.ways)
+      seen.ways.push_back({.tried = way.tried, .steps = way.begun, .row_seconds = way.median()});
+  }
+  return all;
 }
 
 void StepTrial::Done(const TrialStep& step, int way, double seconds) {
@@ -141,7 +175,8 @@ void StepTrial::Done(const TrialStep& step, int way, double seconds) {
     return;
   }
   ++went.measured;
-  if (std::all_of(of.ways.begin(), of.ways.end(), [](const Way& each) { return each.measured >= kSamples; }))
+  if (std::all_of(of.ways.begin(), of.ways.end(),
+                  [](const Way& each) { return !each.tried || each.measured >= kSamples; }))
     of.borrowed = false;
   if (!went.known()) {
     went.samples.push_back(of_row);

@@ -7,7 +7,7 @@
 // Another way than way 0 must be a hundredth faster.
 // Where a neighbouring class was tried, a new one goes that one's fastest way at once, and takes its ratios between
 // ways for its own until it has tried them, at least every 256 steps.  Where both neighbours were tried and differ, it
-// is tried, too. Thread-compatible; no clock.
+// is tried, too.  Ways that a caller expects to be slower are left out.  Thread-compatible; no clock.
 #pragma once
 
 #include <compare>
@@ -31,17 +31,32 @@ class StepTrial {
   // Between two tries of a slower way, at the least and at the most.
   static constexpr int64_t kLeastApart = 32, kMostApart = 4096;
 
-  // REQUIRES: ways >= 2.
+  // REQUIRES: 2 <= ways <= 32.
   explicit StepTrial(int ways);
 
   // Whether the class of that step has been tried in all ways, or borrows (would, if it is new).
   bool Knows(const TrialStep& step) const;
   // The way that was the fastest so far; way 0 until all have been tried.
   int Best(const TrialStep& step) const;
-  // The way of this step, in [0, ways).
-  int Next(const TrialStep& step);
+  // The way of this step, in [0, ways).  tried: a bit for each way that its class may go, should it be new; way 0
+  // always.
+  int Next(const TrialStep& step, uint32_t tried = ~0u);
   // A step of that way has ended.  Impossible times (negative, endless) are ignored.
   void Done(const TrialStep& step, int way, double seconds);
+
+  // What is known of steps of `least` to `most` rows.
+  struct Seen {
+    int64_t least = 0, most = 0;
+    bool prompts = false, uneven = false;
+    int best = 0;  // TrialStep's, once all have been tried
+    struct OfWay {
+      bool tried = false;      // else it is left out
+      int64_t steps = 0;       // that went it
+      double row_seconds = 0;  // of their median; 0: none yet
+    };
+    std::vector<OfWay> ways;
+  };
+  std::vector<Seen> classes() const;
 
   // What other ways than way 0 have gained so far, by the classes' medians: what their steps would have taken
   // longer.  May be negative, from tries.  Without the first steps of a class that borrows.
@@ -55,19 +70,21 @@ class StepTrial {
     std::vector<double> samples;  // seconds a row, at most kSamples, the oldest is replaced
     size_t next = 0;
     int64_t begun = 0, measured = 0;  // steps of this class that began, that ended
+    bool tried = true;
     double median() const;
     bool known() const { return samples.size() == kSamples; }
   };
   struct Class {
     std::vector<Way> ways;
     int64_t since_try = 0;
-    size_t tried = 0;       // the last way that was tried
+    size_t last_try = 0;    // the last way that was tried again
     bool borrowed = false;  // it has a neighbour's samples yet
 
     std::vector<double> own;  // of a borrowed class: its first samples of the best way, until there are kSamples
     bool known() const;
     size_t best() const;
-    // The next way to be tried, not the best, and how many steps from the last try.
+    // The next way to be tried again, not the best (which it is if there is no other), and how many steps from the last
+    // try.
     size_t NextTry() const;
     int64_t Apart(size_t way) const;
     bool counts_own() const { return borrowed && own.size() < kSamples; }

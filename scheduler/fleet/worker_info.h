@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "scheduler/base/memory_share.h"
+#include "scheduler/fleet/group_ready.h"
 
 namespace switchyard::fleet {
 
@@ -40,11 +41,13 @@ struct WorkerInfo {
   int32_t long_rope_above = 0;     // prompts of more tokens have keys of another kind; 0 = all prompts are alike
   int32_t min_rebalance_rows = 0;  // from how many rows on it pays that another worker computes them; 0 = never
   int64_t expert_bytes = 0;        // one expert of one layer, as it lies where it computes
+  int32_t row_bytes = 0;           // one row on its way to an expert
   std::optional<MemoryShare> expert_budget;  // none: it holds all of its experts where it computes
   // The server's own, never sent:
   std::string peer;               // the other end of its link, as gRPC names it
   bool also_trains = false;       // beside serving, where this server has jobs for it
   bool experts_in_place = false;  // any worker of its group computes any expert, all of which are on one machine
+  LinkFit links;                  // its group's
 
   bool operator==(const WorkerInfo& other) const = default;
 };

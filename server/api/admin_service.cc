@@ -48,6 +48,45 @@ void EndWithProfile(Feed* feed, std::shared_ptr<const ServedModel> model, absl::
   });
 }
 
+// names: of the ways.
+void FillClass(const StepClass& of, const std::vector<std::string>& names, v1::StepClass* out) {
+  const batching::StepTrial::Seen& seen = of.seen;
+  out->set_least_rows(seen.least);
+  out->set_most_rows(seen.most);
+  out->set_prompts(seen.prompts);
+  out->set_uneven(seen.uneven);
+  out->set_chosen(names[static_cast<size_t>(seen.best)]);
+  for (size_t way = 0; way < seen.ways.size(); ++way) {
+    v1::StepWay* const to = out->add_ways();
+    to->set_name(names[way]);
+    to->set_tried(seen.ways[way].tried);
+    to->set_steps(seen.ways[way].steps);
+    const double measured = seen.ways[way].row_seconds * static_cast<double>(seen.most);
+    if (measured > 0) to->set_measured_seconds(measured);
+    const bool priced = way < of.expected_seconds.size() && of.expected_seconds[way] > 0;
+    if (priced) to->set_expected_seconds(of.expected_seconds[way]);
+  }
+}
+
+v1::GetPlanResponse DescribePlan(const ChoicesCopy& choices) {
+  v1::GetPlanResponse out;
+  out.set_note(choices.note);
+  if (choices.links.measured()) {
+    out.set_link_start_seconds(choices.links.start_seconds);
+    out.set_link_bytes_per_second(choices.links.bytes_per_second);
+    out.set_link_r_squared(choices.links.r_squared);
+  }
+  if (choices.expert.any()) {
+    out.set_expert_weights_seconds(choices.expert.weights_seconds);
+    out.set_expert_row_seconds(choices.expert.row_seconds);
+  }
+  std::vector<std::string> cuts;
+  for (const int32_t number : choices.micro_batches) cuts.push_back(absl::StrCat(number));
+  for (const StepClass& of : choices.cuts) FillClass(of, cuts, out.add_micro_batches());
+  for (const StepClass& of : choices.placements) FillClass(of, {"static", "other"}, out.add_placement());
+  return out;
+}
+
 }  // namespace
 
 grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerContext* context,
@@ -71,6 +110,32 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerConte
     // On the pool, as the engine's thread must not wait for it.
     call->Start([message, model, experts = std::shared_ptr<const ExpertsCopy>(std::move(experts))](UnaryCall* call) {
       v1::GetExpertsResponse answer = DescribeExperts(message, *experts, MonotonicNow());
+      answer.set_model(model->name);
+      call->Reply(answer);
+    });
+  });
+  return call;
+}
+
+grpc::ServerUnaryReactor* AdminServiceImpl::GetPlan(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(request_context_, context, request, response);
+  v1::GetPlanRequest message;
+  std::shared_ptr<const ServedModel> model;
+  const absl::Status status = [&] {
+    RETURN_IF_ERROR(request_context_->Read(*context, *request, &message, &model));
+    return CheckHasExperts(*model);
+  }();
+  if (!status.ok()) {
+    call->Fail(status);
+    return call;
+  }
+  request_context_->engine->CopyChoices([call, model](std::unique_ptr<const ChoicesCopy> choices) {
+    if (choices == nullptr)
+      return call->Fail(rpc::MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"));
+    // On the pool, as the engine's thread must not wait for it.
+    call->Start([model, choices = std::shared_ptr<const ChoicesCopy>(std::move(choices))](UnaryCall* call) {
+      v1::GetPlanResponse answer = DescribePlan(*choices);
       answer.set_model(model->name);
       call->Reply(answer);
     });

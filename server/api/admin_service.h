@@ -6,8 +6,9 @@
 
 namespace switchyard::server {
 
-class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_GetExperts<
-                                   v1::AdminService::WithRawCallbackMethod_GetProfile<v1::AdminService::Service>> {
+class AdminServiceImpl final
+    : public v1::AdminService::WithRawCallbackMethod_GetExperts<v1::AdminService::WithRawCallbackMethod_GetProfile<
+          v1::AdminService::WithRawCallbackMethod_GetPlan<v1::AdminService::Service>>> {
  public:
   // Borrowed; outlives the gRPC server.
   explicit AdminServiceImpl(RequestContext* request_context) : request_context_(request_context) {}
@@ -16,6 +17,8 @@ class AdminServiceImpl final : public v1::AdminService::WithRawCallbackMethod_Ge
                                        grpc::ByteBuffer* response) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* GetProfile(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
 
  private:
   RequestContext* const request_context_;

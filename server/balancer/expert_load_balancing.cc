@@ -39,6 +39,7 @@ void ExpertLoadBalancing::Begin(const std::vector<fleet::WorkerInfo>& workers) {
   }
   budget_slots_ = slots < all ? static_cast<int>(slots) : 0;
   costs_ = meter_->Costs();
+  expert_cost_ = meter_->Expert();
   measured_ = meter_->row_seconds() > 0 || meter_->weights_seconds() > 0;
   steps_since_costs_ = 0;
 }
@@ -66,6 +67,7 @@ void ExpertLoadBalancing::LookAtCosts() {
   steps_since_costs_ = 0;
   measured_ = true;
   costs_ = meter_->Costs();
+  expert_cost_ = meter_->Expert();
   meter_->Fade();
 }
 

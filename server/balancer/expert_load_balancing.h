@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "scheduler/batching/step.h"
 #include "scheduler/fleet/worker_info.h"
+#include "scheduler/placement/expert_cost.h"
 #include "scheduler/placement/layer_costs.h"
 #include "scheduler/popularity/expert_load_stats.h"
 #include "server/balancer/expert_view.h"
@@ -30,6 +31,8 @@ class ExpertLoadBalancing final {
   void GroupDown();
   // Of the next plan.
   const placement::LayerCosts& costs() const { return costs_; }
+  // One expert's times on a rank; none before they were measured.
+  const placement::ExpertCost& expert_cost() const { return expert_cost_; }
   // Counts a finished step's rows; measures its times if they were not cut, since exchanges hide behind products else.
   void StepDone(const batching::StepResult& result, bool whole);
   void Report(int rank, std::shared_ptr<const placement::ExpertReport> report, absl::Time now);
@@ -51,6 +54,7 @@ class ExpertLoadBalancing final {
   bool in_place_ = false;                                  // likewise, ExpertsCopy::in_place
   std::optional<PlacementCostMonitor> meter_;              // set when the first group forms, for models with experts
   placement::LayerCosts costs_;
+  placement::ExpertCost expert_cost_;
   bool measured_ = false;  // costs_, by steps
   int64_t steps_since_costs_ = 0;
   std::vector<ReceivedReport> reports_;  // [R] of the current group

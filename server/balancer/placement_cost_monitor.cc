@@ -93,6 +93,13 @@ double PlacementCostMonitor::row_seconds() const { return many_.number > 0 ? man
 
 double PlacementCostMonitor::weights_seconds() const { return few_.each(); }
 
+placement::ExpertCost PlacementCostMonitor::Expert() const {
+  if (row_seconds() <= 0) return {};
+  const double weights =
+      few_.number > 0 ? weights_seconds() : static_cast<double>(expert_bytes_) / kMemoryBytesPerSecond;
+  return {.weights_seconds = weights, .row_seconds = row_seconds()};
+}
+
 placement::LayerCosts PlacementCostMonitor::Costs() const {
   const double unmeasured = kFlopPerByte * static_cast<double>(expert_bytes_) / kFlopPerSecond;
   return {.copy_ps = placement::Picoseconds(copy_seconds()),

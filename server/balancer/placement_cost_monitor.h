@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "scheduler/batching/step.h"
+#include "scheduler/placement/expert_cost.h"
 #include "scheduler/placement/layer_costs.h"
 #include "scheduler/placement/route/exchange_price.h"
 
@@ -37,6 +38,10 @@ class PlacementCostMonitor {
   double copy_seconds() const;
   // Time of one more row that a rank exchanges with others.
   double exchange_row_seconds() const { return exchange_.seconds_per_row(); }
+
+  // One expert on one rank; before its weights' reading was measured, that by the speed of a host's memory.  None
+  // before rows were measured.
+  placement::ExpertCost Expert() const;
 
   // Returns the per-step balancer's costs.  Before measurements a row takes the time of one core, and weights none.
   placement::LayerCosts Costs() const;

@@ -119,6 +119,11 @@ void EngineLoop::CopyExperts(std::function<void(std::unique_ptr<const ExpertsCop
   if (!posted) done(nullptr);
 }
 
+void EngineLoop::CopyChoices(std::function<void(std::unique_ptr<const ChoicesCopy>)> done) {
+  const bool posted = inbox_.Post([this, done] { done(std::make_unique<const ChoicesCopy>(choices_.Copy())); });
+  if (!posted) done(nullptr);
+}
+
 void EngineLoop::CollectProfile(ProfileCollector::Call call) {
   auto shared = std::make_shared<ProfileCollector::Call>(std::move(call));  // shared with the command
   const bool posted = inbox_.Post([this, shared] {

@@ -65,6 +65,8 @@ class EngineLoop final {
   // Calls `done` with experts' load and placement, or null before the first group and for a model without MoE layers;
   // on the loop's thread, or at once if the loop has ended.
   void CopyExperts(std::function<void(std::unique_ptr<const ExpertsCopy> experts)> done);
+  // Calls `done` with how steps run and why, or null if the loop has ended; on the loop's thread, or at once.
+  void CopyChoices(std::function<void(std::unique_ptr<const ChoicesCopy> choices)> done);
   // Collects the workers' profiles of routing.  Calls back on the loop's thread, or at once if the loop has ended;
   // UNAVAILABLE without a group, RESOURCE_EXHAUSTED while another call asks.
   void CollectProfile(ProfileCollector::Call call);

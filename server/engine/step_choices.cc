@@ -10,21 +10,11 @@
 namespace switchyard::server {
 namespace {
 
-constexpr std::array<int32_t, 4> kCuts = {1, 2, 3, 4};  // micro-batches of each way
-// Fewer rows of a rank are computed faster in one piece: two pieces read the same weights twice.
-constexpr int32_t kLeastRows = 64 * kCuts.back();
-// Of a step's time, that exchanges must take before hiding them is tried.  (They include waits for a later rank.)
-constexpr double kLeastExchange = 0.08;
-constexpr double kNewest = 0.2;  // weight of the last step in exchange_share_
-
-double ExchangeShare(const batching::StepResult& result) {
-  double exchange = 0, total = 0;
-  for (const batching::RankResult& rank : result.ranks) {
-    exchange += rank.timings.exchange_seconds;
-    total += rank.timings.total_seconds;
-  }
-  return total > 0 ? std::clamp(exchange / total, 0.0, 1.0) : 0;
-}
+constexpr std::array<int32_t, 6> kCuts = {1, 2, 3, 4, 6, 8};  // micro-batches of each way
+constexpr int64_t kLeastRows = 32;                            // of a micro-batch on a rank
+// Of a layer's time with whole rows: what a cut must be expected to gain before any is tried, and how far behind the
+// best a cut may be that is tried, too.
+constexpr double kLeastGain = 0.02, kNearBest = 0.03;
 
 }  // namespace
 
@@ -48,7 +38,21 @@ void StepChoices::GroupUp(int world, const fleet::WorkerInfo& first) {
                                                   "there are no --spare_slots");
   }
   may_cut_ = world > 1 && first.num_moe_layers > 0 && first.device == "cpu" && !first.expert_budget.has_value();
-  exchange_share_ = 0;
+  num_layers_ = first.num_moe_layers;
+  layer_ = {.ranks = world,
+            .num_experts = first.num_experts,
+            .top_k = first.experts_per_token,
+            .row_bytes = first.row_bytes,
+            .adds_outputs = config_->add_outputs,
+            .expert = {},
+            .links = first.links};
+  metrics_->link_start_seconds->Set(layer_.links.start_seconds);
+  metrics_->link_bytes_per_second->Set(layer_.links.bytes_per_second);
+  if (layer_.links.measured()) {
+    LogInfo("links: an all-to-all takes ", 1e6 * layer_.links.start_seconds, " us, and a second for ",
+            1e-6 * layer_.links.bytes_per_second, " MB that a worker sends (r2 ", layer_.links.r_squared, ")");
+  }
+  worth_trying_.clear();
   reported_deciding_ = 0;
   if (config_->micro_batches > 1 && !may_cut_)
     LogWarn("--micro_batches=", config_->micro_batches,
@@ -56,15 +60,69 @@ void StepChoices::GroupUp(int world, const fleet::WorkerInfo& first) {
 }
 
 int StepChoices::ChooseCut(const batching::StepPlan& plan, const batching::TrialStep& step) {
-  if (!may_cut_ || config_->micro_batches != 0 || !step.prompts || plan.most_rows() < kLeastRows) return -1;
+  if (!may_cut_ || config_->micro_batches != 0) return -1;
   // Placement first: steps that are cut go the way that was the fastest with whole rows.
   if (tries_placement() && !placement_.Knows(step)) return -1;
   if (in_place_ && placement_.Best(step) != 0) return -1;  // no expert rows travel
-  if (!micro_batches_.Knows(step) && exchange_share_ < kLeastExchange) return -1;
-  return micro_batches_.Next(step);
+  const uint32_t tried = micro_batches_.Knows(step) ? ~0u : WorthTrying(plan.most_rows());
+  return tried == 0 ? -1 : micro_batches_.Next(step, tried);
 }
 
-void StepChoices::Choose(batching::StepPlan* plan, absl::Time now) {
+std::vector<double> StepChoices::PricesOf(int64_t rows) const {
+  std::vector<double> prices;
+  if (!layer_.links.measured() || layer_.expert.row_seconds <= 0) return prices;
+  for (const int32_t cut : kCuts) {
+    if (cut > 1 && rows < cut * kLeastRows) break;
+    prices.push_back(simulator::SecondsOfServedLayer(layer_, rows, cut));
+  }
+  return prices;
+}
+
+uint32_t StepChoices::WorthTrying(int64_t rows) {
+  const auto [found, is_new] = worth_trying_.try_emplace(rows, 0);
+  if (!is_new) return found->second;
+  const std::vector<double> prices = PricesOf(rows);
+  if (prices.empty()) {
+    worth_trying_.erase(found);
+    return 0;
+  }
+  const double best = *std::min_element(prices.begin(), prices.end());
+  if (best > (1 - kLeastGain) * prices[0]) return 0;
+  for (size_t way = 1; way < prices.size(); ++way)
+    found->second |= prices[way] <= best + kNearBest * prices[0] ? 1u << way : 0;
+  return found->second;
+}
+
+ChoicesCopy StepChoices::Copy() const {
+  const char* const note = !may_cut_
+                               ? "rows are cut only by several workers on CPUs that have all of their experts in memory"
+                           : config_->micro_batches != 0    ? "--micro_batches is given"
+                           : !layer_.links.measured()       ? "the group's links could not be measured"
+                           : layer_.expert.row_seconds <= 0 ? "the experts' times are not measured yet"
+                                                            : "";
+  ChoicesCopy copy = {.note = note,
+                      .links = layer_.links,
+                      .expert = layer_.expert,
+                      .micro_batches = {kCuts.begin(), kCuts.end()},
+                      .cuts = {},
+                      .placements = {}};
+  for (batching::StepTrial::Seen& seen : micro_batches_.classes()) {
+    // Of a step of that class with as many rows on each rank.
+    StepClass& of = copy.cuts.emplace_back(StepClass{.seen = std::move(seen), .expected_seconds = {}});
+    const double whole = of.seen.ways[0].row_seconds * static_cast<double>(of.seen.most);
+    const std::vector<double> prices = PricesOf(of.seen.most / layer_.ranks);
+    for (const double price : prices)
+      of.expected_seconds.push_back(whole > 0 ? std::max(0.0, whole + num_layers_ * (price - prices[0])) : 0);
+  }
+  for (batching::StepTrial::Seen& seen : placement_.classes()) copy.placements.push_back({.seen = std::move(seen)});
+  return copy;
+}
+
+void StepChoices::Choose(const placement::ExpertCost& expert, batching::StepPlan* plan, absl::Time now) {
+  if (layer_.expert != expert) {
+    layer_.expert = expert;
+    worth_trying_.clear();
+  }
   Sent sent = {.step = {}, .at = now};
   sent.step.rows = std::accumulate(plan->rank_rows.begin(), plan->rank_rows.end(), int64_t{0});
   // (Where rows stay the busiest rank's count; else their experts' homes see all rows alike.)
@@ -106,8 +164,6 @@ bool StepChoices::StepDone(const batching::StepResult& result, absl::Time now) {
       micro_batches_.Done(sent.step, sent.cut, seconds);
     if (sent.decides >= 0) placement_.Done(sent.step, sent.decides, seconds);
     whole = sent.whole;
-    if (sent.whole && !sent.stays && sent.step.prompts)
-      exchange_share_ += kNewest * (ExchangeShare(result) - exchange_share_);
     sent_.erase(it);
   }
   last_done_ = now;

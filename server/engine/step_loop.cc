@@ -69,7 +69,7 @@ void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
     sent_[plan->step] = now;
     parts_.slices->End(now);
     plan->layer_costs = parts_.experts->costs();
-    parts_.choices->Choose(&*plan, now);
+    parts_.choices->Choose(parts_.experts->expert_cost(), &*plan, now);
     Dump(dump_directory_, "plan", *plan);
     parts_.group->workers().Execute(*plan, now);
   }

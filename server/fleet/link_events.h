@@ -37,9 +37,7 @@ class LinkEvents {
   void OnLoadProgress(WorkerId id, const fleet::LoadProgress& progress) {
     PostToGroup(&WorkerGroup::LoadProgress, id, progress);
   }
-  void OnGroupReady(WorkerId id, int64_t epoch, int32_t num_kv_blocks, bool experts_in_place) {
-    PostToGroup(&WorkerGroup::Ready, id, epoch, num_kv_blocks, experts_in_place);
-  }
+  void OnGroupReady(WorkerId id, const fleet::GroupReady& ready) { PostToGroup(&WorkerGroup::Ready, id, ready); }
   void OnStepResult(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result) {
     PostToGroup(&WorkerGroup::Result, id, epoch, step, std::move(result));
   }

@@ -90,7 +90,7 @@ class WorkerGroup {
   // Figures that differ from the worker's last ones move form_timeout on; only what is more than in all epochs before
   // is progress of the start.
   void LoadProgress(WorkerId id, const fleet::LoadProgress& progress, absl::Time now);
-  void Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, bool experts_in_place, absl::Time now);
+  void Ready(WorkerId id, const fleet::GroupReady& ready, absl::Time now);
   void Fault(WorkerId id, int64_t epoch, const std::string& message, absl::Time now);
   void Lost(WorkerId id, const std::string& reason, absl::Time now);
   void Result(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result, absl::Time now);

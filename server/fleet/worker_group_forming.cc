@@ -37,7 +37,7 @@ absl::Status CheckExperts(const fleet::WorkerInfo& info) {
   if (info.num_moe_layers == 0) return absl::OkStatus();
   if (info.num_moe_layers > 0 && info.num_moe_layers <= kMaxLayers && info.num_experts <= kMaxExperts &&
       info.experts_per_token >= 1 && info.experts_per_token <= info.num_experts && info.expert_bytes >= 0 &&
-      info.expert_bytes <= kMaxExpertBytes) {
+      info.expert_bytes <= kMaxExpertBytes && info.row_bytes >= 0) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat(
@@ -196,14 +196,15 @@ void WorkerGroup::LoadProgress(WorkerId id, const fleet::LoadProgress& progress,
   last_progress_ = now;
 }
 
-void WorkerGroup::Ready(WorkerId id, int64_t epoch, int32_t num_kv_blocks, bool experts_in_place, absl::Time now) {
+void WorkerGroup::Ready(WorkerId id, const fleet::GroupReady& ready, absl::Time now) {
   Member* member = Find(id);
-  if (member == nullptr || state_ != State::kJoining || epoch != epoch_) return;
+  if (member == nullptr || state_ != State::kJoining || ready.epoch != epoch_) return;
   member->ready = true;
-  member->num_kv_blocks = num_kv_blocks;
-  member->info.experts_in_place = experts_in_place;
+  member->num_kv_blocks = ready.num_kv_blocks;
+  member->info.experts_in_place = ready.experts_in_place;
+  member->info.links = ready.links;
   joining_since_ = last_progress_ = now;
-  int32_t blocks = num_kv_blocks;
+  int32_t blocks = ready.num_kv_blocks;
   const fleet::WorkerInfo* first = nullptr;
   for (const auto& [other_id, other] : members_) {
     if (!other.ready) return;

@@ -118,8 +118,7 @@ class Link final : public LinkReactor {
         context_.events->OnLoadProgress(id_, link::FromProto(request_.load_progress()));
         break;
       case v1::LinkRequest::kGroupReady:
-        context_.events->OnGroupReady(id_, request_.group_ready().epoch(), request_.group_ready().num_kv_blocks(),
-                                      request_.group_ready().experts_in_place());
+        context_.events->OnGroupReady(id_, link::FromProto(request_.group_ready()));
         break;
       case v1::LinkRequest::kStepResult:
         HandleResult(request_.step_result());

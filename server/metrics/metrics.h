@@ -93,6 +93,8 @@ class ServerMetrics {
   prometheus::Gauge* micro_batches_gained_seconds = nullptr;
   prometheus::Counter* cut_steps = nullptr;
   // --- the group ---
+  prometheus::Gauge* link_start_seconds = nullptr;
+  prometheus::Gauge* link_bytes_per_second = nullptr;
   prometheus::Gauge* ready = nullptr;
   prometheus::Gauge* group_epoch = nullptr;
   prometheus::Gauge* workers = nullptr;

@@ -141,6 +141,16 @@ TEST_F(CliTest, ExpertsAreCounted) {
   EXPECT_THAT(Run({"experts", "--layer=8"}, 1), testing::HasSubstr("MoE layers 0 to 7"));
 }
 
+// Workers measure their links when the group forms; steps of one machine's workers have nothing to hide.
+TEST_F(CliTest, PlanSaysHowStepsRun) {
+  Run({"generate", "--token_ids=311,17,977,42,1021,5", "--max_tokens=16", "--temperature=0", "--ignore_eos"});
+  const ordered_json plan = JsonLines(Run({"plan", "--json"})).at(0);
+  EXPECT_GT(plan["link_bytes_per_second"].get<double>(), 1e5);
+  EXPECT_GE(plan["link_start_seconds"].get<double>(), 0);
+  EXPECT_GT(plan["expert_row_seconds"].get<double>(), 0);
+  EXPECT_THAT(Run({"plan", "--why"}), testing::HasSubstr("an all-to-all takes"));
+}
+
 // Without a user of predictions nothing is predicted, and nothing moves.
 TEST_F(CliTest, PredictorsOfAServerThatPredictsNothing) {
   EXPECT_THAT(Run({"experts", "--estimators", "--layer=3"}),

@@ -64,6 +64,8 @@ const Families& ServerFamilies() {
       {"switchyard_micro_batches_gained_seconds", {"gauge", kOurs, ""}},
       {"switchyard_cut_steps_total", {"counter", kOurs, ""}},
       {"switchyard_deciding_steps_total", {"counter", kOurs, ""}},
+      {"switchyard_link_start_seconds", {"gauge", kOurs, ""}},
+      {"switchyard_link_bytes_per_second", {"gauge", kOurs, ""}},
       {"switchyard_rows_lent_total", {"counter", kOurs, ""}},
       {"switchyard_moe_tokens_exchanged_total", {"counter", kOurs, ""}},
       {"switchyard_train_slices_total", {"counter", kOurs, ""}},

@@ -14,6 +14,7 @@
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/manifest/base_folder.h"
+#include "workers/comm/group/link_fit.h"
 #include "workers/comm/tcp/socket_communicator.h"
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/families/family.h"
@@ -178,11 +179,15 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
   }));
   ASSIGN_OR_RETURN(comm::Communicator* const comm,
                    group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, address, store); }));
+  const absl::Duration limit = absl::Milliseconds(assignment.form_deadline_ms);
+  if (options_.device.is_cpu() && config_.num_moe_layers() > 0) {
+    ASSIGN_OR_RETURN(links_, comm::MeasureLinks(comm, absl::Now() + limit));
+  }
   RETURN_IF_ERROR(runner_->SetGroup(comm, &layout_,
                                     {.balancer = placement_ == nullptr ? nullptr : placement_->balancer(),
                                      .load_predictor = load_predictor_.get(),
                                      .all_experts = in_place_ == nullptr ? nullptr : in_place_->all_experts()}));
-  return CaptureGraphs(absl::Milliseconds(assignment.form_deadline_ms), report);
+  return CaptureGraphs(limit, report);
 }
 
 absl::Status Worker::Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit) {

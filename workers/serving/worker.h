@@ -21,6 +21,7 @@
 #include "scheduler/base/env.h"
 #include "scheduler/batching/step.h"
 #include "scheduler/fleet/engine_settings.h"
+#include "scheduler/fleet/group_ready.h"
 #include "scheduler/fleet/load_progress.h"
 #include "scheduler/fleet/rank_assignment.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
@@ -105,6 +106,8 @@ class Worker final {
   absl::Status SaveProfile();
   // Whether this worker can compute any expert, in this group, from the machine's memory.
   bool experts_in_place() const { return in_place_ != nullptr && in_place_->all_experts() != nullptr; }
+  // The group's links, on CPUs with experts; else not measured.
+  const fleet::LinkFit& links() const { return links_; }
   // The time of a placement's copies; null without one.
   const moe::TimedCopier* copier() const { return placement_ == nullptr ? nullptr : &placement_->copier(); }
   // The group's balancer where experts move; null otherwise.  The worker's thread only.
@@ -213,6 +216,7 @@ class Worker final {
   std::unique_ptr<moe::RowLoadPredictor> load_predictor_;  // borrows the model's routers, given away to the runner
   std::unique_ptr<model::ModelRunner> runner_;
   model::GraphCounters graphs_before_;  // of the runners before
+  fleet::LinkFit links_;                // of the last group
   moe::ExpertLayout layout_;            // the runner borrows it
   comm::EpochGroup group_;              // formed and left by the worker's thread only
 };

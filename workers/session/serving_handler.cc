@@ -86,9 +86,10 @@ void Handler::Join(const v1::JoinGroup& message) {
   metrics_->ObserveGraphs(worker_->graph_counters(), &graphs_reported_);
   metrics_->device_bytes->Set(static_cast<double>(worker_->device_bytes()));
   v1::LinkRequest ready;
-  ready.mutable_group_ready()->set_epoch(assignment.epoch);
-  ready.mutable_group_ready()->set_num_kv_blocks(worker_->num_kv_blocks());
-  ready.mutable_group_ready()->set_experts_in_place(worker_->experts_in_place());
+  *ready.mutable_group_ready() = link::ToProto(fleet::GroupReady{.epoch = assignment.epoch,
+                                                                 .num_kv_blocks = worker_->num_kv_blocks(),
+                                                                 .experts_in_place = worker_->experts_in_place(),
+                                                                 .links = worker_->links()});
   send_(std::move(ready));
 }
 

@@ -31,6 +31,7 @@ void DescribeModel(const Worker& worker, fleet::WorkerInfo* out) {
   if (config.num_experts > 0) {
     const DeviceKind kind = worker.device().kind;
     out->expert_bytes = moe::PackedExpert(config.hidden, config.expert_intermediate, worker.dtype(), kind).bytes;
+    out->row_bytes = static_cast<int32_t>(config.hidden * DTypeBytes(worker.dtype()));
   }
 }
 

@@ -2,6 +2,9 @@
 // default on one side.  A struct with one more field does not compile here, so that the field gets a value.
 #include "tests/proto/link/round_trip.h"
 
+#include <cmath>
+#include <utility>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/link/fleet_codec.h"
@@ -138,11 +141,11 @@ TEST(LinkRoundTrip, ARegistration) {
   fleet::WorkerInfo info;
   auto& [incarnation, host, pid, role, device, isa, weights_hash, join_token, local_index, collective, metrics,
          architecture, dtype, vocab, context, layers, moe_layers, experts, top_k, eos, long_rope, transfer_rows,
-         expert_bytes, budget, peer, also_trains, in_place] = info;
+         expert_bytes, row_bytes, budget, peer, also_trains, in_place, links] = info;
   auto& [percent, bytes] = budget.emplace();
   test::Distinct().Fill(percent, bytes, incarnation, host, pid, role, device, isa, weights_hash, join_token,
                         local_index, collective, metrics, architecture, dtype, vocab, context, layers, moe_layers,
-                        experts, top_k, eos, long_rope, transfer_rows, expert_bytes);
+                        experts, top_k, eos, long_rope, transfer_rows, expert_bytes, row_bytes);
   const v1::Register message = test::OverTheWire(ToProto(info));
   EXPECT_THAT(test::Unset(message), IsEmpty());
   EXPECT_EQ(message.protocol_version(), kProtocolVersion);
@@ -173,6 +176,27 @@ TEST(LinkRoundTrip, AAssignment) {
   const absl::StatusOr<fleet::RankAssignment> arrived = FromProto(message);
   ASSERT_TRUE(arrived.ok()) << arrived.status();
   EXPECT_EQ(*arrived, assignment);
+}
+
+TEST(LinkRoundTrip, AReadyWorker) {
+  fleet::GroupReady ready;
+  auto& [epoch, blocks, in_place, links] = ready;
+  auto& [start, rate, r_squared] = links;
+  test::Distinct().Fill(epoch, blocks, start, rate);
+  in_place = true;
+  r_squared = 0.75;
+  const v1::GroupReady message = test::OverTheWire(ToProto(ready));
+  EXPECT_THAT(test::Unset(message), IsEmpty());
+  EXPECT_EQ(FromProto(message), ready);
+  links = {};
+  EXPECT_EQ(FromProto(ToProto(ready)), ready);
+  // What cannot be was not measured.
+  for (const auto& [bad_start, bad_rate] : {std::pair{-1.0, 1.0}, {0.0, HUGE_VAL}, {HUGE_VAL, 1.0}, {0.0, -1.0}}) {
+    v1::GroupReady impossible = message;
+    impossible.mutable_links()->set_start_seconds(bad_start);
+    impossible.mutable_links()->set_bytes_per_second(bad_rate);
+    EXPECT_FALSE(FromProto(impossible).links.measured());
+  }
 }
 
 TEST(LinkRoundTrip, ProgressOfLoading) {

@@ -145,6 +145,43 @@ TEST(StepTrialTest, ImpossibleTimesAreIgnored) {
   EXPECT_GT(Steps(&trial, kTrial, 0, 1, 2), 0);  // a step without rows
 }
 
+// Ways 1 and 3 are left out, though they would be the fastest; also where a class borrows.
+TEST(StepTrialTest, WaysThatAreLeftOutAreNeverTried) {
+  StepTrial trial(4);
+  const double seconds[] = {1, 0.1, 0.8, 0.1};
+  std::vector<int64_t> went(4);
+  for (int i = 0; i < 2000; ++i) {
+    const int64_t rows = i < 500 ? 2048 : 2000;
+    const int way = trial.Next({.rows = rows}, i == 0 ? 0b100 : ~0u);
+    ++went[static_cast<size_t>(way)];
+    trial.Done({.rows = rows}, way, seconds[way]);
+  }
+  EXPECT_EQ(went[1] + went[3], 0);
+  EXPECT_GT(went[2], 1900);
+  const std::vector<StepTrial::Seen> classes = trial.classes();
+  ASSERT_EQ(classes.size(), 2u);
+  EXPECT_EQ(classes[0].most + 1, classes[1].least);
+  EXPECT_LE(classes[1].least, 2048);
+  EXPECT_GE(classes[1].most, 2048);
+  EXPECT_EQ(classes[1].best, 2);
+  ASSERT_EQ(classes[1].ways.size(), 4u);
+  EXPECT_FALSE(classes[1].ways[3].tried);
+  EXPECT_EQ(classes[1].ways[3].steps, 0);
+  EXPECT_DOUBLE_EQ(classes[1].ways[2].row_seconds, 0.8 / 2048);
+  EXPECT_EQ(classes[0].ways[0].steps + classes[0].ways[2].steps, 1500);
+}
+
+// With way 0 alone there is nothing to try.
+TEST(StepTrialTest, OneWay) {
+  StepTrial trial(2);
+  for (int i = 0; i < 500; ++i) {
+    EXPECT_EQ(trial.Next({.rows = 7}, 1), 0);
+    trial.Done({.rows = 7}, 0, 1);
+  }
+  EXPECT_EQ(trial.classes().at(0).least, 7);
+  EXPECT_EQ(trial.classes().at(0).most, 7);
+}
+
 // The fastest of several stays, and all others are tried in turn.
 TEST(StepTrialTest, SeveralWays) {
   StepTrial trial(4);

@@ -36,7 +36,9 @@ class ScriptedWorker final : public WorkerClient {
       : script(std::move(its_script)), id_(id), engine_(engine) {}
 
   void Join(const fleet::RankAssignment& assignment) override {
-    engine_->OnGroupReady(id_, assignment.epoch, script.num_blocks, script.experts_in_place);
+    engine_->OnGroupReady(
+        id_,
+        {.epoch = assignment.epoch, .num_kv_blocks = script.num_blocks, .experts_in_place = script.experts_in_place});
   }
   void Execute(const batching::StepPlan& plan, int rank, absl::Duration) override {
     if (plan.train_slice_ms > 0) {

@@ -71,7 +71,8 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
     MakeReady();
   }
   void MakeReady() {
-    for (const auto& [id, member] : std::map(group->members())) group->Ready(id, group->epoch(), 10, false, now);
+    for (const auto& [id, member] : std::map(group->members()))
+      group->Ready(id, {.epoch = group->epoch(), .num_kv_blocks = 10}, now);
     ASSERT_EQ(group->state(), WorkerGroup::State::kReady);
   }
 

@@ -115,7 +115,7 @@ TEST_F(GroupProgressTest, TheReasonIsWhatTheLastWorkerDoes) {
   EXPECT_EQ(group->NotReadyReason(), "capturing graphs: 4 of 17");
   Report(2, LoadPhase::kGraphs, 3, 17);
   EXPECT_EQ(group->NotReadyReason(), "capturing graphs: 3 of 17");
-  group->Ready(2, 1, 10, false, now);
+  group->Ready(2, {.epoch = 1, .num_kv_blocks = 10}, now);
   EXPECT_EQ(group->NotReadyReason(), "capturing graphs: 4 of 17");
   Report(1, LoadPhase::kGraphs, 17, 17);
   EXPECT_EQ(group->NotReadyReason(), "the group forms: 1 of 2 workers ready");

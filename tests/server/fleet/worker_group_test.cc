@@ -36,10 +36,10 @@ TEST_F(GroupTest, FormsWhenAllAssignmentsAreTaken) {
   group->LoadProgress(1, {.epoch = 1, .done = 30, .total = 100}, now);
   EXPECT_EQ(group->NotReadyReason(), "loading weights: 30 %");
   group->LoadProgress(1, {.epoch = 1, .done = 100, .total = 100}, now);
-  group->Ready(1, 1, 12, false, now);
+  group->Ready(1, {.epoch = 1, .num_kv_blocks = 12}, now);
   EXPECT_EQ(group->NotReadyReason(), "the group forms: 1 of 2 workers ready");
   EXPECT_THAT(log, IsEmpty());
-  group->Ready(2, 1, 9, false, now);
+  group->Ready(2, {.epoch = 1, .num_kv_blocks = 9}, now);
   EXPECT_THAT(log, ElementsAre("up 1 world 2 blocks 9 first b"));
   EXPECT_EQ(group->NotReadyReason(), "");
 }
@@ -47,7 +47,7 @@ TEST_F(GroupTest, FormsWhenAllAssignmentsAreTaken) {
 TEST_F(GroupTest, SaysWhetherExpertsAreInPlaceInThisGroup) {
   Make(2);
   for (const WorkerId id : {1, 2}) ASSERT_TRUE(Register(id, Info(id == 1 ? "a" : "b", static_cast<int>(id) - 1)).ok());
-  for (const WorkerId id : {1, 2}) group->Ready(id, 1, 10, true, now);
+  for (const WorkerId id : {1, 2}) group->Ready(id, {.epoch = 1, .num_kv_blocks = 10, .experts_in_place = true}, now);
   EXPECT_THAT(log, ElementsAre("up 1 world 2 blocks 10 first a in place"));
 }
 
@@ -285,8 +285,8 @@ TEST_F(GroupTest, MessagesOfAnOldEpochAreDropped) {
   Pass(absl::Milliseconds(150), {1, 2});
   ASSERT_EQ(group->epoch(), 2);
   ASSERT_EQ(group->state(), WorkerGroup::State::kJoining);
-  group->Ready(1, 1, 10, false, now);
-  group->Ready(2, 1, 10, false, now);
+  group->Ready(1, {.epoch = 1, .num_kv_blocks = 10}, now);
+  group->Ready(2, {.epoch = 1, .num_kv_blocks = 10}, now);
   EXPECT_EQ(group->state(), WorkerGroup::State::kJoining);
   group->Fault(1, 1, "late", now);
   EXPECT_EQ(group->state(), WorkerGroup::State::kJoining);
@@ -327,7 +327,7 @@ TEST_F(GroupTest, AZombieMustRegisterAnew) {
   const size_t before = log.size();
   // The worker wakes up and keeps sending on its old link.
   group->Heartbeat(2, now);
-  group->Ready(2, 1, 10, false, now);
+  group->Ready(2, {.epoch = 1, .num_kv_blocks = 10}, now);
   group->Result(2, 1, 1, batching::RankResult{}, now);
   group->Fault(2, 1, "x", now);
   group->Lost(2, "its link ended", now);
@@ -351,15 +351,15 @@ TEST_F(GroupTest, AMemberLostWhileJoiningStartsOver) {
   Make(2);
   ASSERT_TRUE(Register(1, Info("a")).ok());
   ASSERT_TRUE(Register(2, Info("b")).ok());
-  group->Ready(1, 1, 10, false, now);
+  group->Ready(1, {.epoch = 1, .num_kv_blocks = 10}, now);
   group->Lost(2, "its link ended", now);
   EXPECT_EQ(group->state(), WorkerGroup::State::kWaiting);
   EXPECT_THAT(workers[1]->aborts.size(), 1u);
   EXPECT_THAT(log, IsEmpty()) << "what was never up does not go down";
   ASSERT_TRUE(Register(3, Info("c")).ok());
-  group->Ready(3, 2, 10, false, now);
+  group->Ready(3, {.epoch = 2, .num_kv_blocks = 10}, now);
   EXPECT_EQ(group->state(), WorkerGroup::State::kJoining) << "the survivor's readiness was of epoch 1";
-  group->Ready(1, 2, 10, false, now);
+  group->Ready(1, {.epoch = 2, .num_kv_blocks = 10}, now);
   EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
 }
 

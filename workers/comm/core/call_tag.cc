@@ -24,7 +24,8 @@ constexpr const char* kNames[kNumCallUses] = {"",
                                               "the sum of rows of MoE layer",
                                               "the sum of gradients",
                                               "the sum of experts' gradients",
-                                              "the transferred rows, exchange"};
+                                              "the transferred rows, exchange",
+                                              "the measuring of links, size"};
 
 constexpr uint32_t kNumberMask = (1u << kUseShift) - 1;
 

@@ -23,8 +23,9 @@ enum class CallUse : uint8_t {
   kGradientSum,
   kReplicaSum,  // of the gradients of experts
   kGivenRows,
+  kLinkMeasure,
 };
-inline constexpr int kNumCallUses = 15;
+inline constexpr int kNumCallUses = 16;
 
 inline constexpr int kCallLayers = 1 << 14, kCallParts = 1 << 14;
 
@@ -32,7 +33,7 @@ inline constexpr int kCallLayers = 1 << 14, kCallParts = 1 << 14;
 // layer's calls of this use, such as a chunk's.  Both are taken modulo kCallLayers and kCallParts.  Tags below 1 << 28
 // are a caller's own numbers; 0: none.
 uint32_t CallTag(CallUse use, int64_t layer, int64_t part = 0);
-// For uses that have a number instead of a layer: kGradientSum, kReplicaSum, kGivenRows.  Modulo 1 << 28.
+// For uses that have a number instead of a layer: kGradientSum, kReplicaSum, kGivenRows, kLinkMeasure.  Modulo 1 << 28.
 uint32_t NumberedTag(CallUse use, int64_t number);
 // "for the dispatch of MoE layer 3, part 1", "for the sum of gradients 12", "with tag 12"
 std::string CallPurpose(uint32_t tag);
