@@ -234,6 +234,16 @@ void AddTimeLimitFlags(ServerConfig* c, FlagSet* set) {
   set->Add("drain_timeout", &c->drain_timeout,
            "how long running requests may go on after SIGTERM or Ctrl-C; a second signal ends them at once")
       .RangeOrZero(kShortest, kLongest);
+  set->AddFunction(
+      "on_worker_loss=continue|fail", "continue",
+      [c](absl::string_view text) {
+        if (text != "continue" && text != "fail") return std::string("must be continue or fail");
+        c->batching.max_losses = text == "fail" ? 0 : batching::BatchingPolicy().max_losses;
+        return std::string();
+      },
+      "what becomes of running requests when a worker is lost: continue = they wait for the next group, what was "
+      "emitted is computed again, and their streams go on (through at most 32 losses; one that was running alone when "
+      "workers were lost for the third time in a row is to blame and ends); fail = they end with UNAVAILABLE");
   set->Add("start_timeout", &c->start_timeout,
            "how long the forming of a group may go without any worker registering, loading or capturing graphs; then "
            "the server ends, or, after the first group, requests are refused until a worker makes progress")

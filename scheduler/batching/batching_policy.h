@@ -23,7 +23,10 @@ struct BatchingPolicy {
   int32_t max_prefix_imbalance = 8;
   // Fewest rows of a step that one rank computes for another (row_transfers.h); 0 = never, -1 = as the group says.
   int32_t min_rebalance_rows = -1;
-  int32_t max_in_flight = 2;        // plans that are out at once
+  int32_t max_in_flight = 2;  // plans that are out at once
+  // Losses of its group of workers that a running sequence outlives, to be computed again on the next; 0 = it ends with
+  // the first.
+  int32_t max_losses = 32;
   bool preempt_every_step = false;  // verify mode: each Plan preempts someone that made progress; same answers
 
   // InvalidArgument that names field, value and limit of every problem, one a line.
@@ -36,6 +39,8 @@ struct GroupShape {
   int32_t num_ranks = 1;
   int32_t num_blocks = 0;  // of each rank's pool
   uint64_t weights_version = 0;
+  uint64_t numerics =
+      0;  // names what else decides the bits of a row; sequences with outputs go on under the same alone
   // longrope rotates the keys of longer prompts otherwise: they share no blocks with others.  0 = all are alike.
   int32_t long_rope_above = 0;
   bool may_give = true;            // false: these workers give away no rows, whatever the policy says

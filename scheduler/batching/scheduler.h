@@ -73,12 +73,18 @@ class Scheduler {
   // On error nothing has changed.
   absl::Status Commit(const StepResult& result, absl::Time now, std::vector<Event>* events);
 
-  // The group is gone: plans in flight are forgotten, running sequences end with kUnavailable, and so do queued ones if
-  // `fail_waiting`; caches are empty.  Until StartGroup, Plan gives nothing.
+  // The group is gone: plans in flight are forgotten, caches are empty.  Running sequences go back to the queue, in
+  // their old order with all their tokens; with `fail_waiting` they and all others end with kUnavailable, and so do
+  // those that have outlived policy.max_losses.  Until StartGroup, Plan gives nothing.
+  //
+  // A sequence that was in a plan each time that the group was lost, Sequence::kSuspectAfter times without an output,
+  // is a suspect: suspects start before all others and one by one, and nobody else starts until it has an output.  If
+  // the group is lost once more, that one ends with kPoisoned.
   void LoseGroup(bool fail_waiting, absl::Time now, std::vector<Event>* events);
 
   // A new group takes over (after LoseGroup, which is implied with fail_waiting = false).  Queued sequences that cannot
-  // fit its pools end with kUnavailable.  REQUIRES: num_ranks >= 1, num_blocks >= 1, epoch larger than before.
+  // fit its pools end with kUnavailable, and so do those with outputs if its numerics are others.  REQUIRES: num_ranks
+  // >= 1, num_blocks >= 1, epoch larger than before.
   void StartGroup(const GroupShape& group, absl::Time now, std::vector<Event>* events);
 
   // The earliest deadline of all requests: call Plan then, at the latest.  InfiniteFuture if there is none.

@@ -27,6 +27,7 @@ struct SchedulerStats {
   int64_t submitted = 0;  // requests accepted
   int64_t refused = 0;    // requests refused because the queue was full
   int64_t preemptions = 0;
+  int64_t outlived_losses = 0;  // sequences that went back to the queue when their group was lost
   int64_t rows_given = 0;
   int64_t prefix_query_tokens = 0;                    // known tokens of sequences when they were started with reuse
   int64_t prefix_hit_tokens = 0;                      // of those, found

@@ -28,8 +28,8 @@ absl::Duration Between(absl::Time from, absl::Time to) {
 }  // namespace
 
 absl::string_view FinishReasonName(FinishReason reason) {
-  static constexpr absl::string_view kNames[kNumFinishReasons] = {"none",     "stop",  "length",     "abort",
-                                                                  "deadline", "error", "unavailable"};
+  static constexpr absl::string_view kNames[kNumFinishReasons] = {"none",     "stop",  "length",      "abort",
+                                                                  "deadline", "error", "unavailable", "poisoned"};
   return kNames[static_cast<int>(reason)];
 }
 
@@ -123,6 +123,7 @@ void Sequence::Preempt() {
 
 FinishReason Sequence::Append(int32_t token, int32_t max_context, absl::Time now) {
   const int32_t index = num_outputs();
+  losses_in_a_row_ = 0;
   tokens_.push_back(token);
   chain_.Extend(tokens_);
   if (index == 0) timings_.first_token = now;
@@ -136,12 +137,23 @@ FinishReason Sequence::Append(int32_t token, int32_t max_context, absl::Time now
 }
 
 void Sequence::LoseRank() {
+  ++num_losses_;
+  if (num_in_flight_ > 0) ++losses_in_a_row_;
   rank = -1;
   slot = -1;
   block_table.clear();
+  num_published = 0;
+  published_content = 0;
+  sent_blocks = 0;
   draining = false;
   num_in_flight_ = 0;
   num_pending_ = 0;
+}
+
+void Sequence::Requeue() {
+  SY_CHECK_EQ(rank, -1);
+  MoveTo(SequenceState::kWaiting);
+  num_planned_ = 0;
 }
 
 void Sequence::Finish(FinishReason reason, absl::Time now) {

@@ -32,10 +32,11 @@ enum class FinishReason : uint8_t {
   kDeadline,     // the request's deadline passed, queued or running
   kError,        // a logit was NaN or Inf
   kUnavailable,  // the group of workers that ran it was lost
+  kPoisoned,     // the group was lost again and again when it ran this one, at last this one alone
 };
-inline constexpr int kNumFinishReasons = 7;
+inline constexpr int kNumFinishReasons = 8;
 
-// "stop", "length", "abort", "deadline", "error", "unavailable"; "none".
+// "stop", "length", "abort", "deadline", "error", "unavailable", "poisoned"; "none".
 absl::string_view FinishReasonName(FinishReason reason);
 
 // Moments of a sequence's life, by the clock that the scheduler's callers pass; InfinitePast = has not happened.
@@ -75,6 +76,10 @@ struct SequenceSpec {
 
 class Sequence {
  public:
+  // Losses of its group in a row from which on it runs apart from other suspects, so that the next shows who was to
+  // blame.
+  static constexpr int32_t kSuspectAfter = 2;
+
   Sequence(SequenceSpec spec, absl::Time queued);
   Sequence(const Sequence&) = delete;
   Sequence& operator=(const Sequence&) = delete;
@@ -127,8 +132,14 @@ class Sequence {
   FinishReason Append(int32_t token, int32_t max_context, absl::Time now);
   void DeliverPromptLogprobs(int32_t end_position) { next_prompt_logprob_ = end_position; }
   void DeliverExpertPaths(int32_t end_position) { next_expert_path_ = end_position; }
-  // Its rank is gone: slot, blocks and everything in flight are forgotten.
+  // Its rank is gone: slot, blocks and everything in flight are forgotten.  Requeue or Finish follows.
   void LoseRank();
+  // Running → Waiting after LoseRank: it will be computed again, outputs and all.
+  void Requeue();
+  int32_t num_losses() const { return num_losses_; }
+  // Of these, since its last output, those that met it in a plan: it may be to blame.
+  int32_t losses_in_a_row() const { return losses_in_a_row_; }
+  bool is_suspect() const { return losses_in_a_row_ >= kSuspectAfter; }
   void Finish(FinishReason reason, absl::Time now);
 
   // Where it runs; meaningful while it holds a slot (Running, or Finished with items in flight).
@@ -156,6 +167,7 @@ class Sequence {
   int32_t next_expert_path_ = -1;    // experts of positions below this one were reported; -1: nobody asks for them
   int32_t num_cached_ = 0;
   int32_t num_preemptions_ = 0;
+  int32_t num_losses_ = 0, losses_in_a_row_ = 0;
   PrefixChain chain_;
   SequenceTimings timings_;
 };

@@ -88,6 +88,10 @@ void StepPlanner::PlanRunning(int32_t rank_idx, bool decodes, Draft* draft) {
 void StepPlanner::PlanWaiting(Draft* draft) {
   if (waiting_->empty()) return;
   const absl::Span<const RankState> ranks = running_->ranks();
+  const auto runs_suspect = [](const RankState& rank) {
+    return std::any_of(rank.running.begin(), rank.running.end(), [](const Sequence* s) { return s->is_suspect(); });
+  };
+  if (std::any_of(ranks.begin(), ranks.end(), runs_suspect)) return;
   // Blocks that running sequences still need for the tokens they already have: a newcomer must not take those.
   std::vector<int32_t> outstanding(ranks.size(), 0);
   const auto owed = [this](const Sequence& s) {
@@ -97,6 +101,11 @@ void StepPlanner::PlanWaiting(Draft* draft) {
     for (const Sequence* sequence : ranks[r].running) {
       if (!sequence->draining) outstanding[r] += owed(*sequence);
     }
+  }
+  if (Sequence* const suspect = waiting_->FirstSuspect()) {
+    const Placement placement = Place(*suspect, *draft, outstanding);
+    if (placement.rank >= 0) StartSequence(suspect, placement, draft);
+    return;
   }
   uint64_t last = 0;
   while (Sequence* const sequence = waiting_->After(last)) {

@@ -175,6 +175,12 @@ absl::Status LiveRequests::ErrorOf(const LiveRequest& live, batching::FinishReas
     case batching::FinishReason::kError:
       return rpc::MakeError(absl::StatusCode::kDataLoss, v1::NUMERIC_ERROR,
                             "the model computed NaN or Inf for this request");
+    case batching::FinishReason::kPoisoned:
+      return rpc::MakeError(absl::StatusCode::kInternal, v1::KILLS_WORKERS,
+                            absl::StrCat("workers were lost ", batching::Sequence::kSuspectAfter + 1,
+                                         " times in a row while they ran this request, the last time apart from other "
+                                         "suspects: ",
+                                         group_->down_reason()));
     case batching::FinishReason::kUnavailable:
       if (group_->GivenUp(MonotonicNow())) return group_->GivenUpError();
       return WorkersLost(absl::StrCat("the workers' group was lost: ", group_->down_reason()));

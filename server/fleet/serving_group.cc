@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/log.h"
 #include "server/clock.h"
 
@@ -18,6 +19,12 @@ WorkerGroup::Options GroupOptions(const ServerConfig& config) {
           .tokens = {config.join_token, config.local_token},
           .step_timeout = config.step_timeout,
           .row_timeout = config.row_timeout};
+}
+
+// Names what decides bits beside the weights.
+uint64_t NumericsOf(int world, const fleet::WorkerInfo& info, bool add_outputs) {
+  return Fnv1a(absl::StrCat(info.device.substr(0, info.device.find(':')), " ", info.isa, " ", info.dtype, " ",
+                            add_outputs ? world : 0));
 }
 
 }  // namespace
@@ -94,6 +101,7 @@ void ServingGroup::Up(int64_t epoch, int world, int32_t num_kv_blocks, const fle
   scheduler_->StartGroup({.epoch = epoch,
                           .num_ranks = world,
                           .num_blocks = num_kv_blocks,
+                          .numerics = NumericsOf(world, first, config_->add_outputs),
                           .long_rope_above = first.long_rope_above,
                           .may_give = first.device == "cpu",
                           .expert_path_ids = first.num_moe_layers * first.experts_per_token,

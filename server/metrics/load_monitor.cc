@@ -52,6 +52,7 @@ void LoadMonitor::Update() {
   choices_->ReportMetrics();
   const batching::SchedulerStats& stats = snapshot.scheduler;
   Advance(metrics_->preemptions, stats.preemptions, reported_.preemptions);
+  Advance(metrics_->outlived_losses, stats.outlived_losses, reported_.outlived_losses);
   Advance(metrics_->rows_given, stats.rows_given, reported_.rows_given);
   Advance(metrics_->prefix_queries, stats.prefix_query_tokens, reported_.prefix_query_tokens);
   Advance(metrics_->prefix_hits, stats.prefix_hit_tokens, reported_.prefix_hit_tokens);

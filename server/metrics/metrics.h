@@ -65,6 +65,7 @@ class ServerMetrics {
   prometheus::Gauge* waiting_tokens = nullptr;
   prometheus::Gauge* kv_cache_usage = nullptr;
   prometheus::Counter* preemptions = nullptr;
+  prometheus::Counter* outlived_losses = nullptr;
   prometheus::Counter* rows_given = nullptr;
   prometheus::Counter* prefix_queries = nullptr;
   prometheus::Counter* prefix_hits = nullptr;

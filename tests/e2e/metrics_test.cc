@@ -42,6 +42,7 @@ const Families& ServerFamilies() {
       {"switchyard_prefix_cache_queries_total", {"counter", kOurs, ""}},
       {"switchyard_prefix_cache_hits_total", {"counter", kOurs, ""}},
       {"switchyard_num_preemptions_total", {"counter", kOurs, ""}},
+      {"switchyard_num_outlived_losses_total", {"counter", kOurs, ""}},
       {"switchyard_prompt_tokens_total", {"counter", kOurs, ""}},
       {"switchyard_generation_tokens_total", {"counter", kOurs, ""}},
       {"switchyard_request_success_total", {"counter", "engine,finished_reason,model_name", ""}},

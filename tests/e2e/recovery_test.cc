@@ -77,8 +77,9 @@ TEST(RecoveryTest, AWorkerThatCannotLoadAtFirstEndsTheServer) {
 // Workers get the step's limit: they, not the server, notice that it has passed, and name the rank for which they
 // waited.
 TEST(RecoveryTest, TheStepTimeoutIsTheWorkersToo) {
-  const auto server =
-      TestServer::Start({.model = kDemoModel, .workers = 2, .flags = {"--step_timeout=1ms", "--row_timeout=0s"}});
+  const auto server = TestServer::Start({.model = kDemoModel,
+                                         .workers = 2,
+                                         .flags = {"--step_timeout=1ms", "--row_timeout=0s", "--on_worker_loss=fail"}});
   ASSERT_NE(server, nullptr);
   const StreamSeen seen = Generate(server->client(), IdsRequest(RandomIds(900, 512, 1), 4));
   EXPECT_EQ(seen.end.code(), absl::StatusCode::kUnavailable) << seen.end;
@@ -87,6 +88,19 @@ TEST(RecoveryTest, TheStepTimeoutIsTheWorkersToo) {
   EXPECT_THAT(std::string(seen.end.message()),
               testing::AnyOf(testing::AllOf(HasSubstr("of class all_to_all"), HasSubstr("in time")),
                              HasSubstr("is gone during all_to_all_v")));
+}
+
+// A step that always takes too long ends what asks for it, after it has been tried apart, and nobody else.
+TEST(RecoveryTest, ARequestThatKillsItsWorkersEndsAlone) {
+  const auto server =
+      TestServer::Start({.model = kDemoModel, .workers = 2, .flags = {"--step_timeout=25ms", "--row_timeout=0s"}});
+  ASSERT_NE(server, nullptr);
+  const auto poisoned = server->client().StartGenerate(IdsRequest(RandomIds(1000, 512, 1), 4), {});
+  const absl::Status end = poisoned->Wait();
+  EXPECT_EQ(end.code(), absl::StatusCode::kInternal) << end;
+  EXPECT_EQ(client::Describe(end).reason, "KILLS_WORKERS");
+  ASSERT_TRUE(server->WaitReady(true, kLimit));
+  EXPECT_EQ(server->client().GetLoad()->running_requests(), 0);
 }
 
 // More prompt logprobs in one step than one message of 4 MiB holds.

@@ -1,5 +1,5 @@
-// Workers that die or stop while streams run: every stream ends with a reason, readiness says so, and all is well
-// again.
+// Workers that die or stop while streams run: the streams go on with the next group, or end with a reason if they are
+// to; readiness says so, and all is well again.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -85,15 +85,16 @@ class Streams {
 
 class WorkerFaultTest : public testing::Test {
  protected:
-  void SetUp() override {
-    server_ = TestServer::Start({.model = kDemoModel, .workers = 2});
+  void SetUp() override { StartServer({}); }
+  void StartServer(const std::vector<std::string>& flags) {
+    server_ = TestServer::Start({.model = kDemoModel, .workers = 2, .flags = flags});
     ASSERT_NE(server_, nullptr);
     before_ = Generate(server_->client(), TextRequest("In the beginning", 32));
     ASSERT_TRUE(before_.ok()) << before_.end;
   }
 
   // Sends `signal` to the worker of `rank` under four streams, and expects the whole course of events.
-  void Break(int rank, int signal) {
+  void Break(int rank, int signal, bool fails = false) {
     ReadyWatch watch(server_->client().channel());
     Streams streams(server_->client(), 4);
     ASSERT_TRUE(streams.WaitBegun());
@@ -102,13 +103,14 @@ class WorkerFaultTest : public testing::Test {
     const auto epoch = server_->client().GetLoad()->group_epoch();
     const absl::Time start = absl::Now();
     ASSERT_EQ(kill(pids[static_cast<size_t>(rank)], signal), 0);
-    streams.ExpectLost(start);
+    if (fails) streams.ExpectLost(start);
     const absl::Time unready = watch.WaitFor(false, start, kEndLimit);
     EXPECT_LT(unready - start, kEndLimit) << "readiness stayed true";
     const absl::Time ready = watch.WaitFor(true, unready, kReadyLimit);
     ASSERT_LT(ready, absl::InfiniteFuture()) << "never ready again";
     EXPECT_GT(server_->client().GetLoad()->group_epoch(), epoch);
     EXPECT_NE(server_->WorkerPids(), pids);
+    if (!fails) streams.ExpectWhole(900);
     EXPECT_TRUE(server_->WaitIdle());
     const StreamSeen after = Generate(server_->client(), TextRequest("In the beginning", 32));
     ASSERT_TRUE(after.ok()) << after.end;
@@ -140,9 +142,16 @@ TEST_F(WorkerFaultTest, SigkillOfEitherRank) {
   if (!HasFailure()) Break(0, SIGKILL);
 }
 
+TEST_F(WorkerFaultTest, RequestsThatAreToFailEndWithinTwoSeconds) {
+  server_.reset();
+  ASSERT_NO_FATAL_FAILURE(StartServer({"--on_worker_loss=fail"}));
+  Break(1, SIGKILL, /*fails=*/true);
+  if (!HasFailure()) Break(0, SIGSTOP, /*fails=*/true);
+}
+
 // The client's error has rank and reason; the log also has the process.
 TEST(WorkerLostTest, TheMessageNamesRankAndReasonTheLogTheProcess) {
-  const auto server = TestServer::Start({.model = kDemoModel, .workers = 1});
+  const auto server = TestServer::Start({.model = kDemoModel, .workers = 1, .flags = {"--on_worker_loss=fail"}});
   ASSERT_NE(server, nullptr);
   Streams streams(server->client(), 1);
   ASSERT_TRUE(streams.WaitBegun());
@@ -200,13 +209,12 @@ TEST(ZombieTest, AFencedWorkerThatWakesUpJoinsANewEpoch) {
   const auto epoch = server->client().GetLoad()->group_epoch();
   Streams streams(server->client(), 4);
   ASSERT_TRUE(streams.WaitBegun());
-  const absl::Time start = absl::Now();
   worker->Signal(SIGSTOP);
-  streams.ExpectLost(start);
-  EXPECT_FALSE(*server->client().IsServing("readiness")) << "the group is not whole";
+  ASSERT_TRUE(server->WaitReady(false, kEndLimit)) << "the group is not whole";
   worker->Signal(SIGCONT);
   ASSERT_TRUE(server->WaitReady(true, kReadyLimit)) << server->process().Output() << worker->Output();
   EXPECT_GT(server->client().GetLoad()->group_epoch(), epoch);
+  streams.ExpectWhole(900);
   const StreamSeen after = Generate(server->client(), TextRequest("In the beginning", 32));
   ASSERT_TRUE(after.ok()) << after.end;
   EXPECT_EQ(after.choices[0].token_ids, before.choices[0].token_ids);

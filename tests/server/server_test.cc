@@ -134,7 +134,11 @@ TEST_F(ServerTest, BytesThatAreNoMessageOfAWorkerGetAReason) {
   }
 }
 
-TEST_F(ServerTest, ALostWorkerEndsTheStreamAndAnotherTakesOver) {
+class FailingStreamsTest : public ServerTest {
+  void Configure(ServerConfig* config) override { config->batching.max_losses = 0; }
+};
+
+TEST_F(FailingStreamsTest, ALostWorkerEndsTheStreamAndAnotherTakesOver) {
   auto worker = Connect();
   worker->Hold();
   grpc::ClientContext context;

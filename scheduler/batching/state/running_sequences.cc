@@ -130,8 +130,20 @@ void RunningSequences::LoseGroup(bool fail_waiting, absl::Time now, std::vector<
   requests_->DestroyFinished();
   std::sort(lost.begin(), lost.end(), [](const Sequence* a, const Sequence* b) { return a->arrival() < b->arrival(); });
   for (Sequence* sequence : lost) {
+    if (sequence->state() == SequenceState::kWaiting) {
+      Finish(sequence, FinishReason::kUnavailable, now, events);
+      continue;
+    }
     sequence->LoseRank();
-    Finish(sequence, FinishReason::kUnavailable, now, events);
+    if (fail_waiting || sequence->num_losses() > policy_->max_losses) {
+      Finish(sequence, FinishReason::kUnavailable, now, events);
+    } else if (sequence->losses_in_a_row() > Sequence::kSuspectAfter) {
+      Finish(sequence, FinishReason::kPoisoned, now, events);
+    } else {
+      sequence->Requeue();
+      waiting_->Push(sequence);
+      ++totals_.outlived_losses;
+    }
   }
 }
 
@@ -140,6 +152,7 @@ void RunningSequences::StartGroup(const GroupShape& group, absl::Time now, std::
   SY_CHECK_GE(group.num_blocks, 1);
   SY_CHECK_GT(group.epoch, group_.epoch);
   LoseGroup(/*fail_waiting=*/false, now, events);
+  const bool other_bits = group.numerics != group_.numerics;
   group_ = group;
   const int64_t pool_tokens = int64_t{group.num_blocks} * policy_->block_size;
   max_context_ = static_cast<int32_t>(std::min<int64_t>(policy_->max_model_len, pool_tokens));
@@ -149,7 +162,7 @@ void RunningSequences::StartGroup(const GroupShape& group, absl::Time now, std::
   }
   std::vector<Sequence*> misfits;
   for (Sequence* s = waiting_->After(0); s != nullptr; s = waiting_->After(s->arrival())) {
-    if (s->WantsMore(max_context_)) {
+    if (s->WantsMore(max_context_) && !(other_bits && s->num_outputs() > 0)) {
       s->SetGroup(group.weights_version, group.IsLong(s->num_prompt_tokens()));
     } else {
       misfits.push_back(s);

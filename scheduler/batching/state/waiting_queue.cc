@@ -8,14 +8,24 @@ namespace switchyard::batching {
 void WaitingQueue::Push(Sequence* sequence) {
   by_arrival_.emplace(sequence->arrival(), sequence);
   num_tokens_ += sequence->num_tokens();
+  num_suspects_ += sequence->is_suspect() ? 1 : 0;
   ++choices_[sequence->request()];
 }
 
 void WaitingQueue::Remove(Sequence* sequence) {
   SY_CHECK_EQ(by_arrival_.erase(sequence->arrival()), 1u);
   num_tokens_ -= sequence->num_tokens();
+  num_suspects_ -= sequence->is_suspect() ? 1 : 0;
   const auto request = choices_.find(sequence->request());
   if (--request->second == 0) choices_.erase(request);
+}
+
+Sequence* WaitingQueue::FirstSuspect() const {
+  if (num_suspects_ == 0) return nullptr;
+  for (const auto& [arrival, sequence] : by_arrival_) {
+    if (sequence->is_suspect()) return sequence;
+  }
+  return nullptr;
 }
 
 Sequence* WaitingQueue::After(uint64_t arrival) const {

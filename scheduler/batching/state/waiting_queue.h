@@ -17,6 +17,8 @@ class WaitingQueue {
   void Push(Sequence* sequence);
   // REQUIRES: it is here.
   void Remove(Sequence* sequence);
+  // The first suspect (Sequence::is_suspect); null: there is none.
+  Sequence* FirstSuspect() const;
   // The first that arrived after `arrival`, 0 = of all; null: there is none.
   Sequence* After(uint64_t arrival) const;
 
@@ -33,6 +35,7 @@ class WaitingQueue {
   absl::btree_map<uint64_t, Sequence*> by_arrival_;
   absl::flat_hash_map<RequestId, int32_t> choices_;  // here, of each request that has some
   int64_t num_tokens_ = 0;
+  int32_t num_suspects_ = 0;
 };
 
 }  // namespace switchyard::batching

@@ -181,6 +181,11 @@ void Drill::CancelOne() {
 void Drill::LoseGroup() {
   const bool fail_waiting = Chance(0.3);
   scheduler_.LoseGroup(fail_waiting, now_, &events_);
+  for (const batching::Event& event : events_) {
+    const auto* finished = std::get_if<batching::FinishedEvent>(&event.what);
+    EXPECT_TRUE(fail_waiting || finished == nullptr || finished->reason == batching::FinishReason::kPoisoned)
+        << ToText(event);
+  }
   TakeEvents();
   EXPECT_EQ(scheduler_.Stats().running, 0);
   EXPECT_FALSE(scheduler_.Plan(now_, &events_).has_value());

@@ -57,10 +57,11 @@ constexpr Accidents kAccidents[] = {
     {},
     {.cancel = 0.05, .lose_group = 0, .non_finite = 0, .deadline = 0.2},
     {.cancel = 0.02, .lose_group = 0.005, .non_finite = 0.01, .deadline = 0.1},
+    {.cancel = 0.01, .lose_group = 0.05, .non_finite = 0, .deadline = 0},
 };
 
 TEST_P(PropertyTest, OutputsAreThoseOfARunAlone) {
-  int64_t steps = 0, preemptions = 0, hits = 0;
+  int64_t steps = 0, preemptions = 0, hits = 0, outlived = 0;
   for (int i = 0; i < kSeedsPerShard; ++i) {
     const uint32_t seed = GetParam() * kSeedsPerShard + i;
     const Shape shape = RandomShape(seed);
@@ -72,11 +73,13 @@ TEST_P(PropertyTest, OutputsAreThoseOfARunAlone) {
     steps += drill.steps();
     preemptions += drill.stats().preemptions;
     hits += drill.stats().prefix_hit_tokens;
+    outlived += drill.stats().outlived_losses;
   }
   // The workload reaches what it is meant to test.
   EXPECT_GT(steps, 10000);
   EXPECT_GT(preemptions, 1000);
   EXPECT_GT(hits, 1000);
+  EXPECT_GT(outlived, 300);
   RecordProperty("steps", static_cast<int>(steps));
   RecordProperty("preemptions", static_cast<int>(preemptions));
 }

@@ -114,6 +114,7 @@ void ScenarioInterpreter::SetPolicy(const Args& args) {
   policy.max_prefix_imbalance = number("max_prefix_imbalance", 8);
   policy.min_rebalance_rows = number("min_rebalance_rows", -1);
   policy.max_in_flight = number("max_in_flight", 1);
+  policy.max_losses = number("max_losses", policy.max_losses);
   policy.preempt_every_step = number("preempt_every_step", 0) != 0;
   scheduler_ = std::make_unique<batching::Scheduler>(policy);
 }
@@ -123,6 +124,7 @@ void ScenarioInterpreter::StartGroup(const Args& args) {
                           .num_ranks = static_cast<int32_t>(Get(args, "ranks", 1)),
                           .num_blocks = static_cast<int32_t>(Get(args, "blocks", 16)),
                           .weights_version = static_cast<uint64_t>(Get(args, "weights", 0)),
+                          .numerics = static_cast<uint64_t>(Get(args, "numerics", 0)),
                           .long_rope_above = static_cast<int32_t>(Get(args, "long_rope_above", 0)),
                           .expert_path_ids = 1,
                           .min_rebalance_rows = static_cast<int32_t>(Get(args, "min_rebalance_rows", 0))},
@@ -216,6 +218,7 @@ std::vector<std::string> ScenarioInterpreter::Stats(const std::vector<std::strin
       {"waiting_requests", absl::StrCat(stats.waiting_requests)},
       {"waiting_tokens", absl::StrCat(stats.waiting_tokens)},
       {"in_flight", absl::StrCat(stats.in_flight)},
+      {"outlived_losses", absl::StrCat(stats.outlived_losses)},
       {"submitted", absl::StrCat(stats.submitted)},
       {"refused", absl::StrCat(stats.refused)},
       {"preemptions", absl::StrCat(stats.preemptions)},

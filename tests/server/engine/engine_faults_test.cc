@@ -12,7 +12,45 @@ namespace {
 
 using testing::HasSubstr;
 
+// Two tokens were emitted; the third, under way when the worker was lost, comes from the next group.
+TEST_F(EngineTest, RunningRequestsOutliveTheirWorkers) {
+  StartReady();
+  worker->Allow(2);
+  Reader running;
+  Submit(running, "a", 5);
+  worker->AwaitHeld();
+  engine->links()->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  Connect(2);
+  EXPECT_TRUE(running.End().ok()) << running.End();
+  EXPECT_EQ(running.text(), "abcde");
+  Finalize();
+  EXPECT_EQ(engine->load().scheduler.outlived_losses, 1);
+}
+
+// Whoever loses its workers three times in a row, at last alone, was to blame.
+TEST_F(EngineTest, ARequestThatKillsItsWorkersEndsAlone) {
+  on_connect = [](ScriptedWorker* one) { one->Allow(0); };
+  StartReady();
+  Reader poisoned;
+  Submit(poisoned, "a", 5);
+  for (WorkerId id = 1; id <= 3; ++id) {
+    if (id > 1) worker = Connect(id);
+    worker->AwaitHeld();
+    engine->links()->OnLinkLost(id, "its link ended");
+    AwaitReady(false);
+  }
+  EXPECT_EQ(poisoned.End().code(), absl::StatusCode::kInternal) << poisoned.End();
+  EXPECT_EQ(poisoned.Reason(), "KILLS_WORKERS");
+  on_connect = nullptr;
+  Connect(4);
+  Reader next;
+  Submit(next, "b", 5);
+  EXPECT_TRUE(next.End().ok()) << next.End();
+}
+
 TEST_F(EngineTest, ALostGroupEndsRunningRequestsAndKeepsTheQueue) {
+  config.batching.max_losses = 0;
   config.batching.max_num_seqs = 1;
   StartReady();
   worker->Allow(0);
@@ -111,6 +149,7 @@ TEST_F(EngineTest, ADrainWithoutAGroupEndsArrivalsThatWaited) {
 
 // Clients see rank and reason; only the log has the process.
 TEST_F(EngineTest, ClientsAreReportedHowAWorkerEndedButNotWhichProcessItWas) {
+  config.batching.max_losses = 0;
   end_of = "signal 9 (Killed)";
   StartReady();
   worker->Allow(0);
@@ -123,6 +162,7 @@ TEST_F(EngineTest, ClientsAreReportedHowAWorkerEndedButNotWhichProcessItWas) {
 }
 
 TEST_F(EngineTest, ASilentWorkerIsFencedAndItsRequestsEndWithinTwoSeconds) {
+  config.batching.max_losses = 0;
   StartReady();
   worker->Allow(0);
   Reader reader;
@@ -138,6 +178,7 @@ TEST_F(EngineTest, ASilentWorkerIsFencedAndItsRequestsEndWithinTwoSeconds) {
 }
 
 TEST_F(EngineTest, AResultThatDoesNotFitEndsTheGroupNotTheServer) {
+  config.batching.max_losses = 0;
   StartReady();
   worker->Allow(0);
   Reader reader, next;

@@ -78,6 +78,7 @@ TEST_F(EngineMetricsTest, ADeadlineIsNoSuccessAndHasNoPhasesThatItDidNotReach) {
 }
 
 TEST_F(EngineMetricsTest, ALostGroupIsNoSuccess) {
+  config.batching.max_losses = 0;
   StartReady();
   worker->Allow(0);
   Reader reader;
