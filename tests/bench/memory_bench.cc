@@ -5,7 +5,9 @@
 //
 // Eight ranks (threads) with an expert each, N rows a rank (a multiple of 64, default 64), top-1, evenly routed; the
 // experts' weights are not trained, all ranks read the same ones.  Bytes are what the programs' buffers have allocated,
-// exactly; messages in flight are apart.
+// exactly, after one step, and after six of different sizes, of which the largest counts.  Messages are apart: those of
+// the group at once, over the rows of all exchanges that may be under way (rounding sizes up at most doubles them), and
+// what the pool keeps over that (which the sizes of smaller steps at most double).
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +15,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -134,19 +137,16 @@ class EvenLayer {
   std::deque<ops::Weight> packed_, transposed_;
 };
 
-using Bytes = std::array<int64_t, pipeline::kNumBufferKinds>;
+struct Bytes {
+  int64_t buffers = 0;       // of rank 0
+  comm::PoolBytes messages;  // of the group
+};
 
-int64_t Sum(const Bytes& bytes) {
-  int64_t sum = 0;
-  for (const int64_t of_kind : bytes) sum += of_kind;
-  return sum;
-}
-
-// Runs a step on every rank; returns what rank 0's buffers take.
-Bytes Measure(const EvenLayer& layer, const pipeline::MoeSchedule& schedule, int64_t rows) {
+// Runs steps of so many rows on every rank.
+Bytes Measure(const EvenLayer& layer, const pipeline::MoeSchedule& schedule, const std::vector<int64_t>& steps) {
   const moe::ExpertLayout layout = moe::ExpertLayout::Contiguous(kRanks, kRanks);
   auto group = comm::MakeLocalGroup(kRanks);
-  Bytes bytes = {};
+  Bytes bytes;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
@@ -154,9 +154,6 @@ Bytes Measure(const EvenLayer& layer, const pipeline::MoeSchedule& schedule, int
       const Stream stream = Stream::OnCpu(&pool);
       const int64_t hidden = layer.layer.desc.hidden;
       const DType acc = AccDType(kDType);
-      const Tensor x = Tensor::Zeros(kDType, {rows, hidden}), residual = Tensor::Zeros(acc, {rows, hidden});
-      const Tensor dy = Tensor::Zeros(acc, {rows, hidden}), d_x(kDType, {rows, hidden});
-      for (int64_t t = 0; t < rows; ++t) x.data<Bf16>()[t * hidden + t % kRanks] = Bf16(1.0f);
       EvenLayer::Trained trained;
       layer.Train(&trained);
       moe::MoeExecutor executor;
@@ -174,17 +171,22 @@ Bytes Measure(const EvenLayer& layer, const pipeline::MoeSchedule& schedule, int
                                     .scratch = &scratch,
                                     .offload = &offload};
       const moe::LayerContext at = {.saved = &saved};
-      SY_CHECK_OK(executor.Run(step, at, layer.layer, x, residual));
-      SY_CHECK_OK(backward.Run(step, at, layer.layer, trained.weights,
-                               {.x = x, .d_residual = dy, .router_loss = {}, .d_x = d_x}));
+      for (const int64_t rows : steps) {
+        const Tensor x = Tensor::Zeros(kDType, {rows, hidden}), residual = Tensor::Zeros(acc, {rows, hidden});
+        const Tensor dy = Tensor::Zeros(acc, {rows, hidden}), d_x(kDType, {rows, hidden});
+        for (int64_t t = 0; t < rows; ++t) x.data<Bf16>()[t * hidden + t % kRanks] = Bf16(1.0f);
+        SY_CHECK_OK(executor.Run(step, at, layer.layer, x, residual));
+        SY_CHECK_OK(backward.Run(step, at, layer.layer, trained.weights,
+                                 {.x = x, .d_residual = dy, .router_loss = {}, .d_x = d_x}));
+      }
       if (rank != 0) return;
       for (int kind = 0; kind < pipeline::kNumBufferKinds; ++kind)
-        bytes[static_cast<size_t>(kind)] = scratch.Bytes(static_cast<BufferKind>(kind));
-      bytes[static_cast<size_t>(BufferKind::kInput)] += saved.inputs.bytes();
-      bytes[static_cast<size_t>(BufferKind::kHidden)] += saved.hidden.bytes();
+        bytes.buffers += scratch.Bytes(static_cast<BufferKind>(kind));
+      bytes.buffers += saved.inputs.bytes() + saved.hidden.bytes();
     });
   }
   for (std::thread& thread : threads) thread.join();
+  bytes.messages = group[0]->message_bytes();
   return bytes;
 }
 
@@ -207,7 +209,7 @@ struct Widths {
 };
 
 struct Worst {
-  double saved = INFINITY, peak = 0;
+  double saved = INFINITY, peak = 0, peak_of_steps = 0, messages = 0, kept = 0;
 };
 
 void Compare(const Stream& stream, const Sizes& sizes, ops::Activation activation, const char* name, int64_t rows,
@@ -217,23 +219,65 @@ void Compare(const Stream& stream, const Sizes& sizes, ops::Activation activatio
   const double element = DTypeBytes(kDType), b = static_cast<double>(rows);
   for (const int n : {2, 4, 8}) {
     const double chunk = b / n;
-    const Bytes own = Measure(layer, BuildExpertParallel({.micro_batches = n, .reuses = false, .trains = true}), rows);
+    const Bytes own =
+        Measure(layer, BuildExpertParallel({.micro_batches = n, .reuses = false, .trains = true}), {rows});
     // Eq. (5) of activations and of gradients, with the width inside experts that this layer has.
     const auto eq5 = [&](double width) { return b * (2 * widths.input * (n - 2) / n + width * (n - 1) / n) * element; };
     const double saves = eq5(widths.hidden) + eq5(widths.hidden_gradient);
     std::printf("%-7s %-7s n=%d  own slots %7.2f MiB, formula %7.2f |", sizes.name, name, n,
-                static_cast<double>(Sum(own)) / (1 << 20), widths.Elements(chunk, n, n) * element / (1 << 20));
+                static_cast<double>(own.buffers) / (1 << 20), widths.Elements(chunk, n, n) * element / (1 << 20));
     for (const Strategy& strategy : kStrategies) {
-      const Bytes bytes =
-          Measure(layer, BuildExpertParallel({.micro_batches = n, .trains = true, .restore = strategy.restore}), rows);
-      const double saved = static_cast<double>(Sum(own) - Sum(bytes)) / saves;
-      const double peak = static_cast<double>(Sum(bytes)) / (widths.Elements(chunk, 2, 1) * element);
+      const Bytes bytes = Measure(
+          layer, BuildExpertParallel({.micro_batches = n, .trains = true, .restore = strategy.restore}), {rows});
+      const double saved = static_cast<double>(own.buffers - bytes.buffers) / saves;
+      const double peak = static_cast<double>(bytes.buffers) / (widths.Elements(chunk, 2, 1) * element);
       worst->saved = std::min(worst->saved, saved);
       worst->peak = std::max(worst->peak, peak);
-      std::printf(" %s %7.2f saved %.3f peak %.3f", strategy.name, static_cast<double>(Sum(bytes)) / (1 << 20), saved,
-                  peak);
+      std::printf(" %s %7.2f saved %.3f peak %.3f", strategy.name, static_cast<double>(bytes.buffers) / (1 << 20),
+                  saved, peak);
     }
     std::printf("\n");
+    std::fflush(stdout);
+  }
+}
+
+// The most collectives that a rank has under way.
+int UnderWay(const std::vector<pipeline::MicroOp>& ops) {
+  std::set<int> under_way;
+  size_t most = 0;
+  for (size_t i = 0; i < ops.size(); ++i) {
+    for (const int dep : ops[i].deps) under_way.erase(dep);
+    if (pipeline::IsCommunicating(ops[i].kind)) under_way.insert(static_cast<int>(i));
+    most = std::max(most, under_way.size());
+  }
+  return static_cast<int>(most);
+}
+
+// Steps that grow and shrink.
+void CompareSteps(const Stream& stream, const Sizes& sizes, ops::Activation activation, const char* name, int64_t rows,
+                  Worst* worst) {
+  const EvenLayer layer(stream, sizes, activation);
+  const Widths widths(sizes, activation);
+  const std::vector<int64_t> steps = {rows, 3 * rows, 2 * rows, 5 * rows, 4 * rows, rows};
+  const double element = DTypeBytes(kDType), most = 5 * static_cast<double>(rows);
+  for (const int n : {2, 4, 8}) {
+    const pipeline::MoeSchedule schedule =
+        BuildExpertParallel({.micro_batches = n, .trains = true, .restore = kStrategies[2].restore});
+    const Bytes bytes = Measure(layer, schedule, steps);
+    const double peak = static_cast<double>(bytes.buffers) / (widths.Elements(most / n, 2, 1) * element);
+    // A peer is as many exchanges behind as it may have under way.
+    const double exchanges = 2 * std::max(UnderWay(schedule.forward), UnderWay(schedule.backward));
+    const double in_flight = static_cast<double>(bytes.messages.most_out);
+    const double messages = in_flight / (exchanges * kRanks * most / n * static_cast<double>(sizes.hidden) * element);
+    const double kept = static_cast<double>(bytes.messages.kept + bytes.messages.out) / in_flight;
+    worst->peak_of_steps = std::max(worst->peak_of_steps, peak);
+    worst->messages = std::max(worst->messages, messages);
+    worst->kept = std::max(worst->kept, kept);
+    std::printf(
+        "%-7s %-7s n=%d  six steps, S3 %7.2f MiB, peak %.3f | messages at once, eight ranks %.2f MiB, of %.0f "
+        "exchanges %.3f; kept over it %.3f\n",
+        sizes.name, name, n, static_cast<double>(bytes.buffers) / (1 << 20), peak, in_flight / (1 << 20), exchanges,
+        messages, kept);
     std::fflush(stdout);
   }
 }
@@ -277,11 +321,15 @@ int Main(int argc, char** argv) {
     Compare(stream, sizes, ops::Activation::kGelu, "gelu", rows, &worst);
     Compare(stream, sizes, ops::Activation::kSwiGlu, "swiglu", rows, &worst);
   }
+  CompareSteps(stream, kModels[0], ops::Activation::kGelu, "gelu", rows, &worst);
+  CompareSteps(stream, kModels[0], ops::Activation::kSwiGlu, "swiglu", rows, &worst);
   PrintShares();
   std::printf(
       "\n{\"benchmark\": \"memory\", \"saved_over_eq5\": %.3f, \"peak_over_formula\": %.3f, "
-      "\"targets\": {\"saved_over_eq5\": 0.95, \"peak_over_formula\": 1.02}, \"rows\": %ld}\n",
-      worst.saved, worst.peak, static_cast<long>(rows));
+      "\"peak_of_steps_over_formula\": %.3f, \"messages_over_exchanges\": %.3f, \"kept_over_messages\": %.3f, "
+      "\"targets\": {\"saved_over_eq5\": 0.95, \"peak_over_formula\": 1.02, \"peak_of_steps_over_formula\": 1.02, "
+      "\"messages_over_exchanges\": 2, \"kept_over_messages\": 2}, \"rows\": %ld}\n",
+      worst.saved, worst.peak, worst.peak_of_steps, worst.messages, worst.kept, static_cast<long>(rows));
   return 0;
 }
 

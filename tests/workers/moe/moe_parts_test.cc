@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@
 #include "workers/moe/dispatch/dispatch_message.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/layer/moe_layer.h"
+#include "workers/moe/layer/row_scratch.h"
 #include "workers/moe/layer/schedule_executor.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -58,6 +60,28 @@ TEST(ExpertLayoutTest, ReplicasAreNearFirstThenTakeTurns) {
   EXPECT_EQ(layout.PlaceOf(1, 1, 5), (ExpertLayout::Place{1, 0}));
   EXPECT_NE(layout.PlaceOf(1, 3, 0), layout.PlaceOf(1, 3, 1));
   EXPECT_EQ(layout.PlaceOf(1, 3, 0), layout.PlaceOf(1, 3, 2));
+}
+
+TEST(RowScratchTest, TakesWhatTheLargestRequestNeeds) {
+  RowScratch scratch;
+  const auto take = [&](int64_t rows) {
+    scratch.Rows(rows, 100, DType::kBf16);
+    return scratch.bytes();
+  };
+  EXPECT_EQ(take(77), 77 * 200) << "the first is exact";
+  EXPECT_EQ(take(70), 77 * 200);
+  EXPECT_EQ(take(81), 16256) << "16200 rounded up to a multiple of 8192 / 64";
+  EXPECT_EQ(take(1), 16256);
+  // Row by row to twice as many and more: never a 64th above the largest, and not an allocation for every row.
+  int64_t before = take(1000);
+  int allocations = 0;
+  for (int64_t rows = 1001; rows <= 3000; ++rows) {
+    const int64_t bytes = take(rows);
+    EXPECT_GE(bytes, rows * 200);
+    EXPECT_LE(bytes, rows * 200 + rows * 200 / 64);
+    if (std::exchange(before, bytes) != bytes) ++allocations;
+  }
+  EXPECT_LE(allocations, 2 * 64);
 }
 
 TEST(DispatchMessageTest, WhatIsWrittenIsRead) {

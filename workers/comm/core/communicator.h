@@ -116,6 +116,8 @@ class Communicator {
   const LaunchLedger& ledger() const { return ledger_; }
   // A message to fill and send.
   Message NewMessage(int64_t bytes) { return pool_->Take(bytes); }
+  // Of this rank's messages; where ranks are threads, of the group's.
+  PoolBytes message_bytes() const { return pool_->bytes(); }
 
   // out[r] goes to rank r; sizes are free and need not be known to the receiver.  out[rank()] comes back as it is.
   // REQUIRES: out.size() == world().

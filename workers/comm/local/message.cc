@@ -1,6 +1,7 @@
 #include "workers/comm/local/message.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "scheduler/base/check.h"
@@ -36,8 +37,13 @@ void Message::SetBytes(int64_t bytes) {
   bytes_ = bytes;
 }
 
-std::shared_ptr<MessagePool> MessagePool::Create(int64_t max_kept_bytes) {
-  return std::shared_ptr<MessagePool>(new MessagePool(max_kept_bytes));
+std::shared_ptr<MessagePool> MessagePool::Create(int64_t max_kept_bytes, int64_t window) {
+  SY_CHECK_GE(window, 1);
+  return std::shared_ptr<MessagePool>(new MessagePool(max_kept_bytes, window));
+}
+
+MessagePool::OfSize& MessagePool::SizeOf(int64_t buffer_bytes) {
+  return sizes_[static_cast<size_t>(std::countr_zero(static_cast<uint64_t>(buffer_bytes)))];
 }
 
 Message MessagePool::Take(int64_t bytes) {
@@ -45,14 +51,18 @@ Message MessagePool::Take(int64_t bytes) {
   const int64_t size = BufferBytes(bytes);
   Message message;
   message.pool_ = shared_from_this();
+  std::vector<Buffer> freed;  // behind the lock
   {
-    absl::MutexLock lock(&mu_);
-    const auto it = std::lower_bound(kept_.begin(), kept_.end(), size,
-                                     [](const Buffer& buffer, int64_t wanted) { return buffer.bytes() < wanted; });
-    if (it != kept_.end() && it->bytes() == size) {
-      message.buffer_ = std::move(*it);
-      kept_.erase(it);
-      kept_bytes_ -= size;
+    const absl::MutexLock lock(&mu_);
+    if (++taken_ > window_) EndWindow(&freed);
+    OfSize& of_size = SizeOf(size);
+    of_size.most = std::max(of_size.most, ++of_size.out);
+    bytes_.out += size;
+    bytes_.most_out = std::max(bytes_.most_out, bytes_.out);
+    if (!of_size.kept.empty()) {
+      message.buffer_ = std::move(of_size.kept.back());
+      of_size.kept.pop_back();
+      bytes_.kept -= size;
     }
   }
   if (message.buffer_.bytes() == 0) message.buffer_ = Buffer(size, Device::Cpu());
@@ -60,14 +70,34 @@ Message MessagePool::Take(int64_t bytes) {
   return message;
 }
 
+void MessagePool::EndWindow(std::vector<Buffer>* freed) {
+  taken_ = 1;
+  for (OfSize& size : sizes_) {
+    size.most_before = size.most;
+    size.most = size.out;
+    while (!size.kept.empty() && size.kept.size() + size.out > size.most_before) {
+      bytes_.kept -= size.kept.back().bytes();
+      freed->push_back(std::move(size.kept.back()));
+      size.kept.pop_back();
+    }
+  }
+}
+
+PoolBytes MessagePool::bytes() const {
+  const absl::MutexLock lock(&mu_);
+  return bytes_;
+}
+
 void MessagePool::Return(Buffer buffer) {
-  if (buffer.bytes() == 0) return;
-  absl::MutexLock lock(&mu_);
-  if (kept_bytes_ + buffer.bytes() > max_kept_bytes_) return;
-  kept_bytes_ += buffer.bytes();
-  const auto it = std::lower_bound(kept_.begin(), kept_.end(), buffer.bytes(),
-                                   [](const Buffer& kept, int64_t bytes) { return kept.bytes() < bytes; });
-  kept_.insert(it, std::move(buffer));
+  const int64_t bytes = buffer.bytes();
+  if (bytes == 0) return;
+  const absl::MutexLock lock(&mu_);
+  OfSize& size = SizeOf(bytes);
+  --size.out;  // out and kept together are no more than were out at once
+  bytes_.out -= bytes;
+  if (bytes_.kept + bytes > max_kept_bytes_) return;
+  bytes_.kept += bytes;
+  size.kept.push_back(std::move(buffer));
 }
 
 }  // namespace switchyard::comm

@@ -5,6 +5,8 @@
 // another thread than the one that made it, and after its communicator.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -47,23 +49,41 @@ class Message {
   std::shared_ptr<MessagePool> pool_;  // shared by the communicator and every message of it
 };
 
-// Thread-safe.  Keeps at most `max_kept_bytes` of unused buffers.
+// What a pool has: bytes of buffers, headers and the rounding up of sizes to powers of two included.
+struct PoolBytes {
+  int64_t out = 0;       // in messages
+  int64_t kept = 0;      // unused
+  int64_t most_out = 0;  // in messages at once, ever
+};
+
+// Thread-safe.  Unused buffers are kept, of each size no more than what of it was in messages at once lately, and at
+// most `max_kept_bytes` in all.  Lately: in this window or the one before, of `window` messages taken each.
 class MessagePool : public std::enable_shared_from_this<MessagePool> {
  public:
-  static std::shared_ptr<MessagePool> Create(int64_t max_kept_bytes = int64_t{256} << 20);
+  // The default window is some steps of a large group, so that a steady step allocates nothing.
+  static std::shared_ptr<MessagePool> Create(int64_t max_kept_bytes = int64_t{256} << 20, int64_t window = 1 << 16);
 
   // A message of `bytes` payload bytes, not initialised.
   Message Take(int64_t bytes);
+  PoolBytes bytes() const;
 
  private:
   friend class Message;
-  explicit MessagePool(int64_t max_kept_bytes) : max_kept_bytes_(max_kept_bytes) {}
+  struct OfSize {
+    std::vector<Buffer> kept;
+    size_t out = 0, most = 0, most_before = 0;  // in messages: now; at once in this window, in the one before
+  };
+  MessagePool(int64_t max_kept_bytes, int64_t window) : max_kept_bytes_(max_kept_bytes), window_(window) {}
   void Return(Buffer buffer);
+  OfSize& SizeOf(int64_t buffer_bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Moves what is no longer needed to `freed`.
+  void EndWindow(std::vector<Buffer>* freed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const int64_t max_kept_bytes_;
-  absl::Mutex mu_;
-  std::vector<Buffer> kept_ ABSL_GUARDED_BY(mu_);  // by rising size
-  int64_t kept_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  const int64_t max_kept_bytes_, window_;
+  mutable absl::Mutex mu_;
+  std::array<OfSize, 64> sizes_ ABSL_GUARDED_BY(mu_);  // by the size's logarithm
+  PoolBytes bytes_ ABSL_GUARDED_BY(mu_);
+  int64_t taken_ ABSL_GUARDED_BY(mu_) = 0;  // in this window
 };
 
 }  // namespace switchyard::comm

@@ -1,7 +1,11 @@
-// Scratch rows whose width and dtype may change from layer to layer; memory grows and is kept.  The first request is
-// allocated exactly, a larger one with half as much more.  Growing loses the contents.  Thread-compatible.
+// Scratch rows whose width and dtype may change from layer to layer; memory grows and is kept.  It takes what the
+// largest request so far needed, and at most a 64th of that more: the first is allocated exactly, a larger one rounded
+// up, so that requests that grow row by row allocate at most 64 times until they have doubled.  Growing loses the
+// contents.  Thread-compatible.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -23,9 +27,9 @@ class RowScratch {
   absl::StatusOr<TensorView> Take(int64_t rows, int64_t width, DType dtype, Device device) {
     const int64_t bytes = rows * width * DTypeBytes(dtype);
     if (bytes > buffer_.bytes()) {
-      const int64_t more = buffer_.bytes() > 0 ? bytes / 2 : 0;
+      const int64_t asked = buffer_.bytes() > 0 ? RoundedUp(bytes) : bytes;
       buffer_ = Buffer();  // never both
-      absl::StatusOr<Buffer> larger = Buffer::Allocate(bytes + more, device);
+      absl::StatusOr<Buffer> larger = Buffer::Allocate(asked, device);
       if (!larger.ok()) larger = Buffer::Allocate(bytes, device);
       if (!larger.ok()) return larger.status();
       buffer_ = *std::move(larger);
@@ -52,6 +56,12 @@ class RowScratch {
   }
 
  private:
+  // To the next multiple of a 64th of the power of two that is not above it.
+  static int64_t RoundedUp(int64_t bytes) {
+    const auto unit = static_cast<int64_t>(std::max<uint64_t>(1, std::bit_floor(static_cast<uint64_t>(bytes)) / 64));
+    return (bytes + unit - 1) / unit * unit;
+  }
+
   inline static bool spoils_ = false;
   Buffer buffer_;
 };
