@@ -102,6 +102,13 @@ std::vector<std::vector<int>> ProgramCosts::Groups(Group group) const {
   return groups;
 }
 
+double ProgramCosts::GatheredRowBytes(const MicroOp& op) const {
+  double longer = 0;
+  if (op.group == Group::kCopies && op.rows == RowKind::kTokens) longer = shape_.token_bytes;
+  if (op.group == Group::kShards && op.kind == MicroOpKind::kAllReduce) longer = shape_.shard_sum_bytes;
+  return longer > 0 ? shape_.hidden * longer : RowBytes();
+}
+
 double ProgramCosts::MessageBytes(const MicroOp& op) const {
   const double size = SizeOf(op.group);
   if (op.kind == MicroOpKind::kDispatch || op.kind == MicroOpKind::kCombine) {
@@ -114,7 +121,7 @@ double ProgramCosts::MessageBytes(const MicroOp& op) const {
   // As many rows as the combine of the same part returned.
   const int peers = SizeOf(among_);
   const double part = static_cast<double>(pipeline::PeersOfPart(peers, op.part, op.num_parts).count) / peers;
-  return rows * RowBytes() / size * part / op.num_chunks;
+  return rows * GatheredRowBytes(op) / size * part / op.num_chunks;
 }
 
 bool ProgramCosts::Reaches(const MicroOp& op, int from, int to) const {

@@ -22,6 +22,10 @@ struct MoeLayerShape {
   double expert_hidden = 1;   // H of an expert, which is two matrices of M x H, in all its shards
   double rows_per_token = 1;  // top-k times the capacity factor
   double element_bytes = 2;
+  // Of an element where it is longer, 0: element_bytes.  The workers' layers of 16 bits send in fp32 what tokens' ranks
+  // have not rounded: tokens that copies gather (S1) or add (PPMoE), forward and backward; and layers of fp16, which
+  // communicators do not add, the rows that shards add (DeepSpeed-MoE).
+  double token_bytes = 0, shard_sum_bytes = 0;
 };
 
 struct MoeMesh {
@@ -57,6 +61,7 @@ class ProgramCosts {
  private:
   int SizeOf(pipeline::Group group) const;
   double RowBytes() const { return shape_.hidden * shape_.element_bytes; }
+  double GatheredRowBytes(const pipeline::MicroOp& op) const;  // of a gather or sum
   // The op's chunk, of all dispatched rows.
   double ShareOf(const pipeline::MicroOp& op) const;
 

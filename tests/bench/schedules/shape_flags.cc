@@ -5,6 +5,8 @@
 ABSL_FLAG(double, tokens, 1024, "of a rank");
 ABSL_FLAG(double, row_bytes, 256, "of a token's row");
 ABSL_FLAG(double, rows_per_token, 1, "top-k times the capacity factor");
+ABSL_FLAG(double, token_over_row, 1,
+          "a token's row where copies gather or add it, over a dispatched one: 2 in layers of 16 bits");
 ABSL_FLAG(double, hidden_over_row, 4, "an expert's hidden row over a token's");
 ABSL_FLAG(double, experts_ms, 10, "what experts' forward takes where each rank's rows are dispatched once, unsharded");
 ABSL_FLAG(double, copy_bytes_per_s, 1e9, "of a rank's copy engine");
@@ -21,7 +23,8 @@ simulator::MoeLayerShape LayerShapeOfFlags() {
           .hidden = row,
           .expert_hidden = row * absl::GetFlag(FLAGS_hidden_over_row),
           .rows_per_token = absl::GetFlag(FLAGS_rows_per_token),
-          .element_bytes = 1};
+          .element_bytes = 1,
+          .token_bytes = absl::GetFlag(FLAGS_token_over_row)};
 }
 
 simulator::Cluster ClusterOfFlags(int ranks) {

@@ -150,6 +150,36 @@ TEST(ProgramCostsTest, BytesOfSlicing) {
 }
 
 // The sequences of MPMoE's Table: with chunks experts run under messages; messages alone bound it, or experts do.
+// The workers' layers of 16 bits: copies gather and add their tokens in fp32, all else has the model's elements.
+TEST(ProgramCostsTest, SomeGathersAndSumsHaveLongerElements) {
+  MoeLayerShape shape = kShape;
+  shape.rows_per_token = 2;
+  shape.token_bytes = 2;
+  const Cluster cluster = Ranks(8);
+  const double tokens = 0.0096;  // seconds of 960 rows of 10 bytes
+  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+    const auto seconds = [&](const MoeMesh& mesh, const MoeSchedule& schedule) {
+      return Seconds(cluster, mesh, shape, schedule, pass);
+    };
+    // A sum of four copies' tokens: 2 x 3/4 of them, twice as long; a gather of choices: 3/4 of them, two a token.
+    EXPECT_NEAR(seconds({.copies = 4}, pipeline::BuildSliced({.sums = true, .trains = true})), 3 * tokens, 1e-9);
+    EXPECT_NEAR(seconds({.copies = 4}, pipeline::BuildSliced({.trains = true})), 1.5 * tokens, 1e-9);
+    // Two all-to-alls of 7/8 of two shards' rows for half of the tokens, then half of the tokens, or of their choices.
+    const double all_to_alls = 2 * 7.0 / 8 * 2 * tokens;
+    EXPECT_NEAR(seconds({.shards = 2, .copies = 2}, BuildParm({.kind = ParmKind::kS1, .trains = true})),
+                all_to_alls + tokens, 1e-9);
+    EXPECT_NEAR(seconds({.shards = 2, .copies = 2}, BuildParm({.kind = ParmKind::kS2, .trains = true})),
+                all_to_alls + tokens, 1e-9);
+    // Its gather among shards and their sum are of rows of the model.
+    EXPECT_NEAR(seconds({.shards = 2, .copies = 2}, BuildParm({.trains = true})),
+                (1 + 2 * 2 + 2 * 3.0 / 4 * 2 * 2) * tokens, 1e-9);
+    MoeLayerShape fp16 = shape;
+    fp16.shard_sum_bytes = 2;
+    EXPECT_NEAR(Seconds(cluster, {.shards = 2, .copies = 2}, fp16, BuildParm({.trains = true}), pass),
+                (1 + 2 * 2 * 2 + 2 * 3.0 / 4 * 2 * 2) * tokens, 1e-9);
+  }
+}
+
 TEST(ProgramCostsTest, ChunksHideExpertsBehindMessages) {
   Cluster cluster = Ranks(4);
   // A dispatch takes 3/4 of 9.6 ms; experts as long.

@@ -16,8 +16,8 @@ Cluster EightRanks(double flops, double latency_s) {
   return {.ranks = 8, .ranks_per_node = 8, .rank_bytes_per_s = 1e6, .rank_latency_s = latency_s, .flops = flops};
 }
 
-std::string Choice(const Cluster& cluster, const MoeMesh& mesh) {
-  const auto options = SelectProgram(cluster, mesh, kShape, ProgramOptions(cluster.ranks, mesh));
+std::string Choice(const Cluster& cluster, const MoeMesh& mesh, const MoeLayerShape& shape = kShape) {
+  const auto options = SelectProgram(cluster, mesh, shape, ProgramOptions(cluster.ranks, mesh));
   EXPECT_TRUE(options.ok()) << options.status();
   return options.ok() ? (*options)[0].name : "";
 }
@@ -38,6 +38,17 @@ TEST(ProgramSelectorTest, CopiesAndShards) {
                                      ProgramOptions(8, {.shards = 2, .copies = 2}));
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->back().name, "parm:baseline@2x2");
+}
+
+TEST(ProgramSelectorTest, LongerElementsOfTokens) {
+  // With 1.5 rows a token S2's gather of choices has 3/2 of the bytes of S1's of tokens; 3/4 where these are fp32 in a
+  // layer of 16 bits.
+  MoeLayerShape shape = kShape;
+  shape.rows_per_token = 1.5;
+  const MoeMesh mesh = {.shards = 2, .copies = 4};
+  EXPECT_EQ(Choice(EightRanks(1e30, 0), mesh, shape), "parm:s1@2x4");
+  shape.token_bytes = 2;
+  EXPECT_EQ(Choice(EightRanks(1e30, 0), mesh, shape).substr(0, 7), "parm:s2");
 }
 
 TEST(ProgramSelectorTest, RefusesAMeshThatDoesNotFit) {
