@@ -14,7 +14,7 @@ while read -r file; do
 done < <(git ls-files --cached --others --exclude-standard '*.md')
 
 # `Suite.Test` is a test, `Suite/Row` a row of its table.
-all=$(cat $(git ls-files --cached --others --exclude-standard 'tests/*_test.cc' 'tests/*.h'))
+all=$(cat $(git ls-files --cached --others --exclude-standard 'tests/*_test.cc' 'tests/fault/*.cc' 'tests/*.h'))
 while read -r name; do
   suite=${name%%[./]*} part=${name#*[./]}
   case "$name" in

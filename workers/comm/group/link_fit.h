@@ -17,7 +17,7 @@
 namespace switchyard::comm {
 
 inline constexpr int kLinkRepeats = 5;
-inline constexpr int64_t kLeastLinkBytes = 256, kMostLinkBytes = int64_t{4} << 20;  // to each other rank
+inline constexpr int64_t kLeastLinkBytes = 256, kMostLinkBytes = int64_t{1} << 20;  // to each other rank
 inline constexpr absl::Duration kLongEnoughLink = absl::Milliseconds(20);
 
 struct LinkSample {
