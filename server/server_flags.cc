@@ -242,8 +242,8 @@ void AddTimeLimitFlags(ServerConfig* c, FlagSet* set) {
         return std::string();
       },
       "what becomes of running requests when a worker is lost: continue = they wait for the next group, what was "
-      "emitted is computed again, and their streams go on (through at most 32 losses; one that was running alone when "
-      "workers were lost for the third time in a row is to blame and ends); fail = they end with UNAVAILABLE");
+      "emitted is computed again, and their streams go on (through at most 100 losses; one whose workers crash "
+      "three times in a row, at last without other suspects, ends); fail = they end with UNAVAILABLE");
   set->Add("start_timeout", &c->start_timeout,
            "how long the forming of a group may go without any worker registering, loading or capturing graphs; then "
            "the server ends, or, after the first group, requests are refused until a worker makes progress")

@@ -4,6 +4,6 @@
 namespace switchyard::link {
 
 // 17: workers say whether they have experts in place.
-inline constexpr int kProtocolVersion = 17;
+inline constexpr int kProtocolVersion = 18;
 
 }  // namespace switchyard::link

@@ -26,7 +26,7 @@ struct BatchingPolicy {
   int32_t max_in_flight = 2;  // plans that are out at once
   // Losses of its group of workers that a running sequence outlives, to be computed again on the next; 0 = it ends with
   // the first.
-  int32_t max_losses = 32;
+  int32_t max_losses = 100;
   bool preempt_every_step = false;  // verify mode: each Plan preempts someone that made progress; same answers
 
   // InvalidArgument that names field, value and limit of every problem, one a line.
@@ -38,6 +38,8 @@ struct GroupShape {
   int64_t epoch = 0;  // larger than any before
   int32_t num_ranks = 1;
   int32_t num_blocks = 0;  // of each rank's pool
+  // The loss before it was not the work of a request: whoever ran then is no suspect for it.
+  bool lost_from_outside = false;
   uint64_t weights_version = 0;
   uint64_t numerics =
       0;  // names what else decides the bits of a row; sequences with outputs go on under the same alone

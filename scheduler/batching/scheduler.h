@@ -79,7 +79,7 @@ class Scheduler {
   //
   // A sequence that was in a plan each time that the group was lost, Sequence::kSuspectAfter times without an output,
   // is a suspect: suspects start before all others and one by one, and nobody else starts until it has an output.  If
-  // the group is lost once more, that one ends with kPoisoned.
+  // the group is lost once more, that one ends with kPoisoned when the next starts.  Losses from outside do not count.
   void LoseGroup(bool fail_waiting, absl::Time now, std::vector<Event>* events);
 
   // A new group takes over (after LoseGroup, which is implied with fail_waiting = false).  Queued sequences that cannot

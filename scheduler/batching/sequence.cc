@@ -138,7 +138,8 @@ FinishReason Sequence::Append(int32_t token, int32_t max_context, absl::Time now
 
 void Sequence::LoseRank() {
   ++num_losses_;
-  if (num_in_flight_ > 0) ++losses_in_a_row_;
+  met_loss_ = num_in_flight_ > 0;
+  losses_in_a_row_ += met_loss_ ? 1 : 0;
   rank = -1;
   slot = -1;
   block_table.clear();
@@ -148,6 +149,11 @@ void Sequence::LoseRank() {
   draining = false;
   num_in_flight_ = 0;
   num_pending_ = 0;
+}
+
+void Sequence::JudgeLoss(bool from_outside) {
+  if (met_loss_ && from_outside) --losses_in_a_row_;
+  met_loss_ = false;
 }
 
 void Sequence::Requeue() {

@@ -137,9 +137,11 @@ class Sequence {
   // Running → Waiting after LoseRank: it will be computed again, outputs and all.
   void Requeue();
   int32_t num_losses() const { return num_losses_; }
-  // Of these, since its last output, those that met it in a plan: it may be to blame.
+  // Of these, since its last output, those that met it in a plan and did not come from outside: it may be to blame.
   int32_t losses_in_a_row() const { return losses_in_a_row_; }
   bool is_suspect() const { return losses_in_a_row_ >= kSuspectAfter; }
+  // The last loss is judged: `from_outside` takes it back.
+  void JudgeLoss(bool from_outside);
   void Finish(FinishReason reason, absl::Time now);
 
   // Where it runs; meaningful while it holds a slot (Running, or Finished with items in flight).
@@ -168,6 +170,7 @@ class Sequence {
   int32_t num_cached_ = 0;
   int32_t num_preemptions_ = 0;
   int32_t num_losses_ = 0, losses_in_a_row_ = 0;
+  bool met_loss_ = false;  // the last one, which is not judged yet
   PrefixChain chain_;
   SequenceTimings timings_;
 };

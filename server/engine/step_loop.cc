@@ -192,9 +192,11 @@ void StepLoop::ObserveStep(const batching::StepResult& result, absl::Time now) {
   }
 }
 
-void StepLoop::OnLocalWorkerFenced(int local_index, int64_t pid) {
+void StepLoop::OnFenced(const fleet::WorkerInfo& info) {
+  parts_.group->NoteFenced();
+  if (info.local_index < 0) return;
   metrics_->workers_fenced->Increment();
-  hooks_->on_fenced(local_index, pid);
+  hooks_->on_fenced(info.local_index, info.pid);
 }
 
 }  // namespace switchyard::server

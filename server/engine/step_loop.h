@@ -50,7 +50,7 @@ class StepLoop final : public WorkerGroup::Listener {
   void OnGroupDown(const std::string& reason) override;
   void OnStepDone(const batching::StepResult& result) override;
   bool HasUnread(const fleet::WorkerInfo& info) override { return hooks_->has_unread && hooks_->has_unread(info); }
-  void OnLocalWorkerFenced(int local_index, int64_t pid) override;
+  void OnFenced(const fleet::WorkerInfo& info) override;
 
  private:
   void PlanAll(absl::Time now, std::vector<batching::Event>* events);

@@ -35,7 +35,12 @@ absl::Status WorkersLost(const std::string& message) {
 
 ServingGroup::ServingGroup(const ServerConfig* config, const text::TextProcessor* text, ServerMetrics* metrics,
                            const EngineHooks* hooks, WorkerGroup::Listener* listener)
-    : config_(config), text_(text), metrics_(metrics), hooks_(hooks), workers_(GroupOptions(*config), listener) {}
+    : config_(config),
+      text_(text),
+      metrics_(metrics),
+      hooks_(hooks),
+      workers_(GroupOptions(*config), listener),
+      loss_causes_(hooks->end_of) {}
 
 int ServingGroup::RankIn(WorkerId id, int64_t group_epoch) const {
   const auto member = workers_.members().find(id);
@@ -71,8 +76,10 @@ void ServingGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, f
 void ServingGroup::Lost(WorkerId id, const std::string& link_reason) {
   const auto member = workers_.members().find(id);
   std::string end;
-  if (member != workers_.members().end() && member->second.info.local_index >= 0 && hooks_->end_of) {
-    end = hooks_->end_of(member->second.info.local_index, member->second.info.pid);
+  if (member != workers_.members().end()) {
+    const fleet::WorkerInfo& info = member->second.info;
+    loss_causes_.Lost(info);
+    if (info.local_index >= 0 && hooks_->end_of) end = hooks_->end_of(info.local_index, info.pid);
   }
   workers_.Lost(id, end.empty() ? link_reason : absl::StrCat("process ended with ", end), MonotonicNow());
 }
@@ -101,6 +108,7 @@ void ServingGroup::Up(int64_t epoch, int world, int32_t num_kv_blocks, const fle
   scheduler_->StartGroup({.epoch = epoch,
                           .num_ranks = world,
                           .num_blocks = num_kv_blocks,
+                          .lost_from_outside = loss_causes_.CameFromOutside(),
                           .numerics = NumericsOf(world, first, config_->add_outputs),
                           .long_rope_above = first.long_rope_above,
                           .may_give = first.device == "cpu",

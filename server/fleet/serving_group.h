@@ -17,6 +17,7 @@
 #include "server/config.h"
 #include "server/engine/engine_hooks.h"
 #include "server/engine/request.h"
+#include "server/fleet/loss_causes.h"
 #include "server/fleet/worker_group.h"
 #include "server/metrics/metrics.h"
 #include "server/text/text.h"
@@ -49,6 +50,8 @@ class ServingGroup {
   void Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info);
   // Removes a worker whose link was lost.
   void Lost(WorkerId id, const std::string& link_reason);
+  // A worker was fenced.
+  void NoteFenced() { loss_causes_.Fenced(); }
   // Checks the workers' time limits and, before the first group, the limit of the start.
   void Tick(absl::Time now);
 
@@ -73,6 +76,7 @@ class ServingGroup {
   ServerMetrics* const metrics_;
   const EngineHooks* const hooks_;
   WorkerGroup workers_;
+  LossCauses loss_causes_;  // since the last group formed
   std::unique_ptr<batching::Scheduler> scheduler_;
   std::string down_reason_;
   absl::Time down_since_ = absl::InfinitePast();

@@ -178,7 +178,7 @@ void WorkerGroup::Tick(absl::Time now) {
     const Member member = members_.at(id);
     Lost(id, absl::StrCat("no heartbeat for ", absl::FormatDuration(options_.fence_after), ", fenced"), now);
     member.client->Close(absl::UnavailableError("fenced: no heartbeat"));
-    if (member.info.local_index >= 0) listener_->OnLocalWorkerFenced(member.info.local_index, member.info.pid);
+    listener_->OnFenced(member.info);
   }
   if (state_ == State::kJoining && now - joining_since_ > options_.form_timeout) {
     Break(absl::StrCat("not formed within ", absl::FormatDuration(options_.form_timeout), "; ", NotReadyReason()), now);

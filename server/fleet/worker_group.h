@@ -60,8 +60,8 @@ class WorkerGroup {
     virtual void OnStepDone(const batching::StepResult& result) = 0;
     // Whether the worker's connection has unread bytes.  Called often.
     virtual bool HasUnread(const fleet::WorkerInfo&) { return false; }
-    // Kills a local worker that does not answer.
-    virtual void OnLocalWorkerFenced(int local_index, int64_t pid) = 0;
+    // A worker does not answer; a local one is to be killed.
+    virtual void OnFenced(const fleet::WorkerInfo& info) = 0;
   };
 
   enum class State { kWaiting, kJoining, kReady };

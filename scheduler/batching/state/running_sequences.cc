@@ -1,6 +1,7 @@
 #include "scheduler/batching/state/running_sequences.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "scheduler/base/check.h"
 
@@ -137,8 +138,6 @@ void RunningSequences::LoseGroup(bool fail_waiting, absl::Time now, std::vector<
     sequence->LoseRank();
     if (fail_waiting || sequence->num_losses() > policy_->max_losses) {
       Finish(sequence, FinishReason::kUnavailable, now, events);
-    } else if (sequence->losses_in_a_row() > Sequence::kSuspectAfter) {
-      Finish(sequence, FinishReason::kPoisoned, now, events);
     } else {
       sequence->Requeue();
       waiting_->Push(sequence);
@@ -160,15 +159,20 @@ void RunningSequences::StartGroup(const GroupShape& group, absl::Time now, std::
   for (int32_t r = 0; r < group.num_ranks; ++r) {
     ranks_.emplace_back(policy_->max_num_seqs, group.num_blocks, policy_->block_size);
   }
-  std::vector<Sequence*> misfits;
+  std::vector<std::pair<Sequence*, FinishReason>> misfits;
   for (Sequence* s = waiting_->After(0); s != nullptr; s = waiting_->After(s->arrival())) {
-    if (s->WantsMore(max_context_) && !(other_bits && s->num_outputs() > 0)) {
+    waiting_->Remove(s);
+    s->JudgeLoss(group.lost_from_outside);
+    waiting_->Push(s);
+    if (s->losses_in_a_row() > Sequence::kSuspectAfter) {
+      misfits.emplace_back(s, FinishReason::kPoisoned);
+    } else if (s->WantsMore(max_context_) && !(other_bits && s->num_outputs() > 0)) {
       s->SetGroup(group.weights_version, group.IsLong(s->num_prompt_tokens()));
     } else {
-      misfits.push_back(s);
+      misfits.emplace_back(s, FinishReason::kUnavailable);
     }
   }
-  for (Sequence* sequence : misfits) Finish(sequence, FinishReason::kUnavailable, now, events);
+  for (const auto& [sequence, reason] : misfits) Finish(sequence, reason, now, events);
 }
 
 SchedulerStats RunningSequences::Stats() const {

@@ -123,6 +123,7 @@ void ScenarioInterpreter::StartGroup(const Args& args) {
   scheduler_->StartGroup({.epoch = ++epoch_,
                           .num_ranks = static_cast<int32_t>(Get(args, "ranks", 1)),
                           .num_blocks = static_cast<int32_t>(Get(args, "blocks", 16)),
+                          .lost_from_outside = Get(args, "lost_from_outside", 0) != 0,
                           .weights_version = static_cast<uint64_t>(Get(args, "weights", 0)),
                           .numerics = static_cast<uint64_t>(Get(args, "numerics", 0)),
                           .long_rope_above = static_cast<int32_t>(Get(args, "long_rope_above", 0)),

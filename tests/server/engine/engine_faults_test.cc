@@ -40,13 +40,32 @@ TEST_F(EngineTest, ARequestThatKillsItsWorkersEndsAlone) {
     engine->links()->OnLinkLost(id, "its link ended");
     AwaitReady(false);
   }
-  EXPECT_EQ(poisoned.End().code(), absl::StatusCode::kInternal) << poisoned.End();
-  EXPECT_EQ(poisoned.Reason(), "KILLS_WORKERS");
   on_connect = nullptr;
   Connect(4);
+  EXPECT_EQ(poisoned.End().code(), absl::StatusCode::kInternal) << poisoned.End();
+  EXPECT_EQ(poisoned.Reason(), "KILLS_WORKERS");
   Reader next;
   Submit(next, "b", 5);
   EXPECT_TRUE(next.End().ok()) << next.End();
+}
+
+// Who is killed from outside says nothing of what it ran.
+TEST_F(EngineTest, KilledWorkersMakeNoRequestASuspect) {
+  end_of = "signal 9 (Killed)";
+  on_connect = [](ScriptedWorker* one) { one->Allow(0); };
+  StartReady();
+  Reader reader;
+  Submit(reader, "a", 5);
+  for (WorkerId id = 1; id <= 6; ++id) {
+    if (id > 1) worker = Connect(id);
+    worker->AwaitHeld();
+    engine->links()->OnLinkLost(id, "its link ended");
+    AwaitReady(false);
+  }
+  on_connect = nullptr;
+  Connect(7);
+  EXPECT_TRUE(reader.End().ok()) << reader.End();
+  EXPECT_EQ(reader.text(), "abcde");
 }
 
 TEST_F(EngineTest, ALostGroupEndsRunningRequestsAndKeepsTheQueue) {

@@ -116,7 +116,9 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
     for (const batching::RankResult& rank : result.ranks) absl::StrAppend(&text, " ", rank.rows);
     log.push_back(text);
   }
-  void OnLocalWorkerFenced(int index, int64_t pid) override { log.push_back(absl::StrCat("kill ", index, " ", pid)); }
+  void OnFenced(const fleet::WorkerInfo& info) override {
+    if (info.local_index >= 0) log.push_back(absl::StrCat("kill ", info.local_index, " ", info.pid));
+  }
 
   std::string local_token = "secret";  // tests also use it as the shared token
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);

@@ -1,0 +1,44 @@
+// Whether a group of workers was lost for a reason outside of what it ran: a worker that somebody killed, or that fell
+// silent (stopped, its machine gone).  A worker that crashed or ran out of memory, one from elsewhere whose link ended,
+// and a step that took too long may be the work of a request.
+//
+// Used on the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "scheduler/fleet/worker_info.h"
+
+namespace switchyard::server {
+
+class LossCauses {
+ public:
+  // end_of: EngineHooks'; may be null.  oom_kills: how many processes the kernel has killed for want of memory.
+  explicit LossCauses(
+      std::function<std::string(int local_index, int64_t pid)> end_of,
+      std::function<int64_t()> oom_kills = [] { return OomKills(); });
+
+  // The worker's link has ended.
+  void Lost(const fleet::WorkerInfo& info);
+  // The worker was fenced: it was silent.
+  void Fenced() { silent_ = true; }
+  // Says so of all that was lost since the last call, and forgets it.
+  bool CameFromOutside();
+
+  // By /proc/vmstat; 0 where that does not tell.
+  static int64_t OomKills();
+
+ private:
+  const std::function<std::string(int, int64_t)> end_of_;
+  const std::function<int64_t()> oom_kills_;
+  int64_t oom_kills_before_;
+  bool silent_ = false;
+  std::vector<std::pair<int, int64_t>> lost_;  // local workers: index and process
+};
+
+}  // namespace switchyard::server
