@@ -139,6 +139,17 @@ absl::Status TakeCommunication(const SpecReader& reader, const v1::Communication
     out->mode = *mode;
   }
   if (message.piece_bytes() != 0) out->piece_bytes = message.piece_bytes();
+  if (!message.granularity().empty()) {
+    const absl::StatusOr<jobs::Granularity> granularity = jobs::ParseGranularity(message.granularity());
+    if (!granularity.ok()) {
+      return reader.error({.field = "spec.communication.granularity",
+                           .text = std::string(granularity.status().message()),
+                           .limit = "mode, model, profile or a number of chunks",
+                           .actual = message.granularity(),
+                           .is_text = true});
+    }
+    out->granularity = *granularity;
+  }
   return absl::OkStatus();
 }
 
@@ -178,6 +189,7 @@ v1::JobSpec ToProto(const jobs::JobSpec& spec) {
   if (spec.balance_weight.has_value()) message.set_balance_weight(*spec.balance_weight);
   message.mutable_communication()->set_mode(std::string(jobs::CommModeName(spec.communication.mode)));
   message.mutable_communication()->set_piece_bytes(spec.communication.piece_bytes);
+  message.mutable_communication()->set_granularity(jobs::GranularityName(spec.communication.granularity));
   message.set_offload(PutEnum(kOffloads, spec.offload));
   message.set_restore_input(PutEnum(kInputRestores, spec.restore.input));
   message.set_restore_hidden(PutEnum(kHiddenRestores, spec.restore.hidden));

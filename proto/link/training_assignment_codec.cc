@@ -86,7 +86,7 @@ constexpr auto ProgressFields() {
       Field(&M::tokens_per_second, &M::set_tokens_per_second, &S::tokens_per_second),
       Field(&M::dropped_rows, &M::set_dropped_rows, &S::dropped_rows),
       Field(&M::dead_experts, &M::set_dead_experts, &S::dead_experts), Field(&M::packing, &M::set_packing, &S::packing),
-      Field(&M::skipped, &M::set_skipped, &S::skipped),
+      Field(&M::chunks, &M::set_chunks, &S::chunks), Field(&M::skipped, &M::set_skipped, &S::skipped),
       Field(&M::skipped_steps, &M::set_skipped_steps, &S::skipped_steps));
 }
 

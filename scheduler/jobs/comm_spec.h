@@ -1,5 +1,6 @@
-// How the collectives of a training job's ranks share the network: the modes (reduce_policy.h says what they mean).
-// Sources: Lina (scheduler/PAPERS.md, "Lina: training"); fair is what PyTorch's DDP does.  Pure.
+// How the collectives of a training job's ranks share the network: the modes (reduce_policy.h says what they mean); and
+// the granularity, into how many chunks each MoE layer's rows are cut.
+// Sources: Lina (scheduler/PAPERS.md, "Lina: training"); fair is what PyTorch's DDP does; granularity is MPMoE's. Pure.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +30,35 @@ absl::string_view CommModeName(CommMode mode);
 // InvalidArgument with all names.
 absl::StatusOr<CommMode> ParseCommMode(absl::string_view name);
 
+enum class ChunkRule : uint8_t {
+  kMode,     // as the mode says: its size of pieces in pipelining and full, else 1
+  kModel,    // chosen before the first step, by a model of measured times (scheduler/pipeline/chunk_model.h)
+  kProfile,  // chosen by trying numbers in the first steps (chunk_search.h)
+  kFixed,
+};
+
+struct Granularity {
+  ChunkRule rule = ChunkRule::kMode;
+  int32_t chunks = 0;  // of kFixed: [1, pipeline::kMaxMicroBatches]
+  // Whether the ranks decide, and journal it (chunk_decisions.h).
+  bool decides() const { return rule == ChunkRule::kModel || rule == ChunkRule::kProfile; }
+  bool operator==(const Granularity& other) const = default;
+};
+
+// "mode", "model", "profile", or the number of chunks.
+std::string GranularityName(const Granularity& granularity);
+// InvalidArgument with all that there is.
+absl::StatusOr<Granularity> ParseGranularity(absl::string_view name);
+
 struct CommunicationSpec {
   CommMode mode = CommMode::kPreempt;       // the fastest of real trainers (tests/bench/training.md)
   int64_t piece_bytes = int64_t{30} << 20;  // of a micro-op: Lina's partition size (PAPERS.md, LI-15)
+  Granularity granularity = {};
   bool operator==(const CommunicationSpec& other) const = default;
 };
+
+// InvalidArgument: a granularity that is none, or that does not go with the mode: in full steps' times decide how
+// experts are packed, and cannot decide both.
+absl::Status CheckGranularity(const CommunicationSpec& spec);
 
 }  // namespace switchyard::jobs

@@ -161,6 +161,7 @@ absl::Status Validate(const JobSpec& spec) {
     problems.Add("restore_input, restore_hidden", "with recompute layers keep nothing that could be restored");
   }
   problems.CheckIn("communication.piece_bytes", spec.communication.piece_bytes, 1024, int64_t{1} << 40);
+  problems.Add("communication.granularity", CheckGranularity(spec.communication));
   CheckLabels(spec, &problems);
   return problems.Status();
 }

@@ -103,6 +103,7 @@ bool OvertakesOnTheSocket(CommMode mode) { return mode == CommMode::kPreempt; }
 
 int32_t ChunksOfLayer(const CommunicationSpec& spec, const LayerRows& rows, int32_t max_chunks) {
   SY_CHECK(rows.world >= 1 && rows.holders >= 1 && max_chunks >= 1);
+  if (spec.granularity.rule == ChunkRule::kFixed) return std::min(spec.granularity.chunks, max_chunks);
   const absl::StatusOr<ReducePolicy> policy = ReducePolicyOf(spec);
   if (!policy.ok() || !policy->cuts_all_to_alls) return 1;
   // A row goes to each other rank at most once, however many of its experts are there.

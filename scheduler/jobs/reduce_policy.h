@@ -94,8 +94,8 @@ struct LayerRows {
   int64_t row_bytes = 1;
 };
 
-// In how many chunks a MoE layer takes them, so that what a rank of an even share sends in a dispatch is at most
-// piece_bytes a chunk; at most max_chunks.  1 unless the mode cuts all-to-alls.
+// In how many chunks a MoE layer takes them, at most max_chunks: the granularity's number; else, where the mode cuts
+// all-to-alls, so many that what a rank of an even share sends in a dispatch is at most piece_bytes a chunk; else 1.
 int32_t ChunksOfLayer(const CommunicationSpec& spec, const LayerRows& rows, int32_t max_chunks);
 
 }  // namespace switchyard::jobs

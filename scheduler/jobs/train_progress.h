@@ -29,6 +29,7 @@ struct TrainProgress {
   int64_t dropped_rows = 0;   // of the step
   int64_t dead_experts = 0;   // of the step, of all layers
   int32_t packing = 0;        // replicas of every expert; 0: an older worker's
+  int32_t chunks = 0;         // into which MoE layers cut their rows; 0: an older worker's, or a skipped step
   bool skipped = false;       // the step had no target: losses and norm were not measured
   int64_t skipped_steps = 0;  // so far
   bool operator==(const TrainProgress& other) const = default;

@@ -73,6 +73,8 @@ const SlotRow kSlotGauges[] = {
      [](const Slot& s) { return static_cast<double>(s.progress.dead_experts); }},
     {"switchyard_train_packing", "Replicas of every expert that the workers keep.",
      [](const Slot& s) { return static_cast<double>(s.progress.packing); }},
+    {"switchyard_train_chunks", "Chunks into which each MoE layer's rows were cut in the last step.",
+     [](const Slot& s) { return Measured(s, s.progress.chunks); }},
     {"switchyard_train_checkpoint_step", "Step of the newest checkpoint; 0 = there is none.",
      [](const Slot& s) { return static_cast<double>(s.checkpoint_step); }},
     {"switchyard_train_checkpoint_age_seconds", "Since the newest checkpoint, or since the job runs.",

@@ -44,6 +44,7 @@ const Families& SlotFamilies() {
       {"switchyard_train_step", {"gauge", "slot", ""}},
       {"switchyard_train_dead_experts", {"gauge", "slot", ""}},
       {"switchyard_train_packing", {"gauge", "slot", ""}},
+      {"switchyard_train_chunks", {"gauge", "slot", ""}},
       {"switchyard_train_checkpoint_step", {"gauge", "slot", ""}},
       {"switchyard_train_checkpoint_age_seconds", {"gauge", "slot", ""}},
   };

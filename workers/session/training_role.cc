@@ -46,6 +46,7 @@ jobs::TrainProgress ProgressOf(const train::StepProgress& progress) {
           .dropped_rows = report.dropped_rows,
           .dead_experts = report.dead_experts,
           .packing = progress.packing,
+          .chunks = report.skipped ? 0 : report.chunks,
           .skipped = report.skipped,
           .skipped_steps = progress.skipped_steps};
 }

@@ -94,6 +94,10 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
     {"communication", kText, "mode in which gradient sums and all-to-alls share the network (default preempt)",
      Set<"communication.mode">},
     {"piece_bytes", kNumber, "bytes of the network's micro-ops; 0 = the default", Set<"communication.piece_bytes">},
+    {"granularity", kText,
+     "into how many chunks each MoE layer's rows are cut: mode (default: as --communication says), model (by measured "
+     "times), profile (by trying) or a number",
+     Set<"communication.granularity">},
 };
 
 }  // namespace

@@ -113,6 +113,7 @@ std::string ProgressLine(const v1::Job& job) {
     if (!progress.skipped()) absl::StrAppendFormat(&line, " | norm %.2f", progress.gradient_norm());
     absl::StrAppendFormat(&line, " | lr %.2e | %.0f tok/s", progress.learning_rate(), progress.tokens_per_second());
     if (progress.packing() > 1) absl::StrAppend(&line, " | packing ", progress.packing());
+    if (progress.chunks() > 1) absl::StrAppend(&line, " | ", progress.chunks(), " chunks");
     if (progress.dropped_rows() > 0) absl::StrAppend(&line, " | ", progress.dropped_rows(), " dropped");
   }
   if (job.seconds_left() > 0) {

@@ -30,9 +30,10 @@ TEST(ProgressLineTest, SaysHowFarItIs) {
       ProgressLine(job),
       "step 120/2000 | loss 3.2500 | eval 3.5000 | norm 0.88 | lr 3.00e-04 | 12345 tok/s | packing 2 | 1m20s left");
   job.mutable_progress()->set_dropped_rows(40);
+  job.mutable_progress()->set_chunks(4);
   EXPECT_EQ(ProgressLine(job),
-            "step 120/2000 | loss 3.2500 | eval 3.5000 | norm 0.88 | lr 3.00e-04 | 12345 tok/s | packing 2 | 40 "
-            "dropped | 1m20s left");
+            "step 120/2000 | loss 3.2500 | eval 3.5000 | norm 0.88 | lr 3.00e-04 | 12345 tok/s | packing 2 | 4 chunks "
+            "| 40 dropped | 1m20s left");
   job = JobIn(v1::JOB_STATE_RUNNING, 120);
   job.mutable_progress()->set_skipped(true);
   job.set_note("step 120 was skipped");

@@ -104,8 +104,11 @@ jobs::JobSpec Spec() {
   values.Fill(beta1, beta2, epsilon, weight_decay, clip_norm, peak, final_fraction, warmup, decay);
   shape = jobs::LrShape::kWsd;
   total_steps = steps;  // by the struct's rule
-  auto& [mode, piece_bytes] = communication;
+  auto& [mode, piece_bytes, granularity] = communication;
   mode = jobs::CommMode::kPartition;
+  auto& [rule, chunks] = granularity;
+  rule = jobs::ChunkRule::kFixed;
+  chunks = 5;
   auto& [every, keep_last, keep_every] = checkpoints;
   values.Fill(piece_bytes, every, keep_last, keep_every);
   return out;
@@ -287,11 +290,11 @@ TEST(LinkRoundTrip, AnAttempt) {
 
 TEST(LinkRoundTrip, Progress) {
   jobs::TrainProgress progress;
-  auto& [step, loss, balance, z, rate, norm, tokens, speed, seconds, dropped, dead, packing, skipped, num_skipped] =
-      progress;
+  auto& [step, loss, balance, z, rate, norm, tokens, speed, seconds, dropped, dead, packing, chunks, skipped,
+         num_skipped] = progress;
   auto& [total, forward, backward, experts, all_to_all, all_reduce, optimizer, data] = seconds;
-  test::Distinct().Fill(step, loss, balance, z, rate, norm, tokens, speed, dropped, dead, packing, skipped, num_skipped,
-                        total, forward, backward, experts, all_to_all, all_reduce, optimizer, data);
+  test::Distinct().Fill(step, loss, balance, z, rate, norm, tokens, speed, dropped, dead, packing, chunks, skipped,
+                        num_skipped, total, forward, backward, experts, all_to_all, all_reduce, optimizer, data);
   const v1::TrainProgress message = test::OverTheWire(ToProto(progress));
   EXPECT_THAT(test::Unset(message), IsEmpty());
   EXPECT_EQ(FromProto(message), progress);

@@ -64,6 +64,8 @@ TEST(JobSpecTest, EachFieldHasItsLimits) {
   EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.clip_norm = -1; }), "optimizer.clip_norm: -1 is outside [0, 1e+30)");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->communication.piece_bytes = 1; }),
             "communication.piece_bytes: 1 is outside [1024, 1099511627776]");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->communication.granularity = {.rule = ChunkRule::kFixed, .chunks = 65}; }),
+            "communication.granularity: 65 chunks are outside [1, 64]");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->balance_weight = -0.1; }), "balance_weight: -0.1 is outside [0, 1e+06)");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->capacity_factor = kMinCapacityFactor; }), "");
   const std::string capacity = "capacity_factor (0 = no row is dropped): ";

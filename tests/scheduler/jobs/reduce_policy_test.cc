@@ -56,6 +56,10 @@ TEST(ReducePolicyTest, ChunksOfALayer) {
   EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPipelining, .piece_bytes = 5000}, rows, 64), 1);
   EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPipelining, .piece_bytes = 4999}, rows, 64), 2);
   EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPartition, .piece_bytes = 1000}, rows, 64), 1);
+  // A granularity's number counts in every mode.
+  const Granularity six = {.rule = ChunkRule::kFixed, .chunks = 6};
+  EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPartition, .granularity = six}, rows, 64), 6);
+  EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kFull, .piece_bytes = 1000, .granularity = six}, rows, 64), 6);
   EXPECT_EQ(ChunksOfLayer(cuts, {.rows = 100, .world = 2, .holders = 2, .top_k = 8, .row_bytes = 100}, 64),
             5);  // each row once
   EXPECT_EQ(ChunksOfLayer(cuts, {.rows = 100, .world = 1, .holders = 1, .top_k = 2, .row_bytes = 100}, 64), 1);

@@ -94,6 +94,7 @@ TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
   slot.progress.tokens_per_second = 640;
   slot.progress.dead_experts = 4;
   slot.progress.packing = 2;
+  slot.progress.chunks = 4;
   slot.checkpoint_step = 6;
   slot.checkpoint_age_seconds = 9;
   metrics.Update(counts);
@@ -108,6 +109,7 @@ TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
                                                 {"step", 7},
                                                 {"dead_experts", 4},
                                                 {"packing", 2},
+                                                {"chunks", 4},
                                                 {"checkpoint_step", 6},
                                                 {"checkpoint_age_seconds", 9}};
   for (const auto& [name, value] : gauges) {

@@ -111,6 +111,7 @@ absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double
   ++step_;
   tokens_ += progress.report.tokens;
   ASSIGN_OR_RETURN(std::optional<jobs::PackingDecision> packed, job_.packing->AfterStep(progress.report));
+  RETURN_IF_ERROR(job_.chunks->AfterStep(progress.report));
   if (!context_.leads()) return absl::OkStatus();
   progress.step = step_;
   progress.tokens = tokens_;

@@ -116,13 +116,14 @@ void Trainer::BuildBatch(const TrainRows& rows) {
 
 void Trainer::ChooseSchedule(int64_t rows, bool trains) {
   const model::ModelConfig& config = model_->config();
-  const int32_t chunks = jobs::ChunksOfLayer(options_.communication,
-                                             {.rows = rows,
-                                              .world = group_.world->world(),
-                                              .holders = group_.experts->world(),
-                                              .top_k = config.top_k,
-                                              .row_bytes = config.hidden * DTypeBytes(model_->dtype())},
-                                             pipeline::kMaxMicroBatches);
+  const jobs::LayerRows of_layer = {.rows = rows,
+                                    .world = group_.world->world(),
+                                    .holders = group_.experts->world(),
+                                    .top_k = config.top_k,
+                                    .row_bytes = config.hidden * DTypeBytes(model_->dtype())};
+  const int32_t chunks = trains && chunks_of_
+                             ? chunks_of_(rows)
+                             : jobs::ChunksOfLayer(options_.communication, of_layer, pipeline::kMaxMicroBatches);
   if (schedule_.num_chunks == chunks && schedule_trains_ == trains && !schedule_.forward.empty()) return;
   schedule_trains_ = trains;
   schedule_ = pipeline::BuildExpertParallel({.micro_batches = chunks,
@@ -209,6 +210,7 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   CountChosen();
   report->expert_ops += schedule_.num_chunks * model_->config().num_moe_layers();
   report->chunks = schedule_.num_chunks;
+  report->rows = counts.rows[index];
   const comm::Timed timed(&seconds_.backward);
   const RouterLosses router =
       ComputeRouterLosses(options_.router, saved_.router_statistics(), counts.rows[index], share);

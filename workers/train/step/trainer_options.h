@@ -25,7 +25,7 @@ struct TrainerOptions {
   int64_t max_sequences = 0;  // of a micro-batch on this rank
   int64_t max_length = 0;     // of a sequence
   // How sums of gradients and all-to-alls share the network, the same on all ranks.  All modes give the same bits but
-  // pipelining and full, which change the order in which an expert's rows are added.
+  // pipelining and full, which change the order in which an expert's rows are added, as another granularity does.
   jobs::CommunicationSpec communication = {};
   // Of what MoE layers would keep for backward; the same bits.
   pipeline::RestoreStrategy restore = {};

@@ -65,6 +65,8 @@ std::vector<BadSpec> BadNumbers() {
        "\"fullest\" is no mode; must be one of fair, "},
       {"SmallPieces", [](auto* s) { s->mutable_communication()->set_piece_bytes(1023); }, kBad, "BAD_FIELD",
        "communication.piece_bytes: 1023 is outside [1024, "},
+      {"NoGranularity", [](auto* s) { s->mutable_communication()->set_granularity("65"); }, kBad, "BAD_FIELD",
+       "\"65\" is no granularity; must be one of mode, model, profile, or a number of chunks in [1, 64]"},
       {"CapacityNegative", [](auto* s) { s->set_capacity_factor(-1); }, kBad, "BAD_FIELD",
        "capacity_factor (0 = no row is dropped): -1 is outside [0.1, "},
       {"CapacityNaN", [=](auto* s) { s->set_capacity_factor(nan); }, kBad, "BAD_FIELD", "dropped): nan is outside"},

@@ -39,6 +39,7 @@ Job FullJob() {
                                      .dropped_rows = 17,
                                      .dead_experts = 18,
                                      .packing = 19,
+                                     .chunks = 39,
                                      .skipped = true,
                                      .skipped_steps = 38};
   job.evaluation = jobs::EvaluationResult{.step = 20, .loss = 21.5, .tokens = 22};
@@ -80,6 +81,7 @@ void ExpectProgress(const v1::TrainProgress& progress) {
   EXPECT_EQ(progress.dropped_rows(), 17);
   EXPECT_EQ(progress.dead_experts(), 18);
   EXPECT_EQ(progress.packing(), 19);
+  EXPECT_EQ(progress.chunks(), 39);
   EXPECT_TRUE(progress.skipped());
   EXPECT_EQ(progress.skipped_steps(), 38);
   const v1::StepSeconds& seconds = progress.seconds();

@@ -76,17 +76,20 @@ absl::Status JobSetup::Run() {
   RETURN_IF_ERROR(context_.AgreeOn(OpenCheckpoints()));
   job_.start = std::make_unique<JobStart>(&context_, job_.checkpoints.get());
   job_.packing = std::make_unique<JobPacking>(&context_, job_.checkpoints.get(), job_.fit.get(), job_.start.get());
+  job_.chunks = std::make_unique<JobChunks>(&context_, job_.checkpoints.get(), job_.fit.get(), job_.start.get());
   RETURN_IF_ERROR(context_.AgreeOn(OpenModel()));
   RETURN_IF_ERROR(context_.AgreeOn(job_.fit->Check()));
   RETURN_IF_ERROR(OpenData());
   RETURN_IF_ERROR(job_.start->Find());
   RETURN_IF_ERROR(context_.AgreeOn(job_.start->Read(job_.shape)));
   RETURN_IF_ERROR(job_.packing->Find());
+  RETURN_IF_ERROR(job_.chunks->Find(job_.source.config));
   RETURN_IF_ERROR(context_.AgreeOn(MakeModel()));
   RETURN_IF_ERROR(job_.packing->MakePacker(job_.trainer.get(), job_.parameters.get()));
   RETURN_IF_ERROR(context_.AgreeOn(LoadStart()));
   RETURN_IF_ERROR(context_.AgreeOn(OpenSaver()));
-  return context_.AgreeOn(job_.packing->OpenJournal());
+  RETURN_IF_ERROR(context_.AgreeOn(job_.packing->OpenJournal()));
+  return job_.chunks->Open(job_.trainer.get(), *job_.model);
 }
 
 absl::Status JobSetup::OpenCheckpoints() {

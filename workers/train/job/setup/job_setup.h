@@ -12,6 +12,7 @@
 #include "workers/model/config/config.h"
 #include "workers/model/forward/model.h"
 #include "workers/train/job/checkpoint_saver.h"
+#include "workers/train/job/job_chunks.h"
 #include "workers/train/job/job_context.h"
 #include "workers/train/job/job_packing.h"
 #include "workers/train/job/setup/job_data.h"
@@ -43,6 +44,7 @@ struct OpenedJob {
   std::unique_ptr<Parameters> parameters;
   std::unique_ptr<Trainer> trainer;
   std::unique_ptr<JobPacking> packing;
+  std::unique_ptr<JobChunks> chunks;
   std::unique_ptr<CheckpointSaver> saver;
 };
 
