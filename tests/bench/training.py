@@ -219,6 +219,9 @@ def main():
     parser.add_argument("--layers", type=int, default=3, help="of a model's 12 or 24")
     parser.add_argument("--rounds", type=int, default=9, help="of trainers: steps in each mode")
     parser.add_argument("--mbit", type=int, default=0, help="of trainers: bandwidth of each one's link, Mb/s; 0: loopback")
+    parser.add_argument("--trainer_modes", default="", help="of trainers, instead of all; the first is what others are compared with; "
+                        "with granularity: preempt,preempt@4,preempt@model,preempt@profile")
+    parser.add_argument("--trainer_config", default="", help="of trainers: the folder of another config.json than the demo model's")
     parser.add_argument("--piece_kib", type=int, default=256, help="of trainers: of a micro-op")
     options = parser.parse_args()
     if not {"fair", "ar_last"} <= set(options.modes):

@@ -5,8 +5,10 @@
 //   training_rank_bench --config=DIR --store=DIR --rank=N --world=N --address=IP [--modes=fair,ar_last,…]
 //                       [--rounds=N] [--sequences=N] [--length=N] [--piece_bytes=N] [--threads=N]
 //
+// A mode may have a granularity: preempt@4, preempt@model, preempt@profile (scheduler/jobs/comm_spec.h).
 // sequences: of a rank.  Modes take turns, one step each, in every round; the first round is not printed.  All modes
 // train the same parameters.
+#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <memory>
@@ -22,10 +24,14 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/jobs/chunk_decisions.h"
 #include "scheduler/jobs/reduce_policy.h"
+#include "scheduler/pipeline/chunk_model.h"
 #include "tests/bench/bench_ranks.h"
 #include "workers/model/forward/model.h"
 #include "workers/tensor/thread_pool.h"
+#include "workers/train/chunks/layer_probe.h"
+#include "workers/train/job/rank_agreement.h"
 #include "workers/train/parameters/parameters.h"
 #include "workers/train/step/trainer.h"
 
@@ -74,12 +80,62 @@ train::TrainRows DrawRows(const Flags& flags, int64_t vocab, int64_t step) {
 
 void Print(absl::string_view mode, const train::StepReport& report) {
   const train::RankStepSeconds& s = report.seconds;
-  std::cout << absl::StrCat("{\"mode\": \"", mode, "\", \"total\": ", s.total, ", \"forward\": ", s.forward,
-                            ", \"backward\": ", s.backward, ", \"all_to_all\": ", s.all_to_all,
-                            ", \"backward_all_to_all\": ", s.backward_all_to_all, ", \"all_reduce\": ", s.all_reduce,
-                            ", \"optimizer\": ", s.optimizer, absl::StrFormat(", \"loss\": %.17g", report.loss),
+  std::cout << absl::StrCat("{\"mode\": \"", mode, "\", \"chunks\": ", report.chunks, ", \"total\": ", s.total,
+                            ", \"forward\": ", s.forward, ", \"backward\": ", s.backward,
+                            ", \"all_to_all\": ", s.all_to_all, ", \"backward_all_to_all\": ", s.backward_all_to_all,
+                            ", \"all_reduce\": ", s.all_reduce, ", \"optimizer\": ", s.optimizer,
+                            absl::StrFormat(", \"loss\": %.17g", report.loss),
                             absl::StrFormat(", \"gradient_norm\": %.17g}", report.gradient_norm))
             << std::endl;
+}
+
+// "preempt@4"
+absl::StatusOr<jobs::CommunicationSpec> ParseMode(const std::string& name, int64_t piece_bytes) {
+  const std::vector<std::string> parts = absl::StrSplit(name, absl::MaxSplits('@', 1));
+  jobs::CommunicationSpec spec = {.piece_bytes = piece_bytes};
+  ASSIGN_OR_RETURN(spec.mode, jobs::ParseCommMode(parts[0]));
+  if (parts.size() > 1) {
+    ASSIGN_OR_RETURN(spec.granularity, jobs::ParseGranularity(parts[1]));
+  }
+  return spec;
+}
+
+// A trainer of one mode, and what decides its number of chunks; null: nothing.
+struct ModeTrainer {
+  std::unique_ptr<train::Trainer> trainer;
+  std::unique_ptr<jobs::ChunkController> chunks;
+  comm::Communicator* comm = nullptr;
+};
+
+// As job_chunks.cc, without a journal.
+absl::Status Model(const Flags& flags, const Stream& stream, const model::Model& model, ModeTrainer* mode) {
+  const int64_t rows = flags.sequences * flags.length * flags.ranks.world;
+  const absl::Time begin = absl::Now();
+  ASSIGN_OR_RETURN(
+      train::LayerFigures figures,
+      train::ProbeLayer(
+          {.stream = &stream, .model = &model, .comm = mode->comm, .rows = rows, .open_file = {}, .limit = kPatience}));
+  const pipeline::ChunkModel times(figures.times, figures.load, {});
+  const int32_t chunks = times.Choose(8);
+  std::string all;
+  for (int n = 1; n <= 8; ++n) absl::StrAppendFormat(&all, " %.3g", 1e3 * times.Seconds(n));
+  std::cerr << figures.text << ": " << chunks << " chunks; ms of a layer by chunks:" << all << "; measured in "
+            << absl::FormatDuration(absl::Now() - begin) << std::endl;
+  mode->trainer->set_chunks_of([chunks](int64_t) { return chunks; });
+  return absl::OkStatus();
+}
+
+absl::Status AddStep(const train::StepReport& report, int64_t step, ModeTrainer* mode) {
+  mode->chunks->AddStep(report.rows, static_cast<int64_t>(report.seconds.total * 1e9));
+  if (!mode->chunks->Decides(step)) return absl::OkStatus();
+  train::RankWord word;
+  word.number = mode->chunks->MedianNs();
+  ASSIGN_OR_RETURN(const std::vector<train::RankWord> words, train::ExchangeWords(mode->comm, word, kPatience));
+  int64_t slowest = 0;
+  for (const train::RankWord& each : words) slowest = std::max(slowest, each.number);
+  mode->chunks->Adopt(mode->chunks->Propose(step, slowest));
+  std::cerr << mode->chunks->decisions().back().ToString() << std::endl;
+  return absl::OkStatus();
 }
 
 absl::Status Main(int argc, char** argv) {
@@ -101,17 +157,24 @@ absl::Status Main(int argc, char** argv) {
   ASSIGN_OR_RETURN(const bench::BenchGroups groups,
                    bench::FormBenchGroups(flags.ranks, {.framing = comm::kOvertakingFrames, .socket = {}}, kPatience));
   const std::vector<std::string> modes = absl::StrSplit(flags.modes, ',');
-  std::vector<std::unique_ptr<train::Trainer>> trainers;
+  std::vector<ModeTrainer> trainers;
   for (const std::string& name : modes) {
-    ASSIGN_OR_RETURN(const jobs::CommMode mode, jobs::ParseCommMode(name));
-    ASSIGN_OR_RETURN(std::unique_ptr<train::Trainer> trainer,
-                     train::Trainer::Create(stream, model.get(), parameters.get(),
-                                            {.max_sequences = flags.sequences,
-                                             .max_length = flags.length,
-                                             .communication = {.mode = mode, .piece_bytes = flags.piece_bytes}}));
-    comm::Communicator* const comm = jobs::OvertakesOnTheSocket(mode) ? groups.overtaking.get() : groups.turns.get();
+    ASSIGN_OR_RETURN(const jobs::CommunicationSpec spec, ParseMode(name, flags.piece_bytes));
+    ASSIGN_OR_RETURN(
+        std::unique_ptr<train::Trainer> trainer,
+        train::Trainer::Create(stream, model.get(), parameters.get(),
+                               {.max_sequences = flags.sequences, .max_length = flags.length, .communication = spec}));
+    comm::Communicator* const comm =
+        jobs::OvertakesOnTheSocket(spec.mode) ? groups.overtaking.get() : groups.turns.get();
     RETURN_IF_ERROR(trainer->SetGroup({.world = comm, .experts = comm, .layout = &layout}));
-    trainers.push_back(std::move(trainer));
+    trainers.push_back({.trainer = std::move(trainer), .chunks = nullptr, .comm = comm});
+    ModeTrainer* const made = &trainers.back();
+    if (spec.granularity.rule == jobs::ChunkRule::kModel) RETURN_IF_ERROR(Model(flags, stream, *model, made));
+    if (spec.granularity.rule != jobs::ChunkRule::kProfile) continue;
+    made->chunks =
+        std::make_unique<jobs::ChunkController>(jobs::ChunkOptions{.world = flags.ranks.world, .searches = true});
+    made->trainer->set_chunks_of(
+        [chunks = made->chunks.get()](int64_t rows_of_all) { return chunks->ChunksFor(rows_of_all); });
   }
   for (int64_t round = 0; round <= flags.rounds; ++round) {
     const train::TrainRows rows = DrawRows(flags, config.vocab_size, round);
@@ -119,7 +182,8 @@ absl::Status Main(int argc, char** argv) {
       // Another one begins each time.
       const size_t mode = (i + static_cast<size_t>(round)) % modes.size();
       ASSIGN_OR_RETURN(const train::StepReport report,
-                       trainers[mode]->Step({&rows, 1}, /*learning_rate=*/1e-5, absl::Now() + kPatience));
+                       trainers[mode].trainer->Step({&rows, 1}, /*learning_rate=*/1e-5, absl::Now() + kPatience));
+      if (trainers[mode].chunks != nullptr) RETURN_IF_ERROR(AddStep(report, round, &trainers[mode]));
       if (round > 0) Print(modes[mode], report);
     }
   }

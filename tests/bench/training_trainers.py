@@ -17,10 +17,9 @@ import report
 from emulated_cluster import Cluster
 
 MODES = ["ar_last", "fair", "fixed", "priority", "priority_ticketed", "partition", "pipelining", "preempt"]
-DEFAULT = MODES[0]
 COLUMNS = [("total", "step"), ("forward", "forward"), ("backward", "backward"), ("all_to_all", "all-to-all"),
            ("backward_all_to_all", "its backward"), ("all_reduce", "sums exposed"), ("optimizer", "optimizer")]
-AGREED = ("mode", "loss", "gradient_norm")  # of a step: each rank has them from its own sums
+AGREED = ("mode", "chunks", "loss", "gradient_norm")  # of a step: each rank has them from its own sums
 SEQUENCES, LENGTH = 4, 256  # of a rank
 SECONDS = 900  # within which a part ends
 
@@ -35,12 +34,16 @@ class _Loopback:
         return subprocess.Popen(command, **popen)
 
 
+def modes_of(options):
+    return options.trainer_modes.split(",") if options.trainer_modes else MODES
+
+
 def _outputs(options, ranks, store):
     cluster = Cluster(ranks, options.mbit * 1e6) if options.mbit else contextlib.nullcontext(_Loopback())
     with cluster as hosts:
         started = [hosts.start(rank, [
-            str(Path(options.bin) / "training_rank_bench"), f"--config={report.ROOT / 'deploy/demo-model'}", f"--store={store}",
-            f"--world={ranks}", f"--modes={','.join(MODES)}", f"--rounds={options.rounds}", f"--sequences={SEQUENCES}",
+            str(Path(options.bin) / "training_rank_bench"), f"--config={options.trainer_config or report.ROOT / 'deploy/demo-model'}", f"--store={store}",
+            f"--world={ranks}", f"--modes={','.join(modes_of(options))}", f"--rounds={options.rounds}", f"--sequences={SEQUENCES}",
             f"--length={LENGTH}", f"--piece_bytes={options.piece_kib << 10}", f"--rank={rank}",
             f"--address={hosts.address(rank)}"], stdout=subprocess.PIPE, text=True) for rank in range(ranks)]
         try:
@@ -64,7 +67,7 @@ def steps_of(outputs):
             for key in AGREED:
                 if line[key] != lines[0][key]:
                     raise RuntimeError(f"step {number}: {key} is {lines[0][key]} on rank 0 and {line[key]} on rank {rank}")
-        steps[lines[0]["mode"]].append({name: max(line[name] for line in lines) for name, _ in COLUMNS})
+        steps[lines[0]["mode"]].append({name: max(line[name] for line in lines) for name in ("chunks", *(name for name, _ in COLUMNS))})
     return steps
 
 
@@ -73,12 +76,14 @@ def run(options, ranks):
     load = report.load_average()
     with tempfile.TemporaryDirectory() as store:
         steps = steps_of(_outputs(options, ranks, store))
-    ratios = {mode: statistics.median(base["total"] / step["total"] for base, step in zip(steps[DEFAULT], steps[mode]))
-              for mode in MODES}
+    modes = modes_of(options)
+    default = modes[0]
+    ratios = {mode: statistics.median(base["total"] / step["total"] for base, step in zip(steps[default], steps[mode]))
+              for mode in modes}
     print(f"\ntrainers_{ranks}: {ranks} trainers of the demo model, "
           + (f"links of {options.mbit} Mb/s" if options.mbit else "loopback")
           + f", {SEQUENCES} x {LENGTH} tokens each, pieces of {options.piece_kib} KiB, {options.rounds} rounds, load {load} before; ms")
-    report.table([["mode", *(title for _, title in COLUMNS), f"{DEFAULT} / it"],
+    report.table([["mode", *(title for _, title in COLUMNS), "chunks", f"{default} / it"],
                   *([mode, *(1e3 * statistics.median(step[name] for step in steps[mode]) for name, _ in COLUMNS),
-                     ratios[mode]] for mode in MODES)])
-    return {"figures": {f"{DEFAULT}_over_{mode}": round(ratio, 3) for mode, ratio in ratios.items() if mode != DEFAULT}}
+                     steps[mode][-1]["chunks"], ratios[mode]] for mode in modes)])
+    return {"figures": {f"{default}_over_{mode}": round(ratio, 3) for mode, ratio in ratios.items() if mode != default}}
