@@ -3,7 +3,8 @@
 // to their file, and what all-to-alls and products lose beside each other.
 //
 // Sizes rise until a part has taken about 0.2 s; at least two are measured.  The slowest rank counts, so that all ranks
-// get the same numbers.  Collective; blocks.  Source: MPMoE, section III-D (scheduler/PAPERS.md).
+// get the same numbers.  Takes memory for a layer's rows meanwhile.  Collective; blocks.  Source: MPMoE, section III-D
+// (scheduler/PAPERS.md).
 #pragma once
 
 #include <cstdint>
