@@ -1,4 +1,5 @@
-// FORMAT.md matches a job's files: it has every key of trainer_state.json, and its packing.log can be read.
+// FORMAT.md matches a job's files: it has every key of trainer_state.json, and its packing.log and chunks.log can be
+// read.
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/workers/train/job_fixture.h"
+#include "workers/train/chunks/chunk_journal.h"
 #include "workers/train/packing/packing_journal.h"
 #include "workers/train/step/trainer_state.h"
 
@@ -49,6 +51,16 @@ TEST(FormatMdTest, ItsPackingLogIsOne) {
   ASSERT_TRUE(journal.ok()) << journal.status();
   EXPECT_EQ(EncodePackingJournal(*journal), parts[1]);
   jobs::PackingController controller({.world = journal->decisions[0].world});
+  EXPECT_EQ(controller.Replay(journal->decisions, 100), absl::OkStatus());
+}
+
+TEST(FormatMdTest, ItsChunksLogIsOne) {
+  const std::vector<std::string> parts = absl::StrSplit(Section(kChunkJournalName), "```\n");
+  ASSERT_EQ(parts.size(), 3u);
+  const absl::StatusOr<ChunkJournal> journal = DecodeChunkJournal(parts[1]);
+  ASSERT_TRUE(journal.ok()) << journal.status();
+  EXPECT_EQ(EncodeChunkJournal(*journal), parts[1]);
+  jobs::ChunkController controller({.world = journal->decisions[0].world, .searches = true});
   EXPECT_EQ(controller.Replay(journal->decisions, 100), absl::OkStatus());
 }
 

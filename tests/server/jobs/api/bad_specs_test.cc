@@ -61,12 +61,6 @@ std::vector<BadSpec> BadNumbers() {
        "spec.precision: value 7"},
       {"UnknownField", [](auto* s) { s->GetReflection()->MutableUnknownFields(s)->AddVarint(99, 1); }, kBad,
        "BAD_FIELD", "spec: field 99 is not known"},
-      {"UnknownMode", [](auto* s) { s->mutable_communication()->set_mode("fullest"); }, kBad, "BAD_FIELD",
-       "\"fullest\" is no mode; must be one of fair, "},
-      {"SmallPieces", [](auto* s) { s->mutable_communication()->set_piece_bytes(1023); }, kBad, "BAD_FIELD",
-       "communication.piece_bytes: 1023 is outside [1024, "},
-      {"NoGranularity", [](auto* s) { s->mutable_communication()->set_granularity("65"); }, kBad, "BAD_FIELD",
-       "\"65\" is no granularity; must be one of mode, model, profile, or a number of chunks in [1, 64]"},
       {"CapacityNegative", [](auto* s) { s->set_capacity_factor(-1); }, kBad, "BAD_FIELD",
        "capacity_factor (0 = no row is dropped): -1 is outside [0.1, "},
       {"CapacityNaN", [=](auto* s) { s->set_capacity_factor(nan); }, kBad, "BAD_FIELD", "dropped): nan is outside"},
@@ -89,6 +83,23 @@ std::vector<BadSpec> BadNumbers() {
          for (int i = 0; i < 300; ++i) s->add_datasets(std::string(4000, 'x') + ".bin");
        },
        kBad, "BAD_FIELD", "spec: "},
+  };
+}
+
+std::vector<BadSpec> BadCommunication() {
+  return {
+      {"UnknownMode", [](auto* s) { s->mutable_communication()->set_mode("fullest"); }, kBad, "BAD_FIELD",
+       "\"fullest\" is no mode; must be one of fair, "},
+      {"SmallPieces", [](auto* s) { s->mutable_communication()->set_piece_bytes(1023); }, kBad, "BAD_FIELD",
+       "communication.piece_bytes: 1023 is outside [1024, "},
+      {"NoGranularity", [](auto* s) { s->mutable_communication()->set_granularity("65"); }, kBad, "BAD_FIELD",
+       "\"65\" is no granularity; must be one of mode, model, profile, or a number of chunks in [1, 64]"},
+      {"GranularityOfFull",
+       [](auto* s) {
+         s->mutable_communication()->set_mode("full");
+         s->mutable_communication()->set_granularity("profile");
+       },
+       kBad, "BAD_FIELD", "communication.granularity: profile does not go with mode full, in which steps' times"},
   };
 }
 
@@ -243,7 +254,8 @@ class BadSpecsTest : public TrainingTest {
 TEST_F(BadSpecsTest, EachIsRefusedWithItsReason) {
   MakeFiles();
   std::vector<BadSpec> catalogue = BadNumbers();
-  for (const auto& more : {BadFiles(), BadModels()}) catalogue.insert(catalogue.end(), more.begin(), more.end());
+  for (const auto& more : {BadCommunication(), BadFiles(), BadModels()})
+    catalogue.insert(catalogue.end(), more.begin(), more.end());
   for (const BadSpec& bad : catalogue) {
     v1::SubmitJobRequest request = Request();
     bad.spoil(request.mutable_spec());

@@ -52,7 +52,8 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   spec.capacity_factor = 1.25;
   spec.balance_bias_rate = 0.001;
   spec.recompute = true;
-  spec.communication = {.mode = jobs::CommMode::kPreempt, .piece_bytes = 4096};
+  spec.communication = {
+      .mode = jobs::CommMode::kPreempt, .piece_bytes = 4096, .granularity = {.rule = jobs::ChunkRule::kProfile}};
   spec.offload = jobs::OffloadPolicy::kNever;
   spec.restore = {.input = pipeline::InputRestore::kOffload, .hidden = pipeline::HiddenRestore::kRecompute};
   spec.seed = ~uint64_t{0};
@@ -95,6 +96,9 @@ TEST(SpecConvertTest, WhatTheServerDoesNotKnowIsNamed) {
   message = {};
   message.mutable_communication()->set_mode("fastest");
   ExpectBad(message, "spec.communication.mode: ");
+  message = {};
+  message.mutable_communication()->set_granularity("many");
+  ExpectBad(message, "spec.communication.granularity: ");
 }
 
 TEST(SpecConvertTest, UnknownFieldsAreNamed) {
