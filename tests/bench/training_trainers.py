@@ -80,7 +80,7 @@ def run(options, ranks):
     default = modes[0]
     ratios = {mode: statistics.median(base["total"] / step["total"] for base, step in zip(steps[default], steps[mode]))
               for mode in modes}
-    print(f"\ntrainers_{ranks}: {ranks} trainers of the demo model, "
+    print(f"\ntrainers_{ranks}: {ranks} trainers of {Path(options.trainer_config).name or 'the demo model'}, "
           + (f"links of {options.mbit} Mb/s" if options.mbit else "loopback")
           + f", {SEQUENCES} x {LENGTH} tokens each, pieces of {options.piece_kib} KiB, {options.rounds} rounds, load {load} before; ms")
     report.table([["mode", *(title for _, title in COLUMNS), "chunks", f"{default} / it"],
