@@ -2,7 +2,8 @@
 //
 // A line that starts in column 0 is a call; the indented lines below it are the whole expected answer.  `#` comments.
 //   policy block_size=4 max_num_seqs=2 …           first; fields of BatchingPolicy
-//   group ranks=2 blocks=8 [lost_from_outside=1 weights= numerics= long_rope_above= min_rebalance_rows=]  StartGroup, with the next epoch
+//   group ranks=2 blocks=8 [weights= numerics= …]  StartGroup, with the next epoch; further ones: lost_from_outside=1
+//                                                  long_rope_above= min_rebalance_rows=
 //   at 15                                          the clock, in milliseconds; starts at 0
 //   submit 1 prompt=1,2,3 max_tokens=4 [n= stop=7,8 min_tokens= deadline=ms salt=a prompt_logprobs=0
 //            expert_paths=0]                     an expert for each row
