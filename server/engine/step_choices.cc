@@ -114,7 +114,8 @@ ChoicesCopy StepChoices::Copy() const {
     for (const double price : prices)
       of.expected_seconds.push_back(whole > 0 ? std::max(0.0, whole + num_layers_ * (price - prices[0])) : 0);
   }
-  for (batching::StepTrial::Seen& seen : placement_.classes()) copy.placements.push_back({.seen = std::move(seen)});
+  for (batching::StepTrial::Seen& seen : placement_.classes())
+    copy.placements.push_back({.seen = std::move(seen), .expected_seconds = {}});
   return copy;
 }
 

@@ -23,7 +23,9 @@
 namespace switchyard::server {
 namespace {
 
-constexpr absl::Duration kYoung = absl::Seconds(10);
+// Whose end makes the next start later: younger ones may end again.  One that was killed has not failed by itself,
+// unless it is killed at once.
+constexpr absl::Duration kYoung = absl::Seconds(10), kYoungKilled = absl::Milliseconds(500);
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 constexpr int kRefused = 2;
 constexpr int kCannotRun = 127;  // exec failed
@@ -99,7 +101,8 @@ std::string LocalFleet::Reap(int index, int status, absl::Time now) {
   child.last_pid = std::exchange(child.pid, -1);
   child.last_end = how;
   ++child.deaths;
-  child.early_deaths = now - child.started < kYoung ? child.early_deaths + 1 : 0;
+  const bool killed = WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
+  child.early_deaths = now - child.started < (killed ? kYoungKilled : kYoung) ? child.early_deaths + 1 : 0;
   child.start_at =
       now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)), absl::Duration(absl::Seconds(5)));
   const bool refused = WIFEXITED(status) && (WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kCannotRun);
