@@ -1,7 +1,6 @@
 #include "proto/link/fleet_codec.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <string>
 
@@ -96,6 +95,9 @@ constexpr auto LinkFields() {
                     Field(&M::r_squared, &M::set_r_squared, &S::r_squared));
 }
 
+// Seconds, and bytes a second.
+constexpr double kLongestStart = 60, kSlowestLink = 1, kFastestLink = 1e15;
+
 constexpr absl::string_view kPhaseNames[] = {"weights", "experts", "graphs"};  // by LoadPhase
 
 }  // namespace
@@ -170,8 +172,10 @@ v1::GroupReady ToProto(const fleet::GroupReady& ready) {
 fleet::GroupReady FromProto(const v1::GroupReady& message) {
   fleet::GroupReady ready = ReadyFields().FromProto(message);
   const fleet::LinkFit links = LinkFields().FromProto(message.links());
-  const bool possible = links.start_seconds >= 0 && std::isfinite(links.start_seconds) && links.bytes_per_second > 0 &&
-                        std::isfinite(links.bytes_per_second) && links.r_squared <= 1;
+  // (No comparison holds of what is not a number.)
+  const bool possible = links.start_seconds >= 0 && links.start_seconds <= kLongestStart &&
+                        links.bytes_per_second >= kSlowestLink && links.bytes_per_second <= kFastestLink &&
+                        links.r_squared <= 1;
   if (possible) ready.links = links;
   return ready;
 }

@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 17: workers say whether they have experts in place.
+// 18: workers say how fast their links are; jobs have a granularity.
 inline constexpr int kProtocolVersion = 18;
 
 }  // namespace switchyard::link

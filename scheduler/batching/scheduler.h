@@ -77,8 +77,8 @@ class Scheduler {
   // their old order with all their tokens; with `fail_waiting` they and all others end with kUnavailable, and so do
   // those that have outlived policy.max_losses.  Until StartGroup, Plan gives nothing.
   //
-  // A sequence that was in a plan each time that the group was lost, Sequence::kSuspectAfter times without an output,
-  // is a suspect: suspects start before all others and one by one, and nobody else starts until it has an output.  If
+  // A sequence that was in a plan each time that the group was lost, Sequence::kSuspectAfter times without progress, is
+  // a suspect: suspects start before all others and one by one, and nobody else starts until it has made progress.  If
   // the group is lost once more, that one ends with kPoisoned when the next starts.  Losses from outside do not count.
   void LoseGroup(bool fail_waiting, absl::Time now, std::vector<Event>* events);
 

@@ -123,8 +123,8 @@ void Sequence::Preempt() {
 
 FinishReason Sequence::Append(int32_t token, int32_t max_context, absl::Time now) {
   const int32_t index = num_outputs();
-  losses_in_a_row_ = 0;
   tokens_.push_back(token);
+  if (num_outputs() > outputs_at_start + 1) losses_in_a_row_ = 0;
   chain_.Extend(tokens_);
   if (index == 0) timings_.first_token = now;
   timings_.last_token = now;

@@ -77,7 +77,8 @@ struct SequenceSpec {
 class Sequence {
  public:
   // Losses of its group in a row from which on it runs apart from other suspects, so that the next shows who was to
-  // blame.
+  // blame.  In a row: with no more than one output after a start, which the prefill gives; it may be the first decode
+  // that crashes.
   static constexpr int32_t kSuspectAfter = 2;
 
   Sequence(SequenceSpec spec, absl::Time queued);
@@ -110,6 +111,10 @@ class Sequence {
   int32_t MostCached() const {
     return next_expert_path_ < 0 ? num_tokens() - 1 : std::min(num_tokens() - 1, next_expert_path_);
   }
+  // Whether the client has something that was computed.
+  bool has_delivered() const {
+    return num_outputs() > 0 || next_prompt_logprob_ > 1 || next_expert_path_ > spec_.sampling.expert_paths_from;
+  }
   const PrefixChain& chain() const { return chain_; }
   const SamplingParams& sampling() const { return spec_.sampling; }
   const SequenceTimings& timings() const { return timings_; }
@@ -137,7 +142,7 @@ class Sequence {
   // Running → Waiting after LoseRank: it will be computed again, outputs and all.
   void Requeue();
   int32_t num_losses() const { return num_losses_; }
-  // Of these, since its last output, those that met it in a plan and did not come from outside: it may be to blame.
+  // Of these, since it made progress, those that met it in a plan and did not come from outside: it may be to blame.
   int32_t losses_in_a_row() const { return losses_in_a_row_; }
   bool is_suspect() const { return losses_in_a_row_ >= kSuspectAfter; }
   // The last loss is judged: `from_outside` takes it back.

@@ -76,6 +76,7 @@ void StepCommitter::CommitItem(const PlannedItem& planned, const ItemResult& res
                                std::vector<Event>* events) {
   Sequence* sequence = planned.sequence;
   sequence->CommitItem(planned.sample);
+  running_->suspect_items -= planned.suspect ? 1 : 0;
   if (sequence->state() == SequenceState::kFinished) {  // ended while this was in flight: the result is dropped
     running_->ReleaseIfIdle(sequence);
     return;

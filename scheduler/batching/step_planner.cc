@@ -91,7 +91,7 @@ void StepPlanner::PlanWaiting(Draft* draft) {
   const auto runs_suspect = [](const RankState& rank) {
     return std::any_of(rank.running.begin(), rank.running.end(), [](const Sequence* s) { return s->is_suspect(); });
   };
-  if (std::any_of(ranks.begin(), ranks.end(), runs_suspect)) return;
+  if (running_->suspect_items > 0 || std::any_of(ranks.begin(), ranks.end(), runs_suspect)) return;
   // Blocks that running sequences still need for the tokens they already have: a newcomer must not take those.
   std::vector<int32_t> outstanding(ranks.size(), 0);
   const auto owed = [this](const Sequence& s) {
@@ -205,6 +205,8 @@ void StepPlanner::AddItem(Sequence* sequence, int32_t num_query, Draft* draft) {
   }
   const int32_t end = item.start_pos + num_query, from = sequence->paths_at_start;
   planned.first_path = from < 0 ? end : std::clamp(from, item.start_pos, end);
+  planned.suspect = sequence->is_suspect();
+  running_->suspect_items += planned.suspect ? 1 : 0;
   sequence->PlanItem(num_query, item.sample);
   draft->budget[rank] -= num_query;
   draft->step.plan.ranks[rank].items.push_back(std::move(item));

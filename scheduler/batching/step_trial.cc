@@ -129,8 +129,8 @@ int StepTrial::Best(const TrialStep& step) const {
 int StepTrial::Next(const TrialStep& step, uint32_t tried) {
   const bool is_new = classes_.find(KeyOf(step)) == classes_.end();
   Class& of = ClassOf(step);
-  for (size_t other = 1; is_new && !of.borrowed && other < of.ways.size(); ++other)
-    of.ways[other].tried = (tried >> other & 1) != 0;
+  for (size_t other = 1; !of.borrowed && other < of.ways.size(); ++other)
+    of.ways[other].tried = (!is_new && of.ways[other].tried) || (tried >> other & 1) != 0;
   size_t way = 0;
   if (of.known()) {
     way = of.best();

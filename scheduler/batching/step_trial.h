@@ -38,8 +38,8 @@ class StepTrial {
   bool Knows(const TrialStep& step) const;
   // The way that was the fastest so far; way 0 until all have been tried.
   int Best(const TrialStep& step) const;
-  // The way of this step, in [0, ways).  tried: a bit for each way that its class may go, should it be new; way 0
-  // always.
+  // The way of this step, in [0, ways).  tried: a bit for each way that its class may go from now on; way 0 always, and
+  // what it went before.
   int Next(const TrialStep& step, uint32_t tried = ~0u);
   // A step of that way has ended.  Impossible times (negative, endless) are ignored.
   void Done(const TrialStep& step, int way, double seconds);

@@ -49,8 +49,8 @@ void EndWithProfile(Feed* feed, std::shared_ptr<const ServedModel> model, absl::
 }
 
 // names: of the ways.
-void FillClass(const StepClass& of, const std::vector<std::string>& names, v1::StepClass* out) {
-  const batching::StepTrial::Seen& seen = of.seen;
+void FillClass(const batching::StepTrial::Seen& seen, const std::vector<double>& expected,
+               const std::vector<std::string>& names, v1::StepClass* out) {
   out->set_least_rows(seen.least);
   out->set_most_rows(seen.most);
   out->set_prompts(seen.prompts);
@@ -63,27 +63,26 @@ void FillClass(const StepClass& of, const std::vector<std::string>& names, v1::S
     to->set_steps(seen.ways[way].steps);
     const double measured = seen.ways[way].row_seconds * static_cast<double>(seen.most);
     if (measured > 0) to->set_measured_seconds(measured);
-    const bool priced = way < of.expected_seconds.size() && of.expected_seconds[way] > 0;
-    if (priced) to->set_expected_seconds(of.expected_seconds[way]);
+    if (way < expected.size()) to->set_expected_seconds(expected[way]);
   }
 }
 
 v1::GetPlanResponse DescribePlan(const ChoicesCopy& choices) {
   v1::GetPlanResponse out;
   out.set_note(choices.note);
-  if (choices.links.measured()) {
-    out.set_link_start_seconds(choices.links.start_seconds);
-    out.set_link_bytes_per_second(choices.links.bytes_per_second);
-    out.set_link_r_squared(choices.links.r_squared);
+  if (choices.layer.links.measured()) {
+    out.set_link_start_seconds(choices.layer.links.start_seconds);
+    out.set_link_bytes_per_second(choices.layer.links.bytes_per_second);
+    out.set_link_r_squared(choices.layer.links.r_squared);
   }
-  if (choices.expert.any()) {
-    out.set_expert_weights_seconds(choices.expert.weights_seconds);
-    out.set_expert_row_seconds(choices.expert.row_seconds);
+  if (choices.layer.expert.any()) {
+    out.set_expert_weights_seconds(choices.layer.expert.weights_seconds);
+    out.set_expert_row_seconds(choices.layer.expert.row_seconds);
   }
   std::vector<std::string> cuts;
   for (const int32_t number : choices.micro_batches) cuts.push_back(absl::StrCat(number));
-  for (const StepClass& of : choices.cuts) FillClass(of, cuts, out.add_micro_batches());
-  for (const StepClass& of : choices.placements) FillClass(of, {"static", "other"}, out.add_placement());
+  for (const auto& of : choices.cuts) FillClass(of, ExpectedSeconds(choices, of), cuts, out.add_micro_batches());
+  for (const auto& of : choices.placements) FillClass(of, {}, {"static", "other"}, out.add_placement());
   return out;
 }
 

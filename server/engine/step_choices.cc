@@ -16,6 +16,17 @@ constexpr int64_t kLeastRows = 32;                            // of a micro-batc
 // best a cut may be that is tried, too.
 constexpr double kLeastGain = 0.02, kNearBest = 0.03;
 
+// Of a layer, each way of the trial with so many rows a rank; ways with too few rows have none.  Empty: not known.
+std::vector<double> PricesOf(const simulator::ServedLayer& layer, int64_t rows) {
+  std::vector<double> prices;
+  if (!layer.links.measured() || layer.expert.row_seconds <= 0) return prices;
+  for (const int32_t cut : kCuts) {
+    if (cut > 1 && rows < cut * kLeastRows) break;
+    prices.push_back(simulator::SecondsOfServedLayer(layer, rows, cut));
+  }
+  return prices;
+}
+
 }  // namespace
 
 StepChoices::StepChoices(const ServerConfig* config, ServerMetrics* metrics)
@@ -64,24 +75,14 @@ int StepChoices::ChooseCut(const batching::StepPlan& plan, const batching::Trial
   // Placement first: steps that are cut go the way that was the fastest with whole rows.
   if (tries_placement() && !placement_.Knows(step)) return -1;
   if (in_place_ && placement_.Best(step) != 0) return -1;  // no expert rows travel
-  const uint32_t tried = micro_batches_.Knows(step) ? ~0u : WorthTrying(plan.most_rows());
-  return tried == 0 ? -1 : micro_batches_.Next(step, tried);
-}
-
-std::vector<double> StepChoices::PricesOf(int64_t rows) const {
-  std::vector<double> prices;
-  if (!layer_.links.measured() || layer_.expert.row_seconds <= 0) return prices;
-  for (const int32_t cut : kCuts) {
-    if (cut > 1 && rows < cut * kLeastRows) break;
-    prices.push_back(simulator::SecondsOfServedLayer(layer_, rows, cut));
-  }
-  return prices;
+  const uint32_t tried = WorthTrying(plan.most_rows());
+  return tried == 0 && !micro_batches_.Knows(step) ? -1 : micro_batches_.Next(step, tried);
 }
 
 uint32_t StepChoices::WorthTrying(int64_t rows) {
   const auto [found, is_new] = worth_trying_.try_emplace(rows, 0);
   if (!is_new) return found->second;
-  const std::vector<double> prices = PricesOf(rows);
+  const std::vector<double> prices = PricesOf(layer_, rows);
   if (prices.empty()) {
     worth_trying_.erase(found);
     return 0;
@@ -100,23 +101,22 @@ ChoicesCopy StepChoices::Copy() const {
                            : !layer_.links.measured()       ? "the group's links could not be measured"
                            : layer_.expert.row_seconds <= 0 ? "the experts' times are not measured yet"
                                                             : "";
-  ChoicesCopy copy = {.note = note,
-                      .links = layer_.links,
-                      .expert = layer_.expert,
-                      .micro_batches = {kCuts.begin(), kCuts.end()},
-                      .cuts = {},
-                      .placements = {}};
-  for (batching::StepTrial::Seen& seen : micro_batches_.classes()) {
-    // Of a step of that class with as many rows on each rank.
-    StepClass& of = copy.cuts.emplace_back(StepClass{.seen = std::move(seen), .expected_seconds = {}});
-    const double whole = of.seen.ways[0].row_seconds * static_cast<double>(of.seen.most);
-    const std::vector<double> prices = PricesOf(of.seen.most / layer_.ranks);
-    for (const double price : prices)
-      of.expected_seconds.push_back(whole > 0 ? std::max(0.0, whole + num_layers_ * (price - prices[0])) : 0);
-  }
-  for (batching::StepTrial::Seen& seen : placement_.classes())
-    copy.placements.push_back({.seen = std::move(seen), .expected_seconds = {}});
-  return copy;
+  return {.note = note,
+          .layer = layer_,
+          .num_layers = num_layers_,
+          .micro_batches = {kCuts.begin(), kCuts.end()},
+          .cuts = micro_batches_.classes(),
+          .placements = placement_.classes()};
+}
+
+std::vector<double> ExpectedSeconds(const ChoicesCopy& choices, const batching::StepTrial::Seen& cut) {
+  std::vector<double> expected;
+  const double whole = cut.ways[0].row_seconds * static_cast<double>(cut.most);
+  if (whole <= 0) return expected;
+  // Of a step with as many rows on each rank.
+  const std::vector<double> prices = PricesOf(choices.layer, cut.most / choices.layer.ranks);
+  for (const double price : prices) expected.push_back(std::max(0.0, whole + choices.num_layers * (price - prices[0])));
+  return expected;
 }
 
 void StepChoices::Choose(const placement::ExpertCost& expert, batching::StepPlan* plan, absl::Time now) {

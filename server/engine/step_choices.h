@@ -25,20 +25,18 @@
 
 namespace switchyard::server {
 
-// What is known of steps of about as many rows, for those who ask why a step runs as it does.
-struct StepClass {
-  batching::StepTrial::Seen seen;
-  // By way of the trial of micro-batches: seconds of a step of `seen.most` rows, as priced, beside the measured ones of
-  // way 0; 0: not known.
-  std::vector<double> expected_seconds;
-};
+// For those who ask why steps run as they do.
 struct ChoicesCopy {
-  std::string note;                    // why rows are not cut by trial; empty if they may be
-  fleet::LinkFit links;                // of the group
-  placement::ExpertCost expert;        // lately
+  std::string note;  // why rows are not cut by trial; empty if they may be
+  simulator::ServedLayer layer;
+  int num_layers = 0;
   std::vector<int32_t> micro_batches;  // of each way of `cuts`
-  std::vector<StepClass> cuts, placements;
+  std::vector<batching::StepTrial::Seen> cuts, placements;
 };
+
+// Seconds that a step of cut.most rows is expected to take, by way: those measured of whole rows, and what its layers
+// are priced to save.  Empty: not known; ways with too few rows have none.  Takes some microseconds a way.
+std::vector<double> ExpectedSeconds(const ChoicesCopy& choices, const batching::StepTrial::Seen& cut);
 
 class StepChoices final {
  public:
@@ -69,8 +67,6 @@ class StepChoices final {
   };
   // The way of the trial of micro-batches; -1 = not chosen by trial.
   int ChooseCut(const batching::StepPlan& plan, const batching::TrialStep& step);
-  // Of a layer, each way of the trial with so many rows a rank; ways with too few rows have none.  Empty: not known.
-  std::vector<double> PricesOf(int64_t rows) const;
   // The ways that are worth a try, a bit for each; 0: none is expected to gain.
   uint32_t WorthTrying(int64_t rows);
 

@@ -23,9 +23,10 @@
 namespace switchyard::server {
 namespace {
 
-// Whose end makes the next start later: younger ones may end again.  One that was killed has not failed by itself,
-// unless it is killed at once.
-constexpr absl::Duration kYoung = absl::Seconds(10), kYoungKilled = absl::Milliseconds(500);
+// Whose end makes the next start later: younger ones may end again.  A few that were killed in a row are started again
+// at once, as they have not failed by themselves; more may be killed for want of memory.
+constexpr absl::Duration kYoung = absl::Seconds(10), kYoungKilled = absl::Seconds(3);
+constexpr int kFreeKills = 4;
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 constexpr int kRefused = 2;
 constexpr int kCannotRun = 127;  // exec failed
@@ -103,8 +104,8 @@ std::string LocalFleet::Reap(int index, int status, absl::Time now) {
   ++child.deaths;
   const bool killed = WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
   child.early_deaths = now - child.started < (killed ? kYoungKilled : kYoung) ? child.early_deaths + 1 : 0;
-  child.start_at =
-      now + std::min(absl::Milliseconds(50) * (1 << std::min(child.early_deaths, 7)), absl::Duration(absl::Seconds(5)));
+  const int slower = std::clamp(killed ? child.early_deaths - kFreeKills : child.early_deaths, 0, 7);
+  child.start_at = now + std::min(absl::Milliseconds(50) * (1 << slower), absl::Duration(absl::Seconds(5)));
   const bool refused = WIFEXITED(status) && (WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kCannotRun);
   if (stopping_) return "";
   LogWarn(options_.what, " ", index, " (pid ", child.last_pid, ") ended: ", how);

@@ -1,28 +1,37 @@
 #include "server/fleet/loss_causes.h"
 
-#include <algorithm>
 #include <fstream>
 
 #include "absl/strings/match.h"
 
 namespace switchyard::server {
+namespace {
+
+// A worker that is asked to stop (SIGTERM) exits with 0; none that fails does.
+bool WasKilled(const std::string& end) {
+  return absl::StartsWith(end, "signal 9 ") || absl::StartsWith(end, "signal 15 ") || end == "exit code 0";
+}
+
+}  // namespace
 
 LossCauses::LossCauses(std::function<std::string(int, int64_t)> end_of, std::function<int64_t()> oom_kills)
     : end_of_(std::move(end_of)), oom_kills_(std::move(oom_kills)), oom_kills_before_(oom_kills_()) {}
 
-void LossCauses::Lost(const fleet::WorkerInfo& info) {
-  if (info.local_index >= 0) lost_.emplace_back(info.local_index, info.pid);
+void LossCauses::Lost(const fleet::WorkerInfo& info, const std::string& end) {
+  killed_ |= WasKilled(end);
+  if (info.local_index >= 0 && end.empty()) lost_.emplace_back(info.local_index, info.pid);
 }
 
-bool LossCauses::CameFromOutside() {
-  const int64_t oom_kills = oom_kills_();
-  const bool short_of_memory = oom_kills > oom_kills_before_;
-  oom_kills_before_ = oom_kills;
-  const bool killed = std::any_of(lost_.begin(), lost_.end(), [this](const auto& worker) {
-    const std::string end = end_of_ ? end_of_(worker.first, worker.second) : "";
-    return absl::StartsWith(end, "signal 9 ") || absl::StartsWith(end, "signal 15 ");
-  });
-  lost_.clear();
+void LossCauses::Tick(absl::Time now) {
+  if (now - looked_ < absl::Seconds(1)) return;
+  looked_ = now;
+  oom_kills_before_ = oom_kills_();
+}
+
+bool LossCauses::TakeVerdict() {
+  const bool short_of_memory = oom_kills_() > oom_kills_before_;
+  for (const auto& [index, pid] : std::exchange(lost_, {})) killed_ |= end_of_ && WasKilled(end_of_(index, pid));
+  const bool killed = std::exchange(killed_, false);
   return std::exchange(silent_, false) || (killed && !short_of_memory);
 }
 

@@ -1,6 +1,6 @@
-// Whether a group of workers was lost for a reason outside of what it ran: a worker that somebody killed, or that fell
-// silent (stopped, its machine gone).  A worker that crashed or ran out of memory, one from elsewhere whose link ended,
-// and a step that took too long may be the work of a request.
+// Whether a group of workers was lost for a reason outside of what it ran: a local worker that somebody killed or
+// stopped, or any that fell silent (its machine gone).  A worker that crashed or ran out of memory, one from elsewhere
+// whose link ended, and a step that took too long may be the work of a request.
 //
 // Used on the engine's thread.
 #pragma once
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "scheduler/fleet/worker_info.h"
 
 namespace switchyard::server {
@@ -23,12 +23,14 @@ class LossCauses {
       std::function<std::string(int local_index, int64_t pid)> end_of,
       std::function<int64_t()> oom_kills = [] { return OomKills(); });
 
-  // The worker's link has ended.
-  void Lost(const fleet::WorkerInfo& info);
+  // The worker's link has ended.  end: how its process did, as EngineHooks::end_of says; empty: not known yet.
+  void Lost(const fleet::WorkerInfo& info, const std::string& end);
+  // Nothing is lost.  Called often.
+  void Tick(absl::Time now);
   // The worker was fenced: it was silent.
   void Fenced() { silent_ = true; }
   // Says so of all that was lost since the last call, and forgets it.
-  bool CameFromOutside();
+  bool TakeVerdict();
 
   // By /proc/vmstat; 0 where that does not tell.
   static int64_t OomKills();
@@ -36,9 +38,10 @@ class LossCauses {
  private:
   const std::function<std::string(int, int64_t)> end_of_;
   const std::function<int64_t()> oom_kills_;
-  int64_t oom_kills_before_;
-  bool silent_ = false;
-  std::vector<std::pair<int, int64_t>> lost_;  // local workers: index and process
+  int64_t oom_kills_before_;  // a second before the loss at most
+  absl::Time looked_ = absl::InfinitePast();
+  bool silent_ = false, killed_ = false;
+  std::vector<std::pair<int, int64_t>> lost_;  // local workers whose ends are not known yet: index and process
 };
 
 }  // namespace switchyard::server

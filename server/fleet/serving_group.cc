@@ -78,13 +78,14 @@ void ServingGroup::Lost(WorkerId id, const std::string& link_reason) {
   std::string end;
   if (member != workers_.members().end()) {
     const fleet::WorkerInfo& info = member->second.info;
-    loss_causes_.Lost(info);
     if (info.local_index >= 0 && hooks_->end_of) end = hooks_->end_of(info.local_index, info.pid);
+    loss_causes_.Lost(info, end);
   }
   workers_.Lost(id, end.empty() ? link_reason : absl::StrCat("process ended with ", end), MonotonicNow());
 }
 
 void ServingGroup::Tick(absl::Time now) {
+  if (ready()) loss_causes_.Tick(now);
   workers_.Tick(now);
   if (scheduler_) return;
   // Before the first group, the start must not wait for ever for a worker that does not come or makes no progress.
@@ -108,7 +109,7 @@ void ServingGroup::Up(int64_t epoch, int world, int32_t num_kv_blocks, const fle
   scheduler_->StartGroup({.epoch = epoch,
                           .num_ranks = world,
                           .num_blocks = num_kv_blocks,
-                          .lost_from_outside = loss_causes_.CameFromOutside(),
+                          .lost_from_outside = loss_causes_.TakeVerdict(),
                           .numerics = NumericsOf(world, first, config_->add_outputs),
                           .long_rope_above = first.long_rope_above,
                           .may_give = first.device == "cpu",

@@ -121,6 +121,7 @@ void RunningSequences::ReleaseIfIdle(Sequence* sequence) {
 }
 
 void RunningSequences::LoseGroup(bool fail_waiting, absl::Time now, std::vector<Event>* events) {
+  suspect_items = 0;
   std::vector<Sequence*> lost;
   for (RankState& rank : ranks_) lost.insert(lost.end(), rank.running.begin(), rank.running.end());
   if (fail_waiting) {
@@ -166,7 +167,7 @@ void RunningSequences::StartGroup(const GroupShape& group, absl::Time now, std::
     waiting_->Push(s);
     if (s->losses_in_a_row() > Sequence::kSuspectAfter) {
       misfits.emplace_back(s, FinishReason::kPoisoned);
-    } else if (s->WantsMore(max_context_) && !(other_bits && s->num_outputs() > 0)) {
+    } else if (s->WantsMore(max_context_) && !(other_bits && s->has_delivered())) {
       s->SetGroup(group.weights_version, group.IsLong(s->num_prompt_tokens()));
     } else {
       misfits.emplace_back(s, FinishReason::kUnavailable);

@@ -53,6 +53,9 @@ class RunningSequences {
   int32_t max_context() const { return max_context_; }
   bool MayReuse(const Sequence& sequence) const { return policy_->prefix_reuse && sequence.MayBeCached(); }
 
+  // Of plans in flight, those of suspects, also of such as have ended meanwhile; kept by planner and committer.
+  int32_t suspect_items = 0;
+
   // Takes it from the queue; gives it a slot of the rank, and the blocks of the match.
   void Start(Sequence* sequence, int32_t rank, const PrefixMatch& match, absl::Time now);
   // Puts it back into the queue, at once or as soon as nothing of it is in flight.

@@ -194,7 +194,8 @@ TEST(LinkRoundTrip, AReadyWorker) {
   links = {};
   EXPECT_EQ(FromProto(ToProto(ready)), ready);
   // What cannot be was not measured.
-  for (const auto& [bad_start, bad_rate] : {std::pair{-1.0, 1.0}, {0.0, HUGE_VAL}, {HUGE_VAL, 1.0}, {0.0, -1.0}}) {
+  for (const auto& [bad_start, bad_rate] :
+       {std::pair{-1.0, 1.0}, {0.0, HUGE_VAL}, {1e308, 1.0}, {0.0, 1e-305}, {0.0, NAN}}) {
     v1::GroupReady impossible = message;
     impossible.mutable_links()->set_start_seconds(bad_start);
     impossible.mutable_links()->set_bytes_per_second(bad_rate);

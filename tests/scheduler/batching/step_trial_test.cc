@@ -152,7 +152,7 @@ TEST(StepTrialTest, WaysThatAreLeftOutAreNeverTried) {
   std::vector<int64_t> went(4);
   for (int i = 0; i < 2000; ++i) {
     const int64_t rows = i < 500 ? 2048 : 2000;
-    const int way = trial.Next({.rows = rows}, i == 0 ? 0b100 : ~0u);
+    const int way = trial.Next({.rows = rows}, 0b100);
     ++went[static_cast<size_t>(way)];
     trial.Done({.rows = rows}, way, seconds[way]);
   }
@@ -169,6 +169,13 @@ TEST(StepTrialTest, WaysThatAreLeftOutAreNeverTried) {
   EXPECT_EQ(classes[1].ways[3].steps, 0);
   EXPECT_DOUBLE_EQ(classes[1].ways[2].row_seconds, 0.8 / 2048);
   EXPECT_EQ(classes[0].ways[0].steps + classes[0].ways[2].steps, 1500);
+  // From now on way 3 may be tried, too.
+  for (int i = 0; i < 100; ++i) {
+    const int way = trial.Next({.rows = 2048}, 0b1000);
+    trial.Done({.rows = 2048}, way, seconds[way]);
+  }
+  EXPECT_EQ(trial.Best({.rows = 2048}), 3);
+  EXPECT_EQ(trial.classes().at(1).ways[1].steps, 0);
 }
 
 // With way 0 alone there is nothing to try.

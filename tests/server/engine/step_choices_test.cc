@@ -201,12 +201,12 @@ TEST_F(StepChoicesTest, SaysWhatWasExpectedAndMeasured) {
   Steps(100, {{1, 1}, {6, 0.7}, {8, 0.75}});
   const ChoicesCopy copy = choices_->Copy();
   ASSERT_EQ(copy.cuts.size(), 1u);
-  const batching::StepTrial::Seen& seen = copy.cuts[0].seen;
+  const batching::StepTrial::Seen& seen = copy.cuts[0];
   EXPECT_EQ(copy.micro_batches[static_cast<size_t>(seen.best)], 6);
   EXPECT_TRUE(seen.prompts);
   EXPECT_LE(seen.least, 512);
   EXPECT_GE(seen.most, 512);
-  const std::vector<double>& expected = copy.cuts[0].expected_seconds;
+  const std::vector<double> expected = ExpectedSeconds(copy, seen);
   ASSERT_EQ(expected.size(), copy.micro_batches.size());
   const double whole = seen.ways[0].row_seconds * static_cast<double>(seen.most);
   EXPECT_DOUBLE_EQ(expected[0], whole);

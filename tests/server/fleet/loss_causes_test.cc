@@ -16,50 +16,62 @@ class LossCausesTest : public testing::Test {
     fleet::WorkerInfo info;
     info.local_index = local_index;
     info.pid = pid_;
-    causes_.Lost(info);
+    causes_.Lost(info, known_ ? end : "");
   }
 
   std::map<int64_t, std::string> ends_;
   int64_t pid_ = 0, oom_kills_ = 3;
+  bool known_ = false;  // how it ended, when it is lost
   LossCauses causes_{[this](int, int64_t pid) { return ends_[pid]; }, [this] { return oom_kills_; }};
 };
 
 TEST_F(LossCausesTest, WhatSomebodyKilledOrStopped) {
   Lose("signal 9 (Killed)");
-  EXPECT_TRUE(causes_.CameFromOutside());
-  EXPECT_FALSE(causes_.CameFromOutside()) << "nothing since";
+  EXPECT_TRUE(causes_.TakeVerdict());
+  EXPECT_FALSE(causes_.TakeVerdict()) << "nothing since";
   Lose("signal 15 (Terminated)");
-  EXPECT_TRUE(causes_.CameFromOutside());
+  EXPECT_TRUE(causes_.TakeVerdict());
+  Lose("exit code 0");
+  EXPECT_TRUE(causes_.TakeVerdict()) << "it was asked to stop";
   causes_.Fenced();
-  EXPECT_TRUE(causes_.CameFromOutside());
-  EXPECT_FALSE(causes_.CameFromOutside());
+  EXPECT_TRUE(causes_.TakeVerdict());
+  EXPECT_FALSE(causes_.TakeVerdict());
   // A peer that ends with an error is not to blame for the one that was killed.
   Lose("exit code 1");
   Lose("signal 9 (Killed)");
-  EXPECT_TRUE(causes_.CameFromOutside());
+  EXPECT_TRUE(causes_.TakeVerdict());
 }
 
 TEST_F(LossCausesTest, WhatARequestMayHaveDone) {
   Lose("signal 11 (Segmentation fault)");
-  EXPECT_FALSE(causes_.CameFromOutside());
+  EXPECT_FALSE(causes_.TakeVerdict());
   Lose("exit code 1");
-  EXPECT_FALSE(causes_.CameFromOutside());
+  EXPECT_FALSE(causes_.TakeVerdict());
   Lose("signal 9 (Killed)", -1);
-  EXPECT_FALSE(causes_.CameFromOutside()) << "of a worker elsewhere nothing is known";
+  EXPECT_FALSE(causes_.TakeVerdict()) << "of a worker elsewhere nothing is known";
   Lose("");
-  EXPECT_FALSE(causes_.CameFromOutside());
+  EXPECT_FALSE(causes_.TakeVerdict());
   ++oom_kills_;
   Lose("signal 9 (Killed)");
-  EXPECT_FALSE(causes_.CameFromOutside()) << "for want of memory";
+  EXPECT_FALSE(causes_.TakeVerdict()) << "for want of memory";
+  causes_.Tick(absl::UnixEpoch());
   Lose("signal 9 (Killed)");
-  EXPECT_TRUE(causes_.CameFromOutside()) << "that was another one";
+  EXPECT_TRUE(causes_.TakeVerdict()) << "that was another one";
 }
 
 // How it ended may only be known when the next group forms.
 TEST_F(LossCausesTest, AnEndThatIsKnownLater) {
   Lose("");
   ends_[pid_] = "signal 9 (Killed)";
-  EXPECT_TRUE(causes_.CameFromOutside());
+  EXPECT_TRUE(causes_.TakeVerdict());
+}
+
+// Its successor died, too: of processes before that nothing is known any more.
+TEST_F(LossCausesTest, AnEndThatIsForgottenLater) {
+  known_ = true;
+  Lose("signal 9 (Killed)");
+  ends_.clear();
+  EXPECT_TRUE(causes_.TakeVerdict());
 }
 
 TEST_F(LossCausesTest, TheKernelCounts) { EXPECT_GE(LossCauses::OomKills(), 0); }

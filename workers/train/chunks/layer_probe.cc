@@ -25,6 +25,7 @@ constexpr double kBudgetSeconds = 0.2;  // of a curve
 constexpr int kRounds = 3, kBesideRounds = 9, kMostRuns = 8;
 constexpr int kSendsAtOnce = 4, kMostSends = 8, kMostProducts = 64;  // in one run beside each other
 constexpr double kLeastRatio = 0.01;
+constexpr double kMostOut = 64 << 20;  // bytes of a rank's all-to-alls at once, but for two
 
 double SecondsSince(absl::Time begin) { return absl::ToDoubleSeconds(absl::Now() - begin); }
 
@@ -176,7 +177,8 @@ class Probe {
                                                        const pipeline::TimeCurve::Point& product) {
     const double ratio = std::max(send.seconds, 1e-9) / std::max(product.seconds, 1e-9);
     const double few = std::clamp(kBudgetSeconds / std::max(send.seconds, 1e-9), 1.0, double{kSendsAtOnce});
-    const int sends = static_cast<int>(std::clamp(std::ceil(2 / ratio), std::floor(few), double{kMostSends}));
+    const double room = std::clamp(std::floor(kMostOut / std::max(send.size, 1.0)), 2.0, double{kMostSends});
+    const int sends = static_cast<int>(std::clamp(std::ceil(2 / ratio), std::min(std::floor(few), room), room));
     const int products = static_cast<int>(std::clamp(std::floor(ratio * sends / 2), 1.0, double{kMostProducts}));
     std::vector<double> send_ratios, product_ratios;
     double spent = 0;
