@@ -4,19 +4,9 @@
 
 #include "absl/strings/escaping.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/constant_time.h"
 
 namespace switchyard::server {
-namespace {
-
-// The time does not depend on which byte differs.
-bool ConstantTimeEqual(const std::string& a, const std::string& b) {
-  if (a.size() != b.size()) return false;
-  unsigned difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
-}  // namespace
 
 std::string DrawToken() {
   std::string bytes(16, '\0');
