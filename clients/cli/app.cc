@@ -28,6 +28,7 @@ void AddCommands(Command* app) {
   AddProfileCommand(app);
   AddTrainCommand(app);
   AddDataCommand(app);
+  AddKeysCommand(app);
   app->SetFooter(
       "`switchyard help COMMAND` explains a command's flags.\n"
       "Exit codes: 0 done, 1 a request failed, 2 wrong flags or input.\n"

@@ -1,5 +1,7 @@
 #include "clients/cli/command.h"
 
+#include <cstdlib>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -7,11 +9,15 @@
 #include "clients/cli/json.h"
 #include "clients/cpp/client.h"
 #include "clients/cpp/client_error.h"
+#include "proto/support/secret_file.h"
 #include "scheduler/base/flags/help_text.h"
+#include "scheduler/base/status_macros.h"
 
 namespace switchyard::cli {
 namespace {
 
+constexpr char kKeyVariable[] = "SWITCHYARD_API_KEY";
+constexpr size_t kMostKeyFileBytes = 4096;
 constexpr size_t kNamesColumn = 16;  // width of the column of names
 
 // "[PROMPT]", "FILE ..."
@@ -23,6 +29,18 @@ std::string UsageOf(const FlagSet& flags) {
     absl::StrAppend(&usage, " ", flag->required ? name : absl::StrCat("[", name, "]"));
   }
   return usage;
+}
+
+// Returns the key of the file, or of the environment if no file is named; "" without either.
+absl::StatusOr<std::string> ReadApiKey(const std::string& file) {
+  if (!file.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, rpc::ReadSecretFile(file, kMostKeyFileBytes));
+    const absl::string_view key = absl::StripAsciiWhitespace(text);
+    if (key.empty()) return absl::InvalidArgumentError(absl::StrCat(file, ": is empty, must have an API key"));
+    return std::string(key);
+  }
+  const char* const key = std::getenv(kKeyVariable);
+  return std::string(key != nullptr ? key : "");
 }
 
 }  // namespace
@@ -66,11 +84,18 @@ void ServerFlags::AddTo(FlagSet* flags) {
   flags->BeginGroup("Server");
   flags->Add("server=HOST:PORT", &server, "the server's gRPC address; an IPv6 one in brackets: [::1]:50051");
   flags->Add("timeout=SECONDS", &timeout_seconds, "time limit of one request, in seconds").Range(0.001, 86400.0);
+  flags->Add(
+      "api_key_file=FILE", &api_key_file,
+      "file with the API key, which only its owner may use; without it the key is that of the environment variable "
+      "SWITCHYARD_API_KEY, if it is set");
 }
 
 absl::StatusOr<std::unique_ptr<client::Client>> ServerFlags::Connect() const {
   client::ClientOptions options;
   options.generate_timeout = absl::Seconds(timeout_seconds);
+  absl::StatusOr<std::string> key = ReadApiKey(api_key_file);
+  if (!key.ok()) return BadInput(key.status().message());
+  options.api_key = *std::move(key);
   return client::Client::Connect(server, options);
 }
 

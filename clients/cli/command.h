@@ -68,10 +68,12 @@ void AddTraceCommand(Command* app);
 void AddProfileCommand(Command* app);
 void AddTrainCommand(Command* app);
 void AddDataCommand(Command* app);
+void AddKeysCommand(Command* app);
 
 struct ServerFlags {
   std::string server = "127.0.0.1:50051";
   double timeout_seconds = 300;
+  std::string api_key_file;  // empty: the key, if any, is in the environment variable SWITCHYARD_API_KEY
 
   // Adds the flags under their own title in --help.
   void AddTo(FlagSet* flags);

@@ -15,6 +15,7 @@
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/support/client_callback.h"
+#include "proto/support/api_key.h"
 #include "proto/support/host_port.h"
 #include "switchyard/v1/admin.grpc.pb.h"
 #include "switchyard/v1/inference.grpc.pb.h"
@@ -27,6 +28,12 @@ constexpr int kMaxMessageBytes = 256 << 20;  // the server stays below 4 MiB; ot
 
 std::chrono::system_clock::time_point DeadlineIn(absl::Duration duration) {
   return std::chrono::system_clock::now() + absl::ToChronoMilliseconds(duration);
+}
+
+// Sets what every call has: its time limit, and the client's key.
+void SetUp(absl::Duration timeout, const std::string& api_key, grpc::ClientContext* context) {
+  context->set_deadline(DeadlineIn(timeout));
+  if (!api_key.empty()) context->AddMetadata(rpc::kAuthorization, absl::StrCat(rpc::kBearer, api_key));
 }
 
 grpc::ChannelArguments ChannelSettings() {
@@ -103,7 +110,7 @@ absl::StatusOr<Response> Unary(Stub* stub,
                                grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Response*),
                                const Request& request, const Client& client) {
   grpc::ClientContext context;
-  context.set_deadline(DeadlineIn(client.options().call_timeout));
+  SetUp(client.options().call_timeout, client.options().api_key, &context);
   Response response;
   const grpc::Status status = (stub->*method)(&context, request, &response);
   if (!status.ok()) return FromGrpcStatus(status, client.address());
@@ -128,9 +135,9 @@ class GenerateCall final : public GenerateStream, private grpc::ClientReadReacto
  public:
   // Starts it.
   GenerateCall(v1::InferenceService::Stub* stub, const v1::GenerateRequest& request, Events events,
-               absl::Duration timeout, std::string address)
+               const ClientOptions& options, std::string address)
       : request_(request), events_(std::move(events)), address_(std::move(address)) {
-    context_.set_deadline(DeadlineIn(timeout));
+    SetUp(options.generate_timeout, options.api_key, &context_);
     stub->async()->Generate(&context_, &request_, this);
     StartRead(&message_);
     StartCall();
@@ -189,6 +196,10 @@ Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& address, const ClientOptions& options) {
   if (absl::Status status = CheckAddress(address); !status.ok()) return status;
+  if (const absl::Status key = options.api_key.empty() ? absl::OkStatus() : rpc::CheckKeyText(options.api_key);
+      !key.ok()) {
+    return ClientError(key.code(), "BAD_INPUT", key.message());
+  }
   std::shared_ptr<grpc::Channel> channel =
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelSettings());
   if (absl::Status status = WaitForConnection(channel, address, options.connect_timeout); !status.ok()) return status;
@@ -197,8 +208,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
 
 std::unique_ptr<GenerateStream> Client::StartGenerate(const v1::GenerateRequest& request,
                                                       GenerateStream::Events events) {
-  return std::make_unique<GenerateCall>(stubs_->inference.get(), request, std::move(events), options_.generate_timeout,
-                                        address_);
+  return std::make_unique<GenerateCall>(stubs_->inference.get(), request, std::move(events), options_, address_);
 }
 
 absl::Status Client::Generate(const v1::GenerateRequest& request,
@@ -243,7 +253,7 @@ absl::StatusOr<v1::GetPlanResponse> Client::GetPlan(const std::string& model) {
 absl::StatusOr<std::string> Client::GetProfile(const v1::GetProfileRequest& request,
                                                const std::function<void(const v1::GetProfileResponse&)>& on_message) {
   grpc::ClientContext context;
-  context.set_deadline(DeadlineIn(options_.generate_timeout));
+  SetUp(options_.generate_timeout, options_.api_key, &context);
   const auto reader = stubs_->admin->GetProfile(&context, request);
   std::string profile;
   int64_t total = 0;
@@ -287,7 +297,7 @@ absl::StatusOr<v1::Job> Client::CancelJob(const std::string& id) {
 
 absl::Status Client::WatchJob(const v1::WatchJobRequest& request, const std::function<void(const v1::Job&)>& on_job) {
   grpc::ClientContext context;
-  context.set_deadline(DeadlineIn(options_.watch_timeout));
+  SetUp(options_.watch_timeout, options_.api_key, &context);
   const auto reader = stubs_->training->WatchJob(&context, request);
   for (v1::WatchJobResponse message; reader->Read(&message);) on_job(message.job());
   return FromGrpcStatus(reader->Finish(), address_);
@@ -296,7 +306,7 @@ absl::Status Client::WatchJob(const v1::WatchJobRequest& request, const std::fun
 absl::StatusOr<v1::PackDataResponse> Client::PackData(
     const v1::PackDataRequest& request, const std::function<void(const v1::PackDataResponse&)>& on_message) {
   grpc::ClientContext context;
-  context.set_deadline(DeadlineIn(options_.generate_timeout));
+  SetUp(options_.generate_timeout, options_.api_key, &context);
   const auto reader = stubs_->training->PackData(&context, request);
   v1::PackDataResponse last;
   for (v1::PackDataResponse message; reader->Read(&message); last = message) on_message(message);

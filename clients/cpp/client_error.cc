@@ -38,6 +38,9 @@ constexpr Advice kAdvice[] = {
     {"DISK_FULL", "make room on the server's disk, or lower --keep_last"},
     {"DATASET_CHANGED", "put the files back as they were, then: switchyard train resume ID"},
     {"TOO_MANY_JOBS", "wait for one to end, or cancel one: switchyard train list --state=pending"},
+    {"NO_KEY", "give the key by --api_key_file=FILE or in the environment variable SWITCHYARD_API_KEY"},
+    {"WRONG_ROLE", "use a key of another role, or ask who runs the server for one"},
+    {"QUOTA", "wait, or ask who runs the server for a larger quota"},
     {"TEXT_LIMIT", "shorten the messages; the model's chat template or tokenizer takes too much work for them"},
 };
 
