@@ -26,6 +26,7 @@ struct ServerConfig {
   std::string metrics_host = "127.0.0.1";  // separate from `host`, as the page is not for every client
   int metrics_port = 9464;                 // 0 = any free one, -1 = none
   int worker_metrics_port = 0;             // of local worker 0; worker n uses this + n; 0 = any free ones, -1 = none
+  std::string api_keys_file;               // keys of the clients; empty: calls need none
   bool insecure = false;                   // plaintext on another address than loopback
 
   int local_workers = 1;      // started by this server on this machine

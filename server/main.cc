@@ -49,11 +49,16 @@ int Complain(const absl::Status& status) {
   return kExitBadConfig;
 }
 
-// Waits for SIGINT or SIGTERM (0), or for the server to fail (false).
-bool WaitForSignal(const sigset_t& signals, const Server& server) {
+// Waits for SIGINT or SIGTERM (true), or for the server to fail (false).  On SIGHUP the server reads its keys again.
+bool WaitForSignal(const sigset_t& signals, Server& server) {
   for (;;) {
     const timespec poll = {0, 50 * 1000 * 1000};
-    if (sigtimedwait(&signals, nullptr, &poll) > 0) return true;
+    const int signal = sigtimedwait(&signals, nullptr, &poll);
+    if (signal == SIGHUP) {
+      server.ReloadKeys();
+    } else if (signal > 0) {
+      return true;
+    }
     if (server.failed().HasBeenNotified()) return false;
   }
 }
@@ -66,11 +71,13 @@ int Main(ServerConfig config) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  sigset_t awaited = signals;
+  if (!config.api_keys_file.empty()) sigaddset(&awaited, SIGHUP);
+  pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
   signal(SIGPIPE, SIG_IGN);
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(std::move(config));
   if (!server.ok()) return Complain(server.status());
-  if (!WaitForSignal(signals, **server)) {
+  if (!WaitForSignal(awaited, **server)) {
     (*server)->Stop();
     return Complain(absl::InvalidArgumentError((*server)->failure()));
   }

@@ -13,6 +13,7 @@
 #include "grpc/health/v1/health.pb.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/impl/server_builder_option.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
@@ -46,6 +47,16 @@ fleet::EngineSettings SettingsOf(const ServerConfig& config) {
           .placement = config.placement,
           .add_outputs = config.add_outputs};
 }
+
+// Takes reflection from one server.  (gRPC adds it to every server of a program that is linked with it.)
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    const std::string name = grpc::reflection::ProtoServerReflectionPlugin().name();
+    std::erase_if(*plugins, [&name](const auto& plugin) { return plugin->name() == name; });
+  }
+};
 
 void SetKeepalive(grpc::ServerBuilder* builder) {
   // A client with a call is found to be gone in about 2 s; clients may ping every 5 s.  Clients without a call are not
@@ -105,6 +116,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   if (config.worker_binary.empty()) config.worker_binary = BesideThisProgram("switchyard-worker");
   auto server = std::unique_ptr<Server>(new Server(std::move(config)));
   ASSIGN_OR_RETURN(server->text_, text::TextProcessor::Load(server->config_));
+  if (!server->config_.api_keys_file.empty()) {
+    ASSIGN_OR_RETURN(server->keys_, KeyRing::Open(server->config_.api_keys_file));
+  }
   server->metrics_ = std::make_unique<ServerMetrics>(server->config_.served_model_name);
   if (server->config_.metrics_port >= 0) {
     const ServerConfig& own = server->config_;
@@ -160,6 +174,7 @@ absl::Status Server::StartRooms() {
       1, FrontPool::Limits{.calls = 64, .bytes = kFileCallBytes, .bytes_per_client = kFileCallBytes / 2});
   request_context_.file_pool = file_pool_.get();
   request_context_.metrics = metrics_.get();
+  request_context_.keys = keys_.get();
   request_context_.open_calls.Start();
   inference_ = std::make_unique<InferenceServiceImpl>(&request_context_);
   admin_ = std::make_unique<AdminServiceImpl>(&request_context_);
@@ -206,11 +221,15 @@ absl::Status Server::Listen() {
   // gRPC's health service has no descriptor for reflection; this reference links ours.
   (void)grpc::health::v1::HealthCheckRequest::descriptor();
   if (!rpc::IsLoopback(config_.host)) {
-    LogWarn("plaintext on ", config_.host, ": anyone who reaches this port may use the model");
+    LogWarn(
+        "plaintext on ", config_.host, ": ",
+        keys_ == nullptr ? "anyone who reaches this port may use the model" : "who can read the traffic can read keys");
   }
   grpc::ServerBuilder builder;
   SetKeepalive(&builder);
   SetLimits(&builder, config_);
+  // Reflection asks for no key.
+  if (keys_ != nullptr) builder.SetOption(std::make_unique<WithoutReflection>());
   inside_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
   builder.RegisterService(inference_.get());
@@ -290,6 +309,12 @@ void Server::Fail(std::string text) {
 std::string Server::failure() const {
   absl::MutexLock lock(&mu_);
   return failure_;
+}
+
+void Server::ReloadKeys() {
+  const absl::StatusOr<size_t> read = keys_->Reload();
+  if (read.ok()) return LogInfo(config_.api_keys_file, ": ", *read, " keys");
+  LogError("the old API keys stay: ", read.status().message());
 }
 
 void Server::Drain(const std::function<bool()>& give_up) {

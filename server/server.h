@@ -40,6 +40,10 @@ class Server {
   const absl::Notification& failed() const { return failed_; }
   std::string failure() const;
 
+  // Reads --api_keys_file again and logs how that went; a bad file leaves the old keys.  REQUIRES:
+  // config.api_keys_file.
+  void ReloadKeys();
+
   // Ends readiness and refuses new requests.  Waits for running ones, at most config.drain_timeout, or until `give_up`
   // (called every 50 ms) returns true.
   void Drain(const std::function<bool()>& give_up = [] { return false; });
@@ -60,6 +64,7 @@ class Server {
   ServerConfig config_;
   std::unique_ptr<const text::TextProcessor> text_;
   std::unique_ptr<ServerMetrics> metrics_;
+  std::unique_ptr<KeyRing> keys_;  // null: no --api_keys_file
   GroupStore store_;
   std::string serving_token_;  // token of the serving group's store; used on the engine's thread
   std::unique_ptr<EngineLoop> engine_;

@@ -41,6 +41,11 @@ void AddServingFlags(ServerConfig* c, FlagSet* set) {
   set->Add("host=ADDRESS", &c->host, "address to listen on, IPv4 or IPv6 (::1); any but loopback requires --insecure");
   set->Add("insecure", &c->insecure, "allow plaintext gRPC on addresses other than loopback")
       .Mark(kToServingWorkers | kToTrainingWorkers);
+  set->Add(
+      "api_keys_file=FILE", &c->api_keys_file,
+      "file of clients' keys, by their hashes (`switchyard keys new` makes a key and its line), that only its owner "
+      "may use: every call but health checks then needs a key (`authorization: Bearer KEY`) of a role that may make "
+      "it. Read again on SIGHUP; empty = calls need no key");
   set->Add("max_num_seqs", &c->batching.max_num_seqs, "most sequences that run at once on each worker");
   set->Add("max_batched_tokens", &c->batching.max_batched_tokens, "most tokens that one step computes on each worker");
   set->Add("kv_cache_bytes", &c->kv_cache_bytes,

@@ -90,7 +90,8 @@ v1::GetPlanResponse DescribePlan(const ChoicesCopy& choices) {
 
 grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response, "AdminService/GetExperts");
+  if (call->Refused()) return call;
   v1::GetExpertsRequest message;
   std::shared_ptr<const ServedModel> model;
   const absl::Status status = [&] {
@@ -118,7 +119,8 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerConte
 
 grpc::ServerUnaryReactor* AdminServiceImpl::GetPlan(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response, "AdminService/GetPlan");
+  if (call->Refused()) return call;
   v1::GetPlanRequest message;
   std::shared_ptr<const ServedModel> model;
   const absl::Status status = [&] {
@@ -144,7 +146,8 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetPlan(grpc::CallbackServerContext*
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* AdminServiceImpl::GetProfile(grpc::CallbackServerContext* context,
                                                                          const grpc::ByteBuffer* request) {
-  auto* call = new FeedCall(request_context_, context);
+  auto* call = new FeedCall(request_context_, context, "AdminService/GetProfile");
+  if (call->Refused()) return call;
   const std::shared_ptr<Feed> feed = call->feed();
   v1::GetProfileRequest message;
   std::shared_ptr<const ServedModel> model;

@@ -39,11 +39,20 @@ bool Feed::gone() {
   return call_ == nullptr;
 }
 
-FeedCall::FeedCall(RequestContext* request_context, grpc::CallbackServerContext* context)
-    : request_context_(request_context), context_(context), feed_(std::make_shared<Feed>()) {
+FeedCall::FeedCall(RequestContext* request_context, grpc::CallbackServerContext* context, absl::string_view method)
+    : request_context_(request_context),
+      context_(context),
+      caller_(request_context->Admit(*context, method)),
+      feed_(std::make_shared<Feed>()) {
   request_context_->open_calls.Add(this);
   absl::MutexLock lock(&feed_->mu_);
   feed_->call_ = this;
+}
+
+bool FeedCall::Refused() {
+  if (caller_.ok()) return false;
+  feed_->End(caller_.status());
+  return true;
 }
 
 void FeedCall::Abandon(absl::string_view why) {

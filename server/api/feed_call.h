@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -47,7 +48,13 @@ class Feed {
 class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, private OpenCalls::Call {
  public:
   // `request_context` is borrowed and outlives the gRPC server.
-  FeedCall(RequestContext* request_context, grpc::CallbackServerContext* context);
+  FeedCall(RequestContext* request_context, grpc::CallbackServerContext* context, absl::string_view method);
+
+  // Ends the call, and returns true, if its key may not call `method` (a name of keys/roles.h).  The handler asks
+  // first.
+  [[nodiscard]] bool Refused();
+  // REQUIRES: Refused has returned false.
+  const Caller& caller() const { return *caller_; }
 
   std::shared_ptr<Feed> feed() const { return feed_; }  // shared with its feeder
   // Sends at most one message per `interval`, except for the last one.  REQUIRES: Offer was not called yet.
@@ -79,6 +86,7 @@ class FeedCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, privat
 
   RequestContext* const request_context_;
   grpc::CallbackServerContext* const context_;
+  const absl::StatusOr<Caller> caller_;
   const std::shared_ptr<Feed> feed_;
   std::function<void()> on_over_ ABSL_GUARDED_BY(feed_->mu_);
   absl::Duration min_interval_ ABSL_GUARDED_BY(feed_->mu_) = absl::ZeroDuration();

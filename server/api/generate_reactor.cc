@@ -13,6 +13,7 @@ namespace switchyard::server {
 GenerateReactor::GenerateReactor(RequestContext* request_context, grpc::CallbackServerContext* context)
     : request_context_(request_context),
       context_(context),
+      caller_(request_context->Admit(*context, "InferenceService/Generate")),
       client_(ClientOfPeer(context->peer())),
       arrival_(MonotonicNow()),
       handle_(request_context->engine->NextHandle()),
@@ -39,6 +40,7 @@ absl::Status GenerateReactor::Enter() {
   };
   const int open = request_context_->open_streams.fetch_add(1) + 1;
   request_context_->metrics->open_streams->Set(open);
+  RETURN_IF_ERROR(caller_.status());
   if (open > config.max_streams) return full("", config.max_streams);
   has_share_ = request_context_->streams_of.Enter(client_, config.max_streams_per_client);
   return has_share_ ? absl::OkStatus() : full(" of one client", config.max_streams_per_client);

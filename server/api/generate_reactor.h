@@ -38,7 +38,7 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   void CheckTime(absl::Time now) override;
   // Returns when the client, or its request, is overdue.
   absl::Time NextCheck() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
-  // Takes a place for this call; the error says why there is none.
+  // Takes a place for this call; the error says why there is none, or why its key may not make it.
   absl::Status Enter();
   // Moves from kAwaited to `next`; returns false in any other stage.
   bool TakeRequest(Stage next);
@@ -52,6 +52,7 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
 
   RequestContext* const request_context_;
   grpc::CallbackServerContext* const context_;
+  const absl::StatusOr<Caller> caller_;
   const std::string client_;
   bool has_share_ = false;     // the call counts in its client's share
   bool request_came_ = false;  // request_context_->resets was notified

@@ -18,6 +18,7 @@ constexpr int kGenerateIndex = 0;  // the methods' order in inference.proto
 // Answers a call on the pool, with what `convert` makes of its request.
 template <class Request, class Response>
 UnaryCall* Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Request&, const ConvertArgs&)) {
+  if (call->Refused()) return call;
   call->Start([convert](UnaryCall* call) {
     std::shared_ptr<const ServedModel> model;
     auto result = [&]() -> absl::StatusOr<Response> {
@@ -106,18 +107,21 @@ InferenceServiceImpl::InferenceServiceImpl(RequestContext* request_context) : re
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Tokenize(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return Convert(new UnaryCall(request_context_, context, request, response), &ConvertTokenize);
+  return Convert(new UnaryCall(request_context_, context, request, response, "InferenceService/Tokenize"),
+                 &ConvertTokenize);
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Detokenize(grpc::CallbackServerContext* context,
                                                            const grpc::ByteBuffer* request,
                                                            grpc::ByteBuffer* response) {
-  return Convert(new UnaryCall(request_context_, context, request, response), &ConvertDetokenize);
+  return Convert(new UnaryCall(request_context_, context, request, response, "InferenceService/Detokenize"),
+                 &ConvertDetokenize);
 }
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response, "InferenceService/Abort");
+  if (call->Refused()) return call;
   v1::AbortRequest message;
   absl::Status status = rpc::ParseRaw(*request, &message);
   if (status.ok() && message.request_id().empty()) status = rpc::BadField("request_id", "is empty", "1", "0");
@@ -138,7 +142,8 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServerContext* context,
                                                              const grpc::ByteBuffer* request,
                                                              grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response, "InferenceService/GetModelInfo");
+  if (call->Refused()) return call;
   v1::GetModelInfoRequest message;
   v1::GetModelInfoResponse info;
   std::shared_ptr<const ServedModel> model;
@@ -150,7 +155,8 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServe
 
 grpc::ServerUnaryReactor* InferenceServiceImpl::GetLoad(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response, "InferenceService/GetLoad");
+  if (call->Refused()) return call;
   v1::GetLoadRequest message;
   v1::GetLoadResponse load;
   const absl::Status status = rpc::ParseRaw(*request, &message);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <vector>
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "proto/support/api_key.h"
 #include "proto/support/errors.h"
 #include "server/clock.h"
 
@@ -17,6 +19,16 @@ grpc::Status OnTheWire(const absl::Status& status, absl::string_view request_id,
     context->AddTrailingMetadata("grpc-retry-pushback-ms", absl::StrCat(absl::ToInt64Milliseconds(view.retry_after)));
   }
   return wire;
+}
+
+absl::StatusOr<Caller> RequestContext::Admit(const grpc::ServerContextBase& context, absl::string_view method) const {
+  if (keys == nullptr) return Caller();
+  std::vector<absl::string_view> values;
+  const auto [begin, end] = context.client_metadata().equal_range(rpc::kAuthorization);
+  for (auto it = begin; it != end; ++it) values.emplace_back(it->second.data(), it->second.size());
+  absl::StatusOr<Caller> caller = keys->Admit(method, values);
+  if (!caller.ok()) metrics->call_refused(v1::ErrorReason_Name(rpc::ReasonOf(caller.status()))).Increment();
+  return caller;
 }
 
 absl::StatusOr<ConvertArgs> RequestContext::Args(const grpc::ServerContextBase& context,

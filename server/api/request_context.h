@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -17,6 +18,7 @@
 #include "server/api/convert.h"
 #include "server/config.h"
 #include "server/engine/engine_loop.h"
+#include "server/keys/key_ring.h"
 #include "server/metrics/metrics.h"
 
 namespace switchyard::server {
@@ -28,6 +30,7 @@ struct RequestContext {
   FrontPool* pool = nullptr;
   FrontPool* file_pool = nullptr;  // for calls that read files or ask a program, and may wait for a disk
   ServerMetrics* metrics = nullptr;
+  const KeyRing* keys = nullptr;  // null: calls need no key (no --api_keys_file)
   std::atomic<int> open_streams{0};
   ClientShares streams_of;  // open Generate calls of each client
   OpenCalls open_calls;
@@ -35,6 +38,10 @@ struct RequestContext {
   std::function<void(const std::string& peer)> end_connection;  // ends a connection that floods
   // Whether the worker's connection has bytes that are not read yet; empty before the server listens.
   std::function<bool(const fleet::WorkerInfo&)> has_unread;
+
+  // Returns who makes `context`'s call of `method` (a name of keys/roles.h).  Errors, which are counted, are those of
+  // KeyRing::Admit.  Every handler asks this first.
+  absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, absl::string_view method) const;
 
   // Arguments for convert.h, for the call of `context`.  FAILED_PRECONDITION while the model is not known yet,
   // INVALID_ARGUMENT when the client's deadline is longer than the server allows.  *model keeps the arguments' model

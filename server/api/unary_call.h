@@ -1,7 +1,7 @@
 // A unary call that is answered later: from the front pool, or by another thread.
 //
-// A method's handler makes it.  Reply or Fail must be called exactly once, from any thread; the call then deletes
-// itself when gRPC is done with it.  A client that does not read its answer is reset after
+// A method's handler makes it, and asks Refused first.  Reply or Fail must be called exactly once, from any thread; the
+// call then deletes itself when gRPC is done with it.  A client that does not read its answer is reset after
 // ServerConfig::unread_end_timeout.
 #pragma once
 
@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
@@ -23,8 +25,12 @@ namespace switchyard::server {
 class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call {
  public:
   UnaryCall(RequestContext* request_context, grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-            grpc::ByteBuffer* response)
-      : request_context_(request_context), context_(context), request_(*request), response_(response) {
+            grpc::ByteBuffer* response, absl::string_view method)
+      : request_context_(request_context),
+        context_(context),
+        request_(*request),
+        response_(response),
+        caller_(request_context->Admit(*context, method)) {
     request_context_->open_calls.Add(this);
   }
 
@@ -33,6 +39,15 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
     request_context_->open_calls.Remove(this);
     delete this;
   }
+
+  // Fails the call, and returns true, if its key may not call `method` (a name of keys/roles.h).
+  [[nodiscard]] bool Refused() {
+    if (caller_.ok()) return false;
+    Fail(caller_.status());
+    return true;
+  }
+  // REQUIRES: Refused has returned false.
+  const Caller& caller() const { return *caller_; }
 
   // Runs `work(call)` on the pool.  It must lead to one call of Reply or Fail.
   template <class WorkFn>
@@ -82,6 +97,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   grpc::CallbackServerContext* const context_;
   const grpc::ByteBuffer request_;
   grpc::ByteBuffer* const response_;
+  const absl::StatusOr<Caller> caller_;
   std::string request_id_;
   std::atomic<bool> cancelled_{false};
 };

@@ -167,6 +167,9 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
   }
   errors_ = &NewFamily(prometheus::BuildCounter(), "switchyard_request_errors_total",
                        "Calls that ended with an error, by gRPC code.", registry_.get());
+  refused_calls_ = &NewFamily(prometheus::BuildCounter(), "switchyard_calls_refused_total",
+                              "Calls refused for their key (--api_keys_file), by reason.", registry_.get());
+  for (const char* reason : {"NO_KEY", "WRONG_ROLE"}) call_refused(reason);
   cache_configs_ =
       &NewFamily(prometheus::BuildGauge(), "switchyard_cache_config_info",
                  "The KV cache of the group; blocks are those of all workers, whatever their device.", registry_.get());
@@ -201,6 +204,10 @@ prometheus::Counter& ServerMetrics::request_success(batching::FinishReason reaso
 
 prometheus::Counter& ServerMetrics::request_error(absl::StatusCode code) {
   return errors_->Add(With(labels_, {{"code", absl::StatusCodeToString(code)}}));
+}
+
+prometheus::Counter& ServerMetrics::call_refused(const std::string& reason) {
+  return refused_calls_->Add(With(labels_, {{"reason", reason}}));
 }
 
 int ServerMetrics::Expose(const std::string& host, int port) {

@@ -43,6 +43,8 @@ class ServerMetrics {
   // Counts sequences that ended well.  REQUIRES: kStop, kLength or kAbort.
   prometheus::Counter& request_success(batching::FinishReason reason);
   prometheus::Counter& request_error(absl::StatusCode code);
+  // Counts calls that were refused for their key.  reason: a v1::ErrorReason's name.
+  prometheus::Counter& call_refused(const std::string& reason);
   prometheus::Histogram* time_to_first_token = nullptr;
   prometheus::Histogram* inter_token_latency = nullptr;
   prometheus::Histogram* e2e_request_latency = nullptr;
@@ -115,6 +117,7 @@ class ServerMetrics {
   std::vector<prometheus::Counter*> success_;    // [kNumFinishReasons], null where the end was an error
   prometheus::Histogram* balancedness_[2] = {};  // by Phase
   prometheus::Family<prometheus::Counter>* errors_ = nullptr;
+  prometheus::Family<prometheus::Counter>* refused_calls_ = nullptr;
   prometheus::Family<prometheus::Gauge>* cache_configs_ = nullptr;
   prometheus::Gauge* cache_config_ = nullptr;
 };

@@ -77,6 +77,7 @@ const Families& ServerFamilies() {
       {"switchyard_moe_decide_seconds", {"histogram", kOurs, kStep}},
       {"switchyard_moe_fine_tuned_layers_total", {"counter", kOurs, ""}},
       // ours
+      {"switchyard_calls_refused_total", {"counter", "engine,model_name,reason", ""}},
       {"switchyard_request_errors_total", {"counter", "code,engine,model_name", ""}},
       {"switchyard_requests_refused_total", {"counter", kOurs, ""}},
       {"switchyard_tokenize_seconds_total", {"counter", kOurs, ""}},

@@ -83,6 +83,7 @@ void AnswerSubmit(UnaryCall* call, const JobPtr& job, bool existed) {
 template <class Request, class Response>
 grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, const TrainingContext& training_context,
                                    absl::StatusOr<JobPtr> (JobManager::*method)(const std::string&)) {
+  if (call->Refused()) return call;
   Request message;
   if (const absl::Status status = TakeAboutJob(call->request(), training_context, &message); !status.ok()) {
     call->Fail(status);
@@ -128,7 +129,8 @@ void ResumeOn(UnaryCall* call, const TrainingContext& training_context, const st
 // A repeated request is looked up before its files are checked, since these may be gone by now.
 grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response, "TrainingService/SubmitJob");
+  if (call->Refused()) return call;
   call->Start([training_context = training_](UnaryCall* call) {
     absl::StatusOr<SubmitArgs> args = Take<v1::SubmitJobRequest>(call->request(), CheckJobs(training_context));
     if (!args.ok()) return call->Fail(args.status());
@@ -150,19 +152,22 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerCon
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::GetJob(grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  return AboutJob<v1::GetJobRequest, v1::GetJobResponse>(new UnaryCall(request_context_, context, request, response),
-                                                         training_, &JobManager::Get);
+  return AboutJob<v1::GetJobRequest, v1::GetJobResponse>(
+      new UnaryCall(request_context_, context, request, response, "TrainingService/GetJob"), training_,
+      &JobManager::Get);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::PauseJob(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return AboutJob<v1::PauseJobRequest, v1::PauseJobResponse>(
-      new UnaryCall(request_context_, context, request, response), training_, &JobManager::Pause);
+      new UnaryCall(request_context_, context, request, response, "TrainingService/PauseJob"), training_,
+      &JobManager::Pause);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response, "TrainingService/ResumeJob");
+  if (call->Refused()) return call;
   v1::ResumeJobRequest message;
   if (const absl::Status status = TakeAboutJob(call->request(), training_, &message); !status.ok()) {
     call->Fail(status);
@@ -179,12 +184,14 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* TrainingServiceImpl::CancelJob(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
   return AboutJob<v1::CancelJobRequest, v1::CancelJobResponse>(
-      new UnaryCall(request_context_, context, request, response), training_, &JobManager::Cancel);
+      new UnaryCall(request_context_, context, request, response, "TrainingService/CancelJob"), training_,
+      &JobManager::Cancel);
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
-  auto* call = new UnaryCall(request_context_, context, request, response);
+  auto* call = new UnaryCall(request_context_, context, request, response, "TrainingService/ListJobs");
+  if (call->Refused()) return call;
   absl::StatusOr<JobFilter> filter = Take<v1::ListJobsRequest>(*request, CheckJobs(training_));
   if (!filter.ok()) {
     call->Fail(filter.status());
@@ -199,7 +206,8 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerCont
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::CallbackServerContext* context,
                                                                           const grpc::ByteBuffer* request) {
-  auto* call = new FeedCall(request_context_, context);
+  auto* call = new FeedCall(request_context_, context, "TrainingService/WatchJob");
+  if (call->Refused()) return call;
   const std::shared_ptr<Feed> feed = call->feed();
   const absl::StatusOr<WatchArgs> args = Take<v1::WatchJobRequest>(*request, CheckJobs(training_));
   if (!args.ok()) {
@@ -234,7 +242,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
 grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::PackData(grpc::CallbackServerContext* context,
                                                                           const grpc::ByteBuffer* request) {
   static std::atomic<int64_t> calls{0};
-  auto* call = new FeedCall(request_context_, context);
+  auto* call = new FeedCall(request_context_, context, "TrainingService/PackData");
+  if (call->Refused()) return call;
   const std::shared_ptr<Feed> feed = call->feed();
   const absl::Status available = training_.packs != nullptr && training_.datasets != nullptr
                                      ? absl::OkStatus()
