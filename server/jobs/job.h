@@ -26,6 +26,7 @@ struct Job {
 
   std::string id;          // also the name of its folder beneath the checkpoint root
   std::string request_id;  // empty: not given
+  std::string owner;       // name of the key that submitted it; empty: the server had no keys
   jobs::JobSpec spec;
   int32_t submitted_workers = 0;  // spec.workers before a resume first changed it; 0 = none has
   jobs::JobState state = jobs::JobState::kPending;
@@ -53,5 +54,10 @@ struct Job {
   std::string note;                               // what the job does or waits for, in words
   int64_t prepared_bytes = 0, prepare_bytes = 0;  // of text that is packed
 };
+
+// Returns what tells requests apart: ids of one owner differ from those of others.  (Neither has line ends.)
+inline std::string RequestKey(const std::string& owner, const std::string& request_id) {
+  return owner.empty() || request_id.empty() ? request_id : owner + "\n" + request_id;
+}
 
 }  // namespace switchyard::server

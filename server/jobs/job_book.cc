@@ -23,6 +23,7 @@ void Enter(Job* job, jobs::JobState state, const std::string& reason, int64_t un
 }
 
 bool Fits(const Job& job, const JobFilter& filter) {
+  if (filter.owner.has_value() && job.owner != *filter.owner) return false;
   if (!filter.states.empty() &&
       std::find(filter.states.begin(), filter.states.end(), job.state) == filter.states.end()) {
     return false;
@@ -52,7 +53,7 @@ absl::Status JobBook::Load() {
     last_sequence_ = std::max(last_sequence_, job->sequence);
     last_place_ = std::max(last_place_, job->queued);
     by_id_[job->id] = job.get();
-    if (!job->request_id.empty()) by_request_[job->request_id] = job.get();
+    if (!job->request_id.empty()) by_request_[RequestKey(job->owner, job->request_id)] = job.get();
     jobs_[job->sequence] = std::move(job);
   }
   return absl::OkStatus();
@@ -67,7 +68,7 @@ absl::StatusOr<Job*> JobBook::Add(Job job) {
   auto kept = std::make_unique<Job>(std::move(job));
   Job* const raw = kept.get();
   by_id_[raw->id] = raw;
-  if (!raw->request_id.empty()) by_request_[raw->request_id] = raw;
+  if (!raw->request_id.empty()) by_request_[RequestKey(raw->owner, raw->request_id)] = raw;
   jobs_[raw->sequence] = std::move(kept);
   if (jobs_.size() > max_kept_) Forget();
   return raw;
@@ -81,7 +82,7 @@ void JobBook::Forget() {
     if (!jobs::IsFinal(job.state) || watched) continue;
     if (const absl::Status status = journal_->Forget(job); !status.ok()) return LogWarn(status.message());
     by_id_.erase(job.id);
-    by_request_.erase(job.request_id);
+    by_request_.erase(RequestKey(job.owner, job.request_id));
     unsaved_.erase(job.sequence);
     jobs_.erase(it);
     return;
@@ -93,8 +94,8 @@ Job* JobBook::Find(const std::string& id) {
   return it == by_id_.end() ? nullptr : it->second;
 }
 
-Job* JobBook::FindRequest(const std::string& request_id) {
-  const auto it = by_request_.find(request_id);
+Job* JobBook::FindRequest(const std::string& owner, const std::string& request_id) {
+  const auto it = by_request_.find(RequestKey(owner, request_id));
   return it == by_request_.end() ? nullptr : it->second;
 }
 

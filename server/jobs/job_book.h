@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct JobFilter {
   int64_t before = 0;                                            // only jobs of lower sequence; 0 = from the newest on
   std::vector<jobs::JobState> states = {};                       // empty: all
   std::vector<std::pair<std::string, std::string>> labels = {};  // the job must have all of these
+  std::optional<std::string> owner = {};                         // only jobs of this owner
 };
 struct JobPage {
   std::vector<JobPtr> jobs;  // newest first
@@ -46,7 +48,7 @@ class JobBook {
   // Adds a job to the journal, then to memory; assigns its sequence and its place at the end of the queue.
   absl::StatusOr<Job*> Add(Job job);
   Job* Find(const std::string& id);
-  Job* FindRequest(const std::string& request_id);
+  Job* FindRequest(const std::string& owner, const std::string& request_id);
   JobPage List(const JobFilter& filter) const;
   const std::map<int64_t, std::unique_ptr<Job>>& jobs() const { return jobs_; }  // by sequence
   size_t num_open() const;
@@ -89,7 +91,7 @@ class JobBook {
   JobJournal* const journal_;
   const size_t max_kept_;
   std::map<int64_t, std::unique_ptr<Job>> jobs_;
-  std::map<std::string, Job*> by_id_, by_request_;
+  std::map<std::string, Job*> by_id_, by_request_;  // by_request_: by RequestKey
   std::set<int64_t> unsaved_;
   absl::Status journal_status_;
   std::map<int64_t, Watcher> watchers_;

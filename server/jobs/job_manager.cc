@@ -42,6 +42,11 @@ absl::Status BadWorkers(int32_t workers, absl::string_view problem) {
 
 }  // namespace
 
+absl::Status NoSuchJob(const std::string& id) {
+  return rpc::MakeError(absl::StatusCode::kNotFound, v1::JOB_NOT_FOUND, absl::StrCat("no job has the id ", Quote(id)),
+                        {{"field", "id"}});
+}
+
 JobManager::JobManager(Options options, JobJournal* journal, TrainingHost* host, ProgressSink* sink)
     : options_(std::move(options)),
       host_(host),
@@ -71,12 +76,12 @@ absl::Status JobManager::Start() {
 
 absl::StatusOr<Job*> JobManager::FindJob(const std::string& id) {
   if (Job* job = book_.Find(id); job != nullptr) return job;
-  return rpc::MakeError(absl::StatusCode::kNotFound, v1::JOB_NOT_FOUND, absl::StrCat("no job has the id ", Quote(id)),
-                        {{"field", "id"}});
+  return NoSuchJob(id);
 }
 
-absl::StatusOr<JobPtr> JobManager::FindRequest(const std::string& request_id, const jobs::JobSpec& spec) {
-  const Job* job = request_id.empty() ? nullptr : book_.FindRequest(request_id);
+absl::StatusOr<JobPtr> JobManager::FindRequest(const std::string& request_id, const jobs::JobSpec& spec,
+                                               const std::string& owner) {
+  const Job* job = request_id.empty() ? nullptr : book_.FindRequest(owner, request_id);
   if (job == nullptr) return JobPtr();
   if (EncodeSpec(AsSubmitted(*job)) == EncodeSpec(spec)) return JobBook::Picture(*job);
   return rpc::MakeError(absl::StatusCode::kAlreadyExists, v1::JOB_EXISTS,
@@ -104,8 +109,9 @@ absl::Status JobManager::CheckWorkers(const jobs::JobSpec& spec, const std::stri
       {{"field", field}, {"limit", absl::StrCat(pool.configured())}, {"actual", absl::StrCat(spec.workers)}});
 }
 
-absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& request_id, const jobs::JobSpec& spec) {
-  ASSIGN_OR_RETURN(JobPtr before, FindRequest(request_id, spec));
+absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& request_id, const jobs::JobSpec& spec,
+                                                         const std::string& owner) {
+  ASSIGN_OR_RETURN(JobPtr before, FindRequest(request_id, spec, owner));
   if (before != nullptr) return Submitted{before, true};
   if (runs_.draining()) return ServerStopsError();
   if (const absl::Status status = jobs::Validate(spec); !status.ok()) {
@@ -122,6 +128,7 @@ absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& requ
     job.id = absl::StrCat("job-", host_->DrawHex().substr(0, kIdDigits));
   } while (book_.Find(job.id) != nullptr);
   job.request_id = request_id;
+  job.owner = owner;
   job.spec = spec;
   job.created_unix_ms = host_->UnixMs();
   absl::StatusOr<Job*> added = book_.Add(std::move(job));

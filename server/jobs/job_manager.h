@@ -42,12 +42,14 @@ class JobManager {
     JobPtr job;
     bool existed = false;
   };
-  // Returns the job that this request made before; null if there is none.  ALREADY_EXISTS: it made a job of another
-  // spec.
-  absl::StatusOr<JobPtr> FindRequest(const std::string& request_id, const jobs::JobSpec& spec);
+  // Returns the job that this request of `owner` made before; null if there is none.  ALREADY_EXISTS: it made a job of
+  // another spec.
+  absl::StatusOr<JobPtr> FindRequest(const std::string& request_id, const jobs::JobSpec& spec,
+                                     const std::string& owner = "");
   // Returns FAILED_PRECONDITION if the server will never have enough workers.  `field`: the field's name for the error.
   absl::Status CheckWorkers(const jobs::JobSpec& spec, const std::string& field = "spec.workers") const;
-  absl::StatusOr<Submitted> Submit(const std::string& request_id, const jobs::JobSpec& spec);
+  absl::StatusOr<Submitted> Submit(const std::string& request_id, const jobs::JobSpec& spec,
+                                   const std::string& owner = "");
   absl::StatusOr<JobPtr> Get(const std::string& id);
   JobPage List(const JobFilter& filter) const { return book_.List(filter); }
   absl::StatusOr<JobPtr> Pause(const std::string& id);
@@ -94,5 +96,8 @@ class JobManager {
   JobRetries retries_;
   JobRuns runs_;
 };
+
+// NOT_FOUND: the error for an id that no job has, and for one of a job that the caller may not see.
+absl::Status NoSuchJob(const std::string& id);
 
 }  // namespace switchyard::server

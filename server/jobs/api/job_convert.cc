@@ -73,6 +73,7 @@ v1::Job ToProto(const Job& job) {
   v1::Job message;
   message.set_id(job.id);
   message.set_request_id(job.request_id);
+  message.set_owner(job.owner);
   *message.mutable_spec() = link::ToProto(job.spec);
   message.set_submitted_workers(job.submitted_workers);
   message.set_state(ToProto(job.state));
@@ -101,6 +102,7 @@ absl::StatusOr<Job> FromProto(const v1::Job& message) {
   Job job;
   job.id = message.id();
   job.request_id = message.request_id();
+  job.owner = message.owner();
   ASSIGN_OR_RETURN(job.spec, FromProto(message.spec()));
   job.submitted_workers = message.submitted_workers();
   ASSIGN_OR_RETURN(job.state, FromProto(message.state(), "state"));

@@ -73,6 +73,13 @@ void Answer(UnaryCall* call, const absl::StatusOr<JobPtr>& job, Response respons
   call->Reply(response);
 }
 
+// Returns the job if `caller` may see it: NOT_FOUND also for others' jobs, so that nobody learns of them.
+absl::StatusOr<JobPtr> GetAs(const Caller& caller, JobManager& manager, const std::string& id) {
+  ASSIGN_OR_RETURN(JobPtr job, manager.Get(id));
+  if (!caller.MayTouch(job->owner)) return NoSuchJob(id);
+  return job;
+}
+
 void AnswerSubmit(UnaryCall* call, const JobPtr& job, bool existed) {
   v1::SubmitJobResponse response;
   response.set_existed(existed);
@@ -89,8 +96,10 @@ grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, const TrainingContext& train
     call->Fail(status);
     return call;
   }
-  PostFor(call, training_context.jobs,
-          [call, method, id = message.id()](JobManager& manager) { Answer<Response>(call, (manager.*method)(id)); });
+  PostFor(call, training_context.jobs, [call, method, id = message.id()](JobManager& manager) {
+    const absl::StatusOr<JobPtr> job = GetAs(call->caller(), manager, id);
+    Answer<Response>(call, job.ok() ? (manager.*method)(id) : job);
+  });
   return call;
 }
 
@@ -100,7 +109,8 @@ void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs
                                             training_context.check_model);
   if (!files.ok()) return call->Fail(files);
   PostFor(call, training_context.jobs, [call, args = std::move(args)](JobManager& manager) {
-    const absl::StatusOr<JobManager::Submitted> submitted = manager.Submit(args.request_id, args.spec);
+    const absl::StatusOr<JobManager::Submitted> submitted =
+        manager.Submit(args.request_id, args.spec, call->caller().name);
     if (!submitted.ok()) return call->Fail(submitted.status());
     AnswerSubmit(call, submitted->job, submitted->existed);
   });
@@ -110,8 +120,9 @@ void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs
 // the model.
 void ResumeOn(UnaryCall* call, const TrainingContext& training_context, const std::string& id, int32_t workers) {
   PostFor(call, training_context.jobs, [call, training_context, id, workers](JobManager& manager) {
-    const absl::StatusOr<JobPtr> job = manager.Get(id);
-    if (!job.ok() || (*job)->spec.workers == workers) return Answer<v1::ResumeJobResponse>(call, manager.Resume(id));
+    const absl::StatusOr<JobPtr> job = GetAs(call->caller(), manager, id);
+    if (!job.ok()) return call->Fail(job.status());
+    if ((*job)->spec.workers == workers) return Answer<v1::ResumeJobResponse>(call, manager.Resume(id));
     absl::StatusOr<jobs::JobSpec> spec = manager.CheckOtherWorkers(**job, workers);
     if (!spec.ok()) return call->Fail(spec.status());
     call->StartOn(call->request_context()->file_pool, [training_context, id, spec = *std::move(spec)](UnaryCall* call) {
@@ -134,18 +145,17 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerCon
   call->Start([training_context = training_](UnaryCall* call) {
     absl::StatusOr<SubmitArgs> args = Take<v1::SubmitJobRequest>(call->request(), CheckJobs(training_context));
     if (!args.ok()) return call->Fail(args.status());
-    PostFor(call, training_context.jobs,
-            [call, training_context, args = *std::move(args)](JobManager& manager) mutable {
-              const absl::StatusOr<JobPtr> before = manager.FindRequest(args.request_id, args.spec);
-              if (!before.ok()) return call->Fail(before.status());
-              if (*before != nullptr) return AnswerSubmit(call, *before, /*existed=*/true);
-              if (const absl::Status workers = manager.CheckWorkers(args.spec); !workers.ok())
-                return call->Fail(workers);
-              call->StartOn(call->request_context()->file_pool,
-                            [training_context, args = std::move(args)](UnaryCall* call) mutable {
-                              Submit(call, training_context, std::move(args));
-                            });
-            });
+    PostFor(
+        call, training_context.jobs, [call, training_context, args = *std::move(args)](JobManager& manager) mutable {
+          const absl::StatusOr<JobPtr> before = manager.FindRequest(args.request_id, args.spec, call->caller().name);
+          if (!before.ok()) return call->Fail(before.status());
+          if (*before != nullptr) return AnswerSubmit(call, *before, /*existed=*/true);
+          if (const absl::Status workers = manager.CheckWorkers(args.spec); !workers.ok()) return call->Fail(workers);
+          call->StartOn(call->request_context()->file_pool,
+                        [training_context, args = std::move(args)](UnaryCall* call) mutable {
+                          Submit(call, training_context, std::move(args));
+                        });
+        });
   });
   return call;
 }
@@ -175,7 +185,8 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerCon
     ResumeOn(call, training_, message.id(), message.workers());
   } else {
     PostFor(call, training_.jobs, [call, id = message.id()](JobManager& manager) {
-      Answer<v1::ResumeJobResponse>(call, manager.Resume(id));
+      const absl::StatusOr<JobPtr> job = GetAs(call->caller(), manager, id);
+      Answer<v1::ResumeJobResponse>(call, job.ok() ? manager.Resume(id) : job);
     });
   }
   return call;
@@ -197,6 +208,7 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerCont
     call->Fail(filter.status());
     return call;
   }
+  if (call->caller().role != Role::kAdmin) filter->owner = call->caller().name;
   PostFor(call, training_.jobs, [call, filter = *std::move(filter)](JobManager& manager) {
     // Only copies of the jobs are taken on this thread; the pool converts them.
     call->Start([page = manager.List(filter)](UnaryCall* call) { call->Reply(ToProto(page)); });
@@ -220,7 +232,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
   call->set_on_over([jobs, watcher] {  // (a loop that has stopped has ended all watches)
     static_cast<void>(jobs->Post([watcher](JobManager& manager) { manager.Unwatch(*watcher); }));
   });
-  const bool posted = jobs->Post([feed, watcher, id = args->id](JobManager& manager) {
+  const bool posted = jobs->Post([feed, watcher, id = args->id, caller = call->caller()](JobManager& manager) {
     const auto report = [feed](const JobPtr& job) {
       if (job == nullptr) return feed->End(ServerStopsError());
       feed->Offer([job] {
@@ -230,6 +242,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* TrainingServiceImpl::WatchJob(grpc::
       });
       if (jobs::IsFinal(job->state)) feed->End(absl::OkStatus());
     };
+    if (const absl::StatusOr<JobPtr> job = GetAs(caller, manager, id); !job.ok()) return feed->End(job.status());
     const absl::StatusOr<int64_t> watching = manager.Watch(id, report);
     if (!watching.ok()) return feed->End(watching.status());
     *watcher = *watching;

@@ -16,7 +16,7 @@ constexpr char kSchema[] = R"(
   CREATE TABLE jobs(
     sequence INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
-    request_id TEXT UNIQUE,           -- NULL: none was given
+    request_id TEXT UNIQUE,           -- RequestKey; NULL: none was given
     queued INTEGER NOT NULL,
     losses INTEGER NOT NULL,
     best_step INTEGER NOT NULL,
@@ -118,7 +118,7 @@ absl::StatusOr<std::vector<Job>> JobStore::Load() {
 absl::Status JobStore::Save(const Job& job) {
   SqliteStatement save(*db_, kSave);
   save.Bind(job.sequence).Bind(job.id);
-  job.request_id.empty() ? save.BindNull() : save.Bind(job.request_id);
+  job.request_id.empty() ? save.BindNull() : save.Bind(RequestKey(job.owner, job.request_id));
   save.Bind(job.queued).Bind(int64_t{job.losses}).Bind(job.best_step).Bind(job.ran_ms).Bind(int64_t{job.files_ready});
   return save.BindBlob(ToProto(job).SerializeAsString()).Bind(job.full_since_unix_ms).Run();
 }

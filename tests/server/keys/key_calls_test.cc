@@ -54,11 +54,11 @@ TEST_F(KeyedServerTest, ReflectionIsOff) {
 
 TEST_F(KeyedServerTest, AReloadCountsAndABadFileDoesNot) {
   EXPECT_TRUE(CallAs("alice", "InferenceService/GetLoad").ok());
-  WriteKeys(Line("carol", "user"));
+  WriteKeys(dir_, KeyLine("carol", "user"));
   server_->ReloadKeys();
   EXPECT_EQ(CallAs("alice", "InferenceService/GetLoad").error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_TRUE(CallAs("carol", "InferenceService/GetLoad").ok());
-  WriteKeys("carol");
+  WriteKeys(dir_, "carol");
   testing::internal::CaptureStderr();
   server_->ReloadKeys();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("/keys:1: must be NAME ROLE"));
@@ -66,7 +66,7 @@ TEST_F(KeyedServerTest, AReloadCountsAndABadFileDoesNot) {
 }
 
 TEST_F(KeyedServerTest, ABadFileIsNoStart) {
-  WriteKeys("alice user sha256:abc\nbob\n");
+  WriteKeys(dir_, "alice user sha256:abc\nbob\n");
   const absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(config_);
   ASSERT_FALSE(server.ok());
   EXPECT_THAT(std::string(server.status().message()), testing::AllOf(HasSubstr("keys:1:"), HasSubstr("keys:2:")));

@@ -1,39 +1,21 @@
 // A server with a keys file, for tests of what each key may do.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <memory>
 #include <string>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
-#include "proto/support/api_key.h"
 #include "proto/support/errors.h"
+#include "tests/server/keys/test_keys.h"
 #include "tests/server/server_fixture.h"
 
 namespace switchyard::server {
 
-// The key of NAME is "key-NAME".
 class KeyedServerTest : public ServerTest {
  protected:
-  static std::string Line(const std::string& name, const std::string& role, const std::string& quotas = "") {
-    return absl::StrCat(name, " ", role, " sha256:", absl::BytesToHexString(rpc::DigestOfKey("key-" + name)), " ",
-                        quotas, "\n");
-  }
-  void WriteKeys(const std::string& text) { ASSERT_EQ(chmod(dir_.Write("keys", text).c_str(), 0600), 0); }
   virtual std::string Keys() {
-    return Line("alice", "user") + Line("bob", "user") + Line("tina", "trainer") + Line("root", "admin");
+    return KeyLine("alice", "user") + KeyLine("bob", "user") + KeyLine("tina", "trainer") + KeyLine("root", "admin");
   }
-  void Configure(ServerConfig* config) override {
-    WriteKeys(Keys());
-    config->api_keys_file = dir_.File("keys");
-  }
-  static std::unique_ptr<grpc::ClientContext> ContextOf(const std::string& name) {
-    auto context = std::make_unique<grpc::ClientContext>();
-    if (!name.empty()) context->AddMetadata("authorization", "Bearer key-" + name);
-    return context;
-  }
+  void Configure(ServerConfig* config) override { config->api_keys_file = WriteKeys(dir_, Keys()); }
   // Sends raw bytes to a method ("InferenceService/Abort") with the key of `name` ("": without one).
   grpc::Status CallAs(const std::string& name, const std::string& method, const std::string& bytes = "") {
     grpc::GenericStub stub(channel_);

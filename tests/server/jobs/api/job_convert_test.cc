@@ -15,6 +15,7 @@ Job FullJob() {
   Job job;
   job.id = "job-1";
   job.request_id = "request";
+  job.owner = "tina";
   job.spec.architecture = "demo";
   job.submitted_workers = 30;
   job.state = jobs::JobState::kRunning;
@@ -119,6 +120,7 @@ TEST(JobConvertTest, UsersSeeEveryField) {
   const v1::Job message = ToProto(FullJob());
   EXPECT_EQ(Missing(message), std::vector<std::string>());
   EXPECT_EQ(message.id(), "job-1");
+  EXPECT_EQ(message.owner(), "tina");
   EXPECT_EQ(message.request_id(), "request");
   EXPECT_EQ(message.spec().architecture(), "demo");
   EXPECT_EQ(message.submitted_workers(), 30);
