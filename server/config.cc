@@ -223,9 +223,10 @@ absl::Status ServerConfig::Finish() {
   problems.OneOf("dtype", dtype, {"auto", "fp32", "bf16", "fp16", "fp64"}, "one of auto, fp32, bf16, fp16, fp64");
   problems.Range("max_streams_per_client", max_streams_per_client, 0, max_streams);
   problems.Range("max_connections_per_client", max_connections_per_client, 0, max_connections);
-  // On loopback all clients have one address, this machine's.
+  // On loopback all clients have one address, this machine's; keys tell them apart.
   if (max_streams_per_client == 0) {
-    max_streams_per_client = rpc::IsLoopback(host) ? max_streams : std::max(1, max_streams / 2);
+    max_streams_per_client =
+        rpc::IsLoopback(host) && api_keys_file.empty() ? max_streams : std::max(1, max_streams / 2);
   }
   if (max_connections_per_client == 0) max_connections_per_client = std::max(1, max_connections / 2);
   batching::BatchingPolicy checked = batching;

@@ -212,7 +212,9 @@ void AddLimitFlags(ServerConfig* c, FlagSet* set) {
   set->Add("max_streams", &c->max_streams, "most open Generate calls; further ones get RESOURCE_EXHAUSTED at once")
       .Range(1, 100000);
   set->Add("max_streams_per_client", &c->max_streams_per_client,
-           "most open Generate calls of one client (one address); 0 = half of --max_streams, on loopback all of them");
+           "most open Generate calls of one client (with --api_keys_file one key, else one address); 0 = half of "
+           "--max_streams, "
+           "of addresses on loopback all of them");
   set->Add("max_connections", &c->max_connections,
            "most open connections; further ones are closed at once. Local workers do not count, and further places, "
            "one for each worker from elsewhere, are kept for addresses from which workers have joined")

@@ -1,7 +1,7 @@
 // Counts the calls or connections that each client holds.
 //
-// A client is an address, since there are no accounts: a gateway for many users is one client, as are all programs of
-// one machine.  Thread-safe.
+// A client is an API key or, without a keys file, an address: a gateway for many users is one client, as are all
+// programs of one machine.  Connections are always counted by address.  Thread-safe.
 #pragma once
 
 #include <string>

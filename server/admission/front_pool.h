@@ -29,7 +29,7 @@ class FrontPool {
     int64_t bytes_per_client = 0;
   };
   struct Work {
-    std::string client;  // FrontClientOfPeer
+    std::string client;  // an API key's name, or FrontClientOfPeer
     int64_t bytes = 0;   // of the call's message
     // May throw std::bad_alloc as long as the call can still be refused.
     absl::AnyInvocable<void()> run;

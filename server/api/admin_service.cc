@@ -165,7 +165,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* AdminServiceImpl::GetProfile(grpc::C
     feed->Offer([progress] { return ProgressMessage(progress); });
   };
   collect.done = [feed, model, pool = request_context_->pool,
-                  client = FrontClientOfPeer(context->peer())](absl::StatusOr<std::vector<std::string>> bundles) {
+                  client = RequestContext::FrontClient(call->caller(), *context)](
+                     absl::StatusOr<std::vector<std::string>> bundles) {
     if (!bundles.ok()) return feed->End(bundles.status());
     // On the pool, as the engine's thread must not wait for it.
     pool->Post({.client = client,

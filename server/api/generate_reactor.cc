@@ -9,12 +9,20 @@
 #include "server/clock.h"
 
 namespace switchyard::server {
+namespace {
+
+// Returns whose share of places a call uses: its key's, or without keys its address's.
+std::string ShareOf(const absl::StatusOr<Caller>& caller, absl::string_view peer) {
+  return caller.ok() && !caller->name.empty() ? caller->name : ClientOfPeer(peer);
+}
+
+}  // namespace
 
 GenerateReactor::GenerateReactor(RequestContext* request_context, grpc::CallbackServerContext* context)
     : request_context_(request_context),
       context_(context),
       caller_(request_context->Admit(*context, "InferenceService/Generate")),
-      client_(ClientOfPeer(context->peer())),
+      client_(ShareOf(caller_, context->peer())),
       arrival_(MonotonicNow()),
       handle_(request_context->engine->NextHandle()),
       stream_(std::make_shared<TokenStream>()) {
@@ -77,7 +85,7 @@ void GenerateReactor::OnReadDone(bool ok) {
   }
   request_.Swap(&incoming_);
   StartRead(&incoming_);
-  request_context_->pool->Post({.client = FrontClientOfPeer(context_->peer()),
+  request_context_->pool->Post({.client = request_context_->FrontClient(*caller_, *context_),
                                 .bytes = static_cast<int64_t>(request_.Length()),
                                 .run = [this] { Prepare(); },
                                 .refuse = [this](const absl::Status& why) { Refuse(why); }});
@@ -95,6 +103,7 @@ void GenerateReactor::Prepare() {
     args.cancelled = [this] { return cancelled_.load(); };
     const absl::Time start = MonotonicNow();
     auto converted = ConvertGenerate(message, args);
+    if (converted.ok()) (*converted)->owner = caller_->name;
     request_context_->metrics->tokenize_seconds->Increment(absl::ToDoubleSeconds(MonotonicNow() - start));
     return converted;
   }();
@@ -108,11 +117,44 @@ void GenerateReactor::Prepare() {
     }
   }
   if (!request.ok()) return Refuse(request.status());
+  if (const absl::Status quota = TakeQuota(**request); !quota.ok()) return Refuse(quota);
   request_context_->engine->Submit(handle_, *std::move(request), stream_);
   if (cancelled_.load()) request_context_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
   stream_->Attach([this] { Pump(); });
   absl::MutexLock lock(&mu_);
   stage_ = Stage::kDone;  // the last touch: OnDone may be waiting to delete this
+}
+
+absl::Status GenerateReactor::TakeQuota(const InferenceRequest& request) {
+  if (caller_->name.empty()) return absl::OkStatus();
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t tokens = prompt + int64_t{request.num_choices} * request.max_tokens;
+  const absl::Time now = MonotonicNow();
+  absl::Status taken = request_context_->quotas.TakeTokens(*caller_, tokens, now);
+  if (taken.ok()) {
+    taken = request_context_->quotas.TakeRequest(*caller_, now);
+    if (!taken.ok()) request_context_->quotas.GiveBackTokens(*caller_, tokens);
+  }
+  if (!taken.ok()) {
+    request_context_->metrics->call_refused(v1::ErrorReason_Name(v1::QUOTA)).Increment();
+    return taken;
+  }
+  request_context_->metrics->key_requests(caller_->name).Increment();
+  absl::MutexLock lock(&mu_);
+  taken_tokens_ = tokens;
+  prompt_tokens_ = prompt;
+  return absl::OkStatus();
+}
+
+void GenerateReactor::SettleQuota() {
+  absl::MutexLock lock(&mu_);
+  if (taken_tokens_ == 0) return;
+  // The server refused or lost a request that was not answered: its prompt does not count.
+  const bool by_client = end_ == absl::StatusCode::kCancelled || end_ == absl::StatusCode::kDeadlineExceeded;
+  const bool for_nothing = sent_tokens_ == 0 && end_ != absl::StatusCode::kOk && !by_client;
+  const int64_t used = for_nothing ? 0 : prompt_tokens_ + sent_tokens_;
+  request_context_->quotas.GiveBackTokens(*caller_, taken_tokens_ - used);
+  request_context_->metrics->key_tokens(caller_->name).Increment(static_cast<double>(used));
 }
 
 void GenerateReactor::Pump() {
@@ -125,6 +167,7 @@ void GenerateReactor::Pump() {
     const bool failed = stream_->Finished(&end) && !end.ok();
     if (writing_ && !failed) return;
     if (std::optional<OutputChunk> chunk = stream_->Pop(MonotonicNow())) {
+      sent_tokens_ += static_cast<int64_t>(chunk->tokens.size());
       v1::GenerateResponse message = ToProto(*std::move(chunk), *request_context_->text);
       if (std::exchange(first_, false)) {
         message.set_request_id(request_id_);
@@ -204,6 +247,7 @@ void GenerateReactor::FinishOnce(const absl::Status& status) {
   absl::MutexLock lock(&mu_);
   if (std::exchange(finished_, true)) return;
   since_ = MonotonicNow();
+  end_ = status.code();
   CheckAt(NextCheck());
   Finish(OnTheWire(status, request_id_, context_));
 }
@@ -217,6 +261,7 @@ void GenerateReactor::OnDone() {
   // The call was refused before its request was read, and its client read the answer.
   if (!request_came_ && !cancelled_.load()) request_context_->resets.Forgive(context_->peer());
   stream_->Detach();
+  SettleQuota();
   request_context_->open_calls.Remove(this);
   if (has_share_) request_context_->streams_of.Leave(client_);
   request_context_->metrics->open_streams->Set(request_context_->open_streams.fetch_sub(1) - 1);

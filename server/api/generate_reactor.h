@@ -45,6 +45,10 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   // Ends a call that is under way, and its work.
   void End(const absl::Status& status);
   void Prepare();
+  // Takes what the request may use from its key's quotas.  QUOTA: there is not enough.
+  absl::Status TakeQuota(const InferenceRequest& request);
+  // Gives back to the key's quota what the call did not use, and counts what it did.
+  void SettleQuota();
   void Refuse(const absl::Status& status);
   // Starts the next write or finishes the call, if neither is under way.
   void Pump();
@@ -71,6 +75,10 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   absl::Time since_ ABSL_GUARDED_BY(mu_);  // when the current write, or the end, began
   bool first_ ABSL_GUARDED_BY(mu_) = true;
   std::string request_id_ ABSL_GUARDED_BY(mu_);
+  int64_t taken_tokens_ ABSL_GUARDED_BY(mu_) = 0;  // of the key's quota; 0: the request did not get that far
+  int64_t prompt_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  int64_t sent_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::StatusCode end_ ABSL_GUARDED_BY(mu_) = absl::StatusCode::kOk;
   uint64_t seed_ ABSL_GUARDED_BY(mu_) = 0;
   std::string model_ ABSL_GUARDED_BY(mu_);
   grpc::ByteBuffer writing_buffer_;

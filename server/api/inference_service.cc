@@ -131,11 +131,15 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::Abort(grpc::CallbackServerContex
   }
   const std::string id = message.request_id();
   call->set_request_id(id);
-  request_context_->engine->Abort(id, [call, id](bool found) {
-    if (found) return call->Reply(v1::AbortResponse());
-    call->Fail(rpc::MakeError(absl::StatusCode::kNotFound, v1::REQUEST_NOT_FOUND,
-                              absl::StrCat("no running request has the id ", Quote(id)), {{"field", "request_id"}}));
-  });
+  request_context_->engine->Abort(
+      id,
+      [call, id](bool found) {
+        if (found) return call->Reply(v1::AbortResponse());
+        call->Fail(rpc::MakeError(absl::StatusCode::kNotFound, v1::REQUEST_NOT_FOUND,
+                                  absl::StrCat("no running request has the id ", Quote(id)),
+                                  {{"field", "request_id"}}));
+      },
+      call->caller());
   return call;
 }
 

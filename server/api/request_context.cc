@@ -31,6 +31,10 @@ absl::StatusOr<Caller> RequestContext::Admit(const grpc::ServerContextBase& cont
   return caller;
 }
 
+std::string RequestContext::FrontClient(const Caller& caller, const grpc::ServerContextBase& context) {
+  return caller.name.empty() ? FrontClientOfPeer(context.peer()) : caller.name;
+}
+
 absl::StatusOr<ConvertArgs> RequestContext::Args(const grpc::ServerContextBase& context,
                                                  std::shared_ptr<const ServedModel>* model) const {
   *model = engine->model();

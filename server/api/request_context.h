@@ -19,6 +19,7 @@
 #include "server/config.h"
 #include "server/engine/engine_loop.h"
 #include "server/keys/key_ring.h"
+#include "server/keys/quotas.h"
 #include "server/metrics/metrics.h"
 
 namespace switchyard::server {
@@ -31,6 +32,7 @@ struct RequestContext {
   FrontPool* file_pool = nullptr;  // for calls that read files or ask a program, and may wait for a disk
   ServerMetrics* metrics = nullptr;
   const KeyRing* keys = nullptr;  // null: calls need no key (no --api_keys_file)
+  KeyQuotas quotas;
   std::atomic<int> open_streams{0};
   ClientShares streams_of;  // open Generate calls of each client
   OpenCalls open_calls;
@@ -42,6 +44,9 @@ struct RequestContext {
   // Returns who makes `context`'s call of `method` (a name of keys/roles.h).  Errors, which are counted, are those of
   // KeyRing::Admit.  Every handler asks this first.
   absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, absl::string_view method) const;
+
+  // Returns the client whose turn at the front pool the call uses: its key, or without keys FrontClientOfPeer.
+  static std::string FrontClient(const Caller& caller, const grpc::ServerContextBase& context);
 
   // Arguments for convert.h, for the call of `context`.  FAILED_PRECONDITION while the model is not known yet,
   // INVALID_ARGUMENT when the client's deadline is longer than the server allows.  *model keeps the arguments' model

@@ -49,14 +49,14 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   // REQUIRES: Refused has returned false.
   const Caller& caller() const { return *caller_; }
 
-  // Runs `work(call)` on the pool.  It must lead to one call of Reply or Fail.
+  // Runs `work(call)` on the pool.  REQUIRES: Refused has returned false.  It must lead to one call of Reply or Fail.
   template <class WorkFn>
   void Start(WorkFn work) {
     StartOn(request_context_->pool, std::move(work));
   }
   template <class WorkFn>
   void StartOn(FrontPool* pool, WorkFn work) {
-    pool->Post({.client = FrontClientOfPeer(context_->peer()),
+    pool->Post({.client = RequestContext::FrontClient(caller(), *context_),
                 .bytes = static_cast<int64_t>(request_.Length()),
                 .run = [this, work = std::move(work)]() mutable { work(this); },
                 .refuse = [this](const absl::Status& why) { Fail(why); }});

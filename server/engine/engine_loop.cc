@@ -108,9 +108,10 @@ void EngineLoop::Cancel(uint64_t handle, absl::Status status) {
   inbox_.Post([this, handle, status = std::move(status)] { requests_.Cancel(handle, status); });
 }
 
-void EngineLoop::Abort(std::string request_id, std::function<void(bool)> done) {
-  const bool posted =
-      inbox_.Post([this, request_id = std::move(request_id), done] { done(requests_.Abort(request_id)); });
+void EngineLoop::Abort(std::string request_id, std::function<void(bool)> done, Caller caller) {
+  const bool posted = inbox_.Post([this, request_id = std::move(request_id), done, caller = std::move(caller)] {
+    done(requests_.Abort(request_id, caller));
+  });
   if (!posted) done(false);
 }
 

@@ -60,7 +60,7 @@ class EngineLoop final {
   // Ends the request with `status`: Cancelled if its client is gone.
   void Cancel(uint64_t handle, absl::Status status);
   // Ends the request of that id with finish reason ABORT; `done` gets whether there was one.
-  void Abort(std::string request_id, std::function<void(bool found)> done);
+  void Abort(std::string request_id, std::function<void(bool found)> done, Caller caller = {});
 
   // Calls `done` with experts' load and placement, or null before the first group and for a model without MoE layers;
   // on the loop's thread, or at once if the loop has ended.

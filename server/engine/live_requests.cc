@@ -27,7 +27,7 @@ void LiveRequests::Submit(uint64_t handle, std::unique_ptr<InferenceRequest> req
     stream->Close(status);
     return;
   }
-  by_request_id_[request->request_id] = handle;
+  by_request_id_[RequestKey(request->owner, request->request_id)] = handle;
   live_[handle] = std::make_unique<LiveRequest>(std::move(request), std::move(stream), tokenizer_, metrics_);
 }
 
@@ -41,7 +41,7 @@ absl::Status LiveRequests::Admit(const InferenceRequest& request, absl::Time now
   }
   // While a lost group forms anew, requests queue within the queue's bound and their deadlines.
   if (group_->GivenUp(now)) return group_->GivenUpError();
-  if (by_request_id_.contains(request.request_id)) {
+  if (by_request_id_.contains(RequestKey(request.owner, request.request_id))) {
     return rpc::MakeError(absl::StatusCode::kAlreadyExists, v1::REQUEST_EXISTS,
                           absl::StrCat("request_id ", Quote(request.request_id), " belongs to a running request"),
                           {{"field", "request_id"}});
@@ -76,11 +76,18 @@ void LiveRequests::Cancel(uint64_t handle, const absl::Status& status) {
   CancelAllChoices(handle);
 }
 
-bool LiveRequests::Abort(const std::string& request_id) {
-  const auto it = by_request_id_.find(request_id);
-  if (it == by_request_id_.end()) return false;
-  CancelAllChoices(it->second);
-  return true;
+bool LiveRequests::Abort(const std::string& request_id, const Caller& caller) {
+  std::vector<uint64_t> handles;
+  if (const auto it = by_request_id_.find(RequestKey(caller.name, request_id)); it != by_request_id_.end())
+    handles.push_back(it->second);
+  if (!caller.name.empty() && caller.role == Role::kAdmin) {
+    for (const auto& [handle, live] : live_) {
+      const InferenceRequest& request = live->request();
+      if (request.request_id == request_id && request.owner != caller.name) handles.push_back(handle);
+    }
+  }
+  for (const uint64_t handle : handles) CancelAllChoices(handle);
+  return !handles.empty();
 }
 
 void LiveRequests::Tick(absl::Time now) {
@@ -157,7 +164,7 @@ void LiveRequests::End(uint64_t handle, LiveRequest* live, absl::Time now) {
   std::vector<batching::Event> ignored;
   group_->scheduler()->Cancel(handle, batching::Scheduler::kAllChoices, batching::FinishReason::kAbort, now, &ignored);
   live->Close(now);
-  by_request_id_.erase(live->request().request_id);
+  by_request_id_.erase(RequestKey(live->request().owner, live->request().request_id));
   live_.erase(handle);
 }
 

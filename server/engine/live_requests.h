@@ -19,6 +19,7 @@
 #include "server/engine/request.h"
 #include "server/engine/token_stream.h"
 #include "server/fleet/serving_group.h"
+#include "server/keys/roles.h"
 #include "server/metrics/metrics.h"
 
 namespace switchyard::server {
@@ -34,8 +35,9 @@ class LiveRequests {
   void Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream);
   // Ends a request with `status`; does nothing if the handle is unknown.
   void Cancel(uint64_t handle, const absl::Status& status);
-  // Ends the request of that id with finish reason ABORT.  Returns false if there is none.
-  bool Abort(const std::string& request_id);
+  // Ends the caller's request of that id with finish reason ABORT, or if it is an admin everybody's of that id. Returns
+  // false if there is none.
+  bool Abort(const std::string& request_id, const Caller& caller);
   void Publish(std::vector<batching::Event> events, absl::Time now);
   // Checks time limits: of slow readers, of a group that does not form again, of the drain.
   void Tick(absl::Time now);
@@ -64,8 +66,8 @@ class LiveRequests {
   ServerMetrics* const metrics_;
   ServingGroup* const group_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<LiveRequest>> live_;  // by handle = the scheduler's request id
-  absl::flat_hash_map<std::string, uint64_t> by_request_id_;
-  std::vector<uint64_t> touched_;  // live requests with chunks to flush
+  absl::flat_hash_map<std::string, uint64_t> by_request_id_;          // by RequestKey
+  std::vector<uint64_t> touched_;                                     // live requests with chunks to flush
   bool draining_ = false;
   absl::Time drain_deadline_ = absl::InfiniteFuture();
   std::function<void()> drained_;

@@ -31,6 +31,7 @@ struct ServedModel {
 // The scheduler's request (the engine sets its `id`) with the fields that only the server uses.
 struct InferenceRequest : batching::Request {
   std::string request_id;      // the client's
+  std::string owner;           // name of its key; empty: the server has no keys
   int32_t num_moe_layers = 0;  // of the served model, for ExpertPaths
   int32_t top_k = 0;           // likewise
   std::vector<std::string> stop;

@@ -12,6 +12,7 @@
 #include "scheduler/jobs/job_spec.h"
 #include "scheduler/jobs/job_state.h"
 #include "scheduler/jobs/train_progress.h"
+#include "server/keys/roles.h"
 
 namespace switchyard::server {
 
@@ -54,10 +55,5 @@ struct Job {
   std::string note;                               // what the job does or waits for, in words
   int64_t prepared_bytes = 0, prepare_bytes = 0;  // of text that is packed
 };
-
-// Returns what tells requests apart: ids of one owner differ from those of others.  (Neither has line ends.)
-inline std::string RequestKey(const std::string& owner, const std::string& request_id) {
-  return owner.empty() || request_id.empty() ? request_id : owner + "\n" + request_id;
-}
 
 }  // namespace switchyard::server

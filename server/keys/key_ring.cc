@@ -54,7 +54,7 @@ absl::StatusOr<Caller> KeyRing::Admit(absl::string_view method,
                                        least.has_value() ? absl::StrCat(" wants ", wanted) : " is nobody's"),
                           {{"limit", wanted}, {"actual", std::string(NameOf(key->role))}});
   }
-  return Caller{key->name, key->role};
+  return Caller{key->name, key->role, key->requests_per_minute, key->tokens_per_minute};
 }
 
 }  // namespace switchyard::server

@@ -1,6 +1,7 @@
 // Who may call what: the roles of API keys, and the least role of each method.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -35,8 +36,15 @@ std::optional<Role> LeastRoleOf(absl::string_view method);
 struct Caller {
   std::string name;  // of the key; empty: this server has no keys
   Role role = Role::kAdmin;
+  int64_t requests_per_minute = 0;  // 0 = no limit
+  int64_t tokens_per_minute = 0;
   // Whether it may see and end what the key `owner` began.
   bool MayTouch(absl::string_view owner) const { return role == Role::kAdmin || name == owner; }
 };
+
+// Returns what tells requests apart: ids of one owner differ from those of others.  (Neither has line ends.)
+inline std::string RequestKey(const std::string& owner, const std::string& request_id) {
+  return owner.empty() || request_id.empty() ? request_id : owner + "\n" + request_id;
+}
 
 }  // namespace switchyard::server

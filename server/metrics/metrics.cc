@@ -169,7 +169,11 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
                        "Calls that ended with an error, by gRPC code.", registry_.get());
   refused_calls_ = &NewFamily(prometheus::BuildCounter(), "switchyard_calls_refused_total",
                               "Calls refused for their key (--api_keys_file), by reason.", registry_.get());
-  for (const char* reason : {"NO_KEY", "WRONG_ROLE"}) call_refused(reason);
+  for (const char* reason : {"NO_KEY", "WRONG_ROLE", "QUOTA"}) call_refused(reason);
+  key_requests_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_requests_total",
+                             "Generate calls that went to the engine, by API key.", registry_.get());
+  key_tokens_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_tokens_total",
+                           "Tokens that count for a key's quota: prompts, and answers sent.", registry_.get());
   cache_configs_ =
       &NewFamily(prometheus::BuildGauge(), "switchyard_cache_config_info",
                  "The KV cache of the group; blocks are those of all workers, whatever their device.", registry_.get());
@@ -208,6 +212,14 @@ prometheus::Counter& ServerMetrics::request_error(absl::StatusCode code) {
 
 prometheus::Counter& ServerMetrics::call_refused(const std::string& reason) {
   return refused_calls_->Add(With(labels_, {{"reason", reason}}));
+}
+
+prometheus::Counter& ServerMetrics::key_requests(const std::string& key) {
+  return key_requests_->Add(With(labels_, {{"key", key}}));
+}
+
+prometheus::Counter& ServerMetrics::key_tokens(const std::string& key) {
+  return key_tokens_->Add(With(labels_, {{"key", key}}));
 }
 
 int ServerMetrics::Expose(const std::string& host, int port) {

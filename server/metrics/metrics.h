@@ -43,8 +43,11 @@ class ServerMetrics {
   // Counts sequences that ended well.  REQUIRES: kStop, kLength or kAbort.
   prometheus::Counter& request_success(batching::FinishReason reason);
   prometheus::Counter& request_error(absl::StatusCode code);
-  // Counts calls that were refused for their key.  reason: a v1::ErrorReason's name.
+  // Count calls that were refused for their key (reason: a v1::ErrorReason's name), and what keys have used.  Names of
+  // keys are those of the keys file, so there are not many.
   prometheus::Counter& call_refused(const std::string& reason);
+  prometheus::Counter& key_requests(const std::string& key);
+  prometheus::Counter& key_tokens(const std::string& key);
   prometheus::Histogram* time_to_first_token = nullptr;
   prometheus::Histogram* inter_token_latency = nullptr;
   prometheus::Histogram* e2e_request_latency = nullptr;
@@ -118,6 +121,8 @@ class ServerMetrics {
   prometheus::Histogram* balancedness_[2] = {};  // by Phase
   prometheus::Family<prometheus::Counter>* errors_ = nullptr;
   prometheus::Family<prometheus::Counter>* refused_calls_ = nullptr;
+  prometheus::Family<prometheus::Counter>* key_requests_ = nullptr;
+  prometheus::Family<prometheus::Counter>* key_tokens_ = nullptr;
   prometheus::Family<prometheus::Gauge>* cache_configs_ = nullptr;
   prometheus::Gauge* cache_config_ = nullptr;
 };
