@@ -157,7 +157,8 @@ std::vector<StepTrial::Seen> StepTrial::classes() const {
                                        .most = LeastRows(key.size + 1) - 1,
                                        .prompts = key.prompts,
                                        .uneven = key.uneven,
-                                       .best = of.known() ? static_cast<int>(of.best()) : 0});
+                                       .best = of.known() ? static_cast<int>(of.best()) : 0,
+                                       .ways = {}});
     for (const Way& way : of.ways)
       seen.ways.push_back({.tried = way.tried, .steps = way.begun, .row_seconds = way.median()});
   }
