@@ -18,6 +18,9 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 
+// The most bytes of a tag or a length: protobuf takes no more, not even where they are zeros.
+constexpr size_t kShortVarint = 5;
+
 class Walker {
  public:
   explicit Walker(absl::string_view bytes) : bytes_(bytes) {}
@@ -28,7 +31,7 @@ class Walker {
     while (pos_ < end) {
       const size_t at = pos_;
       uint64_t tag = 0;
-      RETURN_IF_ERROR(Varint(end, &tag));
+      RETURN_IF_ERROR(Varint(end, &tag, kShortVarint));
       const uint64_t number = tag >> 3;
       if (tag > 0xffffffffu || number == 0) return FaultAt(at, "field number 0 or too large");
       const FieldDescriptor* field = type.FindFieldByNumber(static_cast<int>(number));
@@ -81,6 +84,7 @@ class Walker {
     RETURN_IF_ERROR(Varint(end, &length));
     if (length > end - pos_)
       return FaultAt(at, absl::StrCat("length ", length, " passes the end by ", length - (end - pos_)));
+    if (pos_ - at > kShortVarint) return FaultAt(at, absl::StrCat("varint of more than ", kShortVarint, " bytes"));
     const size_t inner_end = pos_ + static_cast<size_t>(length);
     if (field != nullptr && field->type() == FieldDescriptor::TYPE_MESSAGE) {
       return Message(*field->message_type(), inner_end, depth + 1);
@@ -109,16 +113,16 @@ class Walker {
     return absl::OkStatus();
   }
 
-  absl::Status Varint(size_t end, uint64_t* value) {
+  absl::Status Varint(size_t end, uint64_t* value, size_t most_bytes = 10) {
     const size_t at = pos_;
     *value = 0;
-    for (int shift = 0; shift < 70; shift += 7) {
+    for (size_t shift = 0; shift < 7 * most_bytes; shift += 7) {
       if (pos_ >= end) return FaultAt(at, "truncated varint");
       const uint8_t byte = static_cast<uint8_t>(bytes_[pos_++]);
       if (shift < 64) *value |= static_cast<uint64_t>(byte & 0x7f) << shift;
       if (byte < 0x80) return absl::OkStatus();
     }
-    return FaultAt(at, "varint of more than 10 bytes");
+    return FaultAt(at, absl::StrCat("varint of more than ", most_bytes, " bytes"));
   }
 
   absl::Status Skip(size_t count, size_t end) {
