@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building Switchyard needs, from the distribution's packages; with --tests also what only its tests need,
-# with --clang also the compiler of that preset, with --cuda a CUDA toolkit where no complete one is (deploy/cuda/make_toolkit.sh:
-# from pinned packages, into the user's cache; no driver), with --cuda=12 one that drivers below 580 run.  Exit status 3: all is there but for that toolkit; without it the build is for CPUs.
+# with --clang also the compiler of that preset, with --fuzz the compiler and libFuzzer of tests/fuzz, with --cuda a CUDA toolkit
+# where no complete one is (deploy/cuda/make_toolkit.sh: from pinned packages, into the user's cache; no driver), with --cuda=12
+# one that drivers below 580 run.  Exit status 3: all is there but for that toolkit; without it the build is for CPUs.
 # Safe to run again: it asks for nothing that is there.  Debian 12; Ubuntu 24.04 is meant to work, untested.
 set -euo pipefail
 
@@ -17,6 +18,7 @@ for arg in "$@"; do
   case "$arg" in
     --tests) tests=1 ;;
     --clang) packages+=(clang-19) ;;
+    --fuzz) packages+=(clang-19 libclang-rt-19-dev) ;;
     --cuda|--cuda=12|--cuda=13) want_cuda=1; [ "$arg" != --cuda=12 ] || cuda=12 ;;
     *) echo "install-deps.sh: unknown argument $arg" >&2; exit 2 ;;
   esac

@@ -4,6 +4,10 @@
 function(sy_instrumented name package)
   set(dir "${CMAKE_BINARY_DIR}/instrumented/${name}")
   list(JOIN sy_sanitizer_flags " " flags)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    # Clang 18 and later name some templates otherwise than g++ 12, which compiled what uses this library.
+    string(APPEND flags " -fclang-abi-compat=17")
+  endif()
   message(STATUS "${name}: building it with ${flags}; minutes, the first time")
   execute_process(COMMAND "${CMAKE_SOURCE_DIR}/deploy/ci/build_instrumented.sh" ${package} "${dir}" "${CMAKE_CXX_COMPILER}"
                           "${CMAKE_CXX_FLAGS_RELEASE} ${flags}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}" ${ARGN}

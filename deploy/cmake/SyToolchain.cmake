@@ -43,3 +43,10 @@ if(SY_SANITIZE)
   # An RPATH, not a RUNPATH: it also says where the libraries of a library (gRPC's Abseil) are.
   target_link_options(sy_flags INTERFACE -fsanitize=${sy_sanitizers} -Wl,--disable-new-dtags)
 endif()
+if(SY_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "SY_FUZZ needs clang: cmake --preset fuzz")
+  endif()
+  # What a fuzz target covers is counted in all that it links.
+  target_compile_options(sy_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
