@@ -115,11 +115,12 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
   CheckExpertFlags(config, problems);
 }
 
-// Checks the join token: without one, every process that reaches the port could join.
+// Checks the join token: without one, every process that reaches the port could join, and behind a proxy that admits
+// clients with keys whoever reaches that.
 void CheckJoining(const ServerConfig& config, Problems* problems) {
   const int elsewhere = config.workers - config.local_workers + config.train_workers - config.local_train_workers;
   problems->Check(
-      rpc::IsLoopback(config.host) || elsewhere <= 0 || !config.join_token.empty(),
+      (rpc::IsLoopback(config.host) && config.api_keys_file.empty()) || elsewhere <= 0 || !config.join_token.empty(),
       absl::StrCat(
           "--join_token_file: missing; with --host=", config.host, " and ", elsewhere,
           " workers from elsewhere whoever reaches the port could join: write a secret of at least 16 bytes to "

@@ -46,9 +46,10 @@ absl::Status GenerateReactor::Enter() {
                        absl::StrCat("open Generate calls", whose, ": limit ", limit), {{"limit", absl::StrCat(limit)}}),
         absl::Milliseconds(500));
   };
-  const int open = request_context_->open_streams.fetch_add(1) + 1;
-  request_context_->metrics->open_streams->Set(open);
   RETURN_IF_ERROR(caller_.status());
+  const int open = request_context_->open_streams.fetch_add(1) + 1;
+  has_place_ = true;
+  request_context_->metrics->open_streams->Set(open);
   if (open > config.max_streams) return full("", config.max_streams);
   has_share_ = request_context_->streams_of.Enter(client_, config.max_streams_per_client);
   return has_share_ ? absl::OkStatus() : full(" of one client", config.max_streams_per_client);
@@ -97,6 +98,7 @@ void GenerateReactor::Prepare() {
   std::shared_ptr<const ServedModel> model;
   absl::StatusOr<std::unique_ptr<InferenceRequest>> request =
       [&]() -> absl::StatusOr<std::unique_ptr<InferenceRequest>> {
+    RETURN_IF_ERROR(CountRequest());  // first: parsing and tokenizing are work, too
     RETURN_IF_ERROR(rpc::ParseRaw(request_, &message));
     ASSIGN_OR_RETURN(ConvertArgs args, request_context_->Args(*context_, &model));
     args.now = arrival_;  // the wait for the front pool is part of the time to the first token
@@ -117,7 +119,7 @@ void GenerateReactor::Prepare() {
     }
   }
   if (!request.ok()) return Refuse(request.status());
-  if (const absl::Status quota = TakeQuota(**request); !quota.ok()) return Refuse(quota);
+  if (const absl::Status quota = TakeTokens(**request); !quota.ok()) return Refuse(quota);
   request_context_->engine->Submit(handle_, *std::move(request), stream_);
   if (cancelled_.load()) request_context_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
   stream_->Attach([this] { Pump(); });
@@ -125,21 +127,26 @@ void GenerateReactor::Prepare() {
   stage_ = Stage::kDone;  // the last touch: OnDone may be waiting to delete this
 }
 
-absl::Status GenerateReactor::TakeQuota(const InferenceRequest& request) {
+absl::Status GenerateReactor::CountRequest() {
+  if (caller_->name.empty()) return absl::OkStatus();
+  const absl::Status taken = request_context_->quotas.TakeRequest(*caller_, MonotonicNow());
+  if (taken.ok()) {
+    request_context_->metrics->key_requests(caller_->name).Increment();
+  } else {
+    request_context_->metrics->call_refused(v1::ErrorReason_Name(v1::QUOTA)).Increment();
+  }
+  return taken;
+}
+
+absl::Status GenerateReactor::TakeTokens(const InferenceRequest& request) {
   if (caller_->name.empty()) return absl::OkStatus();
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   const int64_t tokens = prompt + int64_t{request.num_choices} * request.max_tokens;
-  const absl::Time now = MonotonicNow();
-  absl::Status taken = request_context_->quotas.TakeTokens(*caller_, tokens, now);
-  if (taken.ok()) {
-    taken = request_context_->quotas.TakeRequest(*caller_, now);
-    if (!taken.ok()) request_context_->quotas.GiveBackTokens(*caller_, tokens);
-  }
+  const absl::Status taken = request_context_->quotas.TakeTokens(*caller_, tokens, MonotonicNow());
   if (!taken.ok()) {
     request_context_->metrics->call_refused(v1::ErrorReason_Name(v1::QUOTA)).Increment();
     return taken;
   }
-  request_context_->metrics->key_requests(caller_->name).Increment();
   absl::MutexLock lock(&mu_);
   taken_tokens_ = tokens;
   prompt_tokens_ = prompt;
@@ -149,9 +156,10 @@ absl::Status GenerateReactor::TakeQuota(const InferenceRequest& request) {
 void GenerateReactor::SettleQuota() {
   absl::MutexLock lock(&mu_);
   if (taken_tokens_ == 0) return;
-  // The server refused or lost a request that was not answered: its prompt does not count.
-  const bool by_client = end_ == absl::StatusCode::kCancelled || end_ == absl::StatusCode::kDeadlineExceeded;
-  const bool for_nothing = sent_tokens_ == 0 && end_ != absl::StatusCode::kOk && !by_client;
+  // The server refused or lost a request of which nothing was answered: its prompt does not count.
+  const bool by_client =
+      by_client_ || end_ == absl::StatusCode::kCancelled || end_ == absl::StatusCode::kDeadlineExceeded;
+  const bool for_nothing = first_ && end_ != absl::StatusCode::kOk && !by_client;
   const int64_t used = for_nothing ? 0 : prompt_tokens_ + sent_tokens_;
   request_context_->quotas.GiveBackTokens(*caller_, taken_tokens_ - used);
   request_context_->metrics->key_tokens(caller_->name).Increment(static_cast<double>(used));
@@ -209,6 +217,10 @@ void GenerateReactor::OnCancel() {
 }
 
 void GenerateReactor::End(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mu_);
+    by_client_ = true;
+  }
   FinishOnce(status);
   cancelled_.store(true);  // a request in preparation is not begun, or cancelled right after it begins
   request_context_->engine->Cancel(handle_, status);
@@ -264,7 +276,7 @@ void GenerateReactor::OnDone() {
   SettleQuota();
   request_context_->open_calls.Remove(this);
   if (has_share_) request_context_->streams_of.Leave(client_);
-  request_context_->metrics->open_streams->Set(request_context_->open_streams.fetch_sub(1) - 1);
+  if (has_place_) request_context_->metrics->open_streams->Set(request_context_->open_streams.fetch_sub(1) - 1);
   delete this;
 }
 

@@ -42,11 +42,12 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   absl::Status Enter();
   // Moves from kAwaited to `next`; returns false in any other stage.
   bool TakeRequest(Stage next);
-  // Ends a call that is under way, and its work.
+  // Ends a call that is under way, and its work, for what its client did.
   void End(const absl::Status& status);
   void Prepare();
-  // Takes what the request may use from its key's quotas.  QUOTA: there is not enough.
-  absl::Status TakeQuota(const InferenceRequest& request);
+  // Take the request, and the tokens that it may use, from its key's quotas.  QUOTA: there is not enough.
+  absl::Status CountRequest();
+  absl::Status TakeTokens(const InferenceRequest& request);
   // Gives back to the key's quota what the call did not use, and counts what it did.
   void SettleQuota();
   void Refuse(const absl::Status& status);
@@ -58,6 +59,7 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   grpc::CallbackServerContext* const context_;
   const absl::StatusOr<Caller> caller_;
   const std::string client_;
+  bool has_place_ = false;     // the call counts among the open ones
   bool has_share_ = false;     // the call counts in its client's share
   bool request_came_ = false;  // request_context_->resets was notified
   grpc::ByteBuffer incoming_;  // being read
@@ -79,6 +81,7 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   int64_t prompt_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t sent_tokens_ ABSL_GUARDED_BY(mu_) = 0;
   absl::StatusCode end_ ABSL_GUARDED_BY(mu_) = absl::StatusCode::kOk;
+  bool by_client_ ABSL_GUARDED_BY(mu_) = false;  // End was called
   uint64_t seed_ ABSL_GUARDED_BY(mu_) = 0;
   std::string model_ ABSL_GUARDED_BY(mu_);
   grpc::ByteBuffer writing_buffer_;

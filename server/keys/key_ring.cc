@@ -44,7 +44,7 @@ absl::StatusOr<Caller> KeyRing::Admit(absl::string_view method,
     absl::MutexLock lock(&mu_);
     keys = keys_;
   }
-  const ApiKey* const key = keys->Find(presented);
+  const ApiKey* const key = presented.empty() ? nullptr : keys->Find(presented);
   if (key == nullptr) return NoKey("the API key is none of this server's");
   const std::optional<Role> least = LeastRoleOf(method);
   if (!least.has_value() || key->role < *least) {

@@ -61,6 +61,7 @@ absl::Status KeyQuotas::TakeTokens(const Caller& caller, int64_t tokens, absl::T
 }
 
 void KeyQuotas::GiveBackTokens(const Caller& caller, int64_t tokens) {
+  if (caller.tokens_per_minute == 0) return;  // it took none
   absl::MutexLock lock(&mu_);
   const auto bucket = tokens_.find(caller.name);
   if (bucket != tokens_.end()) bucket->second.left += static_cast<double>(tokens);  // Take cuts it to the quota
