@@ -13,7 +13,9 @@ constexpr int64_t kExact = 32;
 
 // The fewest rows of a class of that size.
 int64_t LeastRows(int size) {
-  return size < kExact ? size : std::llround(std::ceil(kExact * std::exp2((size - kExact) / 4.0)));
+  if (size < kExact) return size;
+  const auto exact = static_cast<double>(kExact);
+  return std::llround(std::ceil(exact * std::exp2((size - exact) / 4)));
 }
 
 }  // namespace
