@@ -18,7 +18,7 @@ TEST(CallTagTest, SaysWhatACallIsFor) {
   EXPECT_EQ(CallPurpose(NumberedTag(CallUse::kReplicaSum, 0)), "for the sum of experts' gradients 0");
   EXPECT_EQ(CallPurpose(NumberedTag(CallUse::kGradientSum, (1 << 28) - 1)), "for the sum of gradients 268435455");
   EXPECT_EQ(CallPurpose(12), "with tag 12");
-  EXPECT_EQ(CallPurpose(0xffffffff), "with tag 4294967295");
+  EXPECT_EQ(CallPurpose(NumberedTag(CallUse::kLinkMeasure, 3)), "for the measuring of links, size 3");
   std::set<uint32_t> tags;
   for (int use = 1; use < static_cast<int>(CallUse::kGradientSum); ++use) {
     for (const int layer : {0, 1, 2}) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kPartBits = 14, kUseShift = 28;
 static_assert(kCallParts == 1 << kPartBits && kCallLayers == 1 << (kUseShift - kPartBits));
-static_assert(kNumCallUses <= 1 << (32 - kUseShift));
+static_assert(kNumCallUses == 1 << (32 - kUseShift), "each value has a name");
 
 constexpr const char* kNames[kNumCallUses] = {"",
                                               "the counts for the dispatch of MoE layer",
@@ -46,7 +46,7 @@ uint32_t NumberedTag(CallUse use, int64_t number) {
 
 std::string CallPurpose(uint32_t tag) {
   const uint32_t use = tag >> kUseShift;
-  if (use == 0 || use >= kNumCallUses) return absl::StrCat("with tag ", tag);
+  if (use == 0) return absl::StrCat("with tag ", tag);
   if (IsNumbered(static_cast<CallUse>(use))) return absl::StrCat("for ", kNames[use], " ", tag & kNumberMask);
   const uint32_t part = tag % kCallParts;
   return absl::StrCat("for ", kNames[use], " ", (tag >> kPartBits) % kCallLayers,
