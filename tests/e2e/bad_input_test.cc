@@ -168,7 +168,7 @@ std::string Repeated(const std::string& part, int times) {
 
 const BytesCase kBytesCases[] = {
     {"Junk", std::string("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", 12),
-     "varint of more than 10 bytes at byte 0"},
+     "varint of more than 5 bytes at byte 0"},
     {"TruncatedLength", std::string("\x1a\x05hi", 4), "length 5 passes the end by 3 at byte 1"},
     {"TruncatedVarint", std::string("\x48\x80", 2), "truncated varint at byte 1"},
     {"WrongWireType", std::string("\x08\x01", 2), "request_id has wire type 0, not 2 at byte 0"},

@@ -65,6 +65,7 @@ class KeysTest : public testing::Test {
             "--metrics_port=0",
             "--local_workers=0",
             "--workers=1",
+            "--join_token_file=" + Private("token", "a token of more than sixteen bytes"),
             "--api_keys_file=" + keys};
   }
 
