@@ -45,7 +45,7 @@ class TestServer {
   // A client with other limits or a connection of its own.
   std::unique_ptr<client::Client> Connect(absl::Duration request_timeout = absl::Seconds(120)) const;
 
-  // The workers' processes, by rank.
+  // The workers' processes, by rank; 0 where there is none (kill would take that for the test's own group).
   std::vector<pid_t> WorkerPids();
   bool WaitReady(bool ready, absl::Duration timeout);
   // Waits until there are no requests, and only cached KV blocks; returns false after `timeout`.
