@@ -102,7 +102,9 @@ std::string LocalFleet::Reap(int index, int status, absl::Time now) {
   child.last_pid = std::exchange(child.pid, -1);
   child.last_end = how;
   ++child.deaths;
-  const bool killed = WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM);
+  // (Asked to stop, by SIGTERM, a worker exits with 0.)
+  const bool killed = WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM
+                                          : WIFEXITED(status) && WEXITSTATUS(status) == 0;
   child.early_deaths = now - child.started < (killed ? kYoungKilled : kYoung) ? child.early_deaths + 1 : 0;
   const int slower = std::clamp(killed ? child.early_deaths - kFreeKills : child.early_deaths, 0, 7);
   child.start_at = now + std::min(absl::Milliseconds(50) * (1 << slower), absl::Duration(absl::Seconds(5)));
