@@ -82,8 +82,15 @@ std::string Command::Help(absl::string_view path) const {
 
 void ServerFlags::AddTo(FlagSet* flags) {
   flags->BeginGroup("Server");
-  flags->Add("server=HOST:PORT", &server, "the server's gRPC address; an IPv6 one in brackets: [::1]:50051");
+  flags->Add("server=HOST:PORT", &server,
+             absl::StrCat("the server's gRPC address",
+                          server == kAdminServer ? " of jobs and administration (--admin_port)" : "",
+                          "; an IPv6 one in brackets: [::1]:50051"));
   flags->Add("timeout=SECONDS", &timeout_seconds, "time limit of one request, in seconds").Range(0.001, 86400.0);
+  flags->Add("tls", &tls.on, "connect by TLS; the server's certificate is checked by this system's CAs");
+  flags->Add("tls_ca=FILE", &tls.ca, "connect by TLS; the server's certificate is checked by the CAs in this PEM file");
+  flags->Add("tls_cert=FILE", &tls.cert, "own certificate (PEM), for a server that wants one (its --tls_client_ca)");
+  flags->Add("tls_key=FILE", &tls.key, "key of --tls_cert (PEM), which only its owner may use");
   flags->Add(
       "api_key_file=FILE", &api_key_file,
       "file with the API key, which only its owner may use; without it the key is that of the environment variable "
@@ -96,6 +103,7 @@ absl::StatusOr<std::unique_ptr<client::Client>> ServerFlags::Connect() const {
   absl::StatusOr<std::string> key = ReadApiKey(api_key_file);
   if (!key.ok()) return BadInput(key.status().message());
   options.api_key = *std::move(key);
+  options.tls = tls;
   return client::Client::Connect(server, options);
 }
 

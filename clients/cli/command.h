@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "clients/cli/console.h"
 #include "clients/cli/json_fwd.h"
+#include "proto/support/channel_tls.h"
 #include "scheduler/base/flags/flag_set.h"
 
 namespace switchyard::client {
@@ -70,9 +71,12 @@ void AddTrainCommand(Command* app);
 void AddDataCommand(Command* app);
 void AddKeysCommand(Command* app);
 
+inline constexpr char kAdminServer[] = "127.0.0.1:50052";  // where commands of jobs and administration call
+
 struct ServerFlags {
   std::string server = "127.0.0.1:50051";
   double timeout_seconds = 300;
+  rpc::TlsFiles tls;
   std::string api_key_file;  // empty: the key, if any, is in the environment variable SWITCHYARD_API_KEY
 
   // Adds the flags under their own title in --help.

@@ -13,7 +13,6 @@
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/client_callback.h"
 #include "proto/support/api_key.h"
 #include "proto/support/host_port.h"
@@ -76,10 +75,18 @@ std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel, absl:
   if (says("http1.x server") || says("parsing HTTP/2")) {
     return "what listens there does not speak gRPC (the server's metrics page?)";
   }
+  if (says("CERTIFICATE_VERIFY_FAILED")) {
+    return "TLS: its certificate is not by a CA that is known here (--tls_ca), or has expired";
+  }
+  if (says("Hostname Verification") || says("Peer name")) {
+    return "TLS: its certificate is for another name or address than this one";
+  }
+  if (says("Ssl handshake failed") || says("WRONG_VERSION_NUMBER")) {
+    return absl::StrCat("the TLS handshake failed (does the server speak TLS, or want a certificate?): ", text);
+  }
   if (says("Socket closed") || says("Connection reset")) {
-    return "it closed the connection at once: it has too many (--max_connections), or does not speak gRPC (the "
-           "server's "
-           "metrics page?)";
+    return "it closed the connection at once: it has too many (--max_connections), wants TLS (--tls), or does "
+           "not speak gRPC (the server's metrics page?)";
   }
   return absl::StrCat("the connection failed: ", text);
 }
@@ -200,8 +207,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& addre
       !key.ok()) {
     return ClientError(key.code(), "BAD_INPUT", key.message());
   }
-  std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), ChannelSettings());
+  const absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> tls = rpc::MakeChannelCredentials(options.tls);
+  if (!tls.ok()) return ClientError(tls.status().code(), "BAD_INPUT", tls.status().message());
+  std::shared_ptr<grpc::Channel> channel = grpc::CreateCustomChannel(address, *tls, ChannelSettings());
   if (absl::Status status = WaitForConnection(channel, address, options.connect_timeout); !status.ok()) return status;
   return std::unique_ptr<Client>(new Client(address, options, std::move(channel)));
 }

@@ -7,8 +7,8 @@
 //   absl::Status end = client->Generate(request, [](const v1::GenerateResponse& m) { std::cout << m.text(); });
 //
 // Thread-safe.  Each call has a deadline, and keepalive pings find a silent peer within 30 s.  client_error.h explains
-// errors.  Connections are plaintext only, so a key (ClientOptions::api_key) can be read on the way.  The client never
-// retries: RetryInfo says when another try makes sense.
+// errors.  Without ClientOptions::tls connections are plaintext, so a key (api_key) can be read on the way.  The client
+// never retries: RetryInfo says when another try makes sense.
 #pragma once
 
 #include <functional>
@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "clients/cpp/generate_stream.h"
 #include "clients/cpp/messages_fwd.h"
+#include "proto/support/channel_tls.h"
 
 namespace grpc {
 class Channel;
@@ -32,6 +33,7 @@ struct ClientOptions {
   absl::Duration call_timeout = absl::Seconds(30);       // of every call but those that stream
   absl::Duration generate_timeout = absl::Seconds(300);  // of a whole stream; the server's own limit is an hour
   absl::Duration watch_timeout = absl::Minutes(30);      // of one stream of WatchJob; callers then start another
+  rpc::TlsFiles tls = {};                                // Connect reads the files; BAD_INPUT if one is wrong
   std::string api_key = {};  // sent with every call; empty: none.  Connect refuses one that is no key (BAD_INPUT)
 };
 

@@ -13,8 +13,9 @@
 #include "scheduler/base/io/unique_fd.h"
 
 namespace switchyard::rpc {
+namespace {
 
-absl::StatusOr<std::string> ReadSecretFile(const std::string& path, size_t max_bytes) {
+absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t max_bytes, bool is_secret) {
   const auto wrong = [&path](absl::string_view why) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
   };
@@ -23,8 +24,8 @@ absl::StatusOr<std::string> ReadSecretFile(const std::string& path, size_t max_b
   struct stat st;
   if (fstat(file.get(), &st) != 0) return wrong(absl::StrCat("cannot be read: ", std::strerror(errno)));
   if (!S_ISREG(st.st_mode)) return wrong("not a regular file");
-  if (st.st_uid != geteuid()) return wrong("belongs to another user than this process's");
-  if ((st.st_mode & 077) != 0) {
+  if (is_secret && st.st_uid != geteuid()) return wrong("belongs to another user than this process's");
+  if (is_secret && (st.st_mode & 077) != 0) {
     return wrong(absl::StrFormat("others than its owner may use it (mode %04o): chmod 600 it", st.st_mode & 07777));
   }
   std::string bytes(max_bytes + 1, '\0');
@@ -39,6 +40,16 @@ absl::StatusOr<std::string> ReadSecretFile(const std::string& path, size_t max_b
   if (length > max_bytes) return wrong(absl::StrCat("at most ", max_bytes, " bytes, has more"));
   bytes.resize(length);
   return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadSecretFile(const std::string& path, size_t max_bytes) {
+  return ReadRegularFile(path, max_bytes, /*is_secret=*/true);
+}
+
+absl::StatusOr<std::string> ReadPublicFile(const std::string& path, size_t max_bytes) {
+  return ReadRegularFile(path, max_bytes, /*is_secret=*/false);
 }
 
 }  // namespace switchyard::rpc

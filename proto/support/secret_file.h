@@ -1,4 +1,4 @@
-// Reads files that hold secrets.
+// Reads small files of which some hold secrets.
 #pragma once
 
 #include <cstddef>
@@ -12,5 +12,7 @@ namespace switchyard::rpc {
 // another user, may be read or written by others than its owner, or has more than max_bytes.  Never waits, not even for
 // a FIFO.  Errors never show what the file says.
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path, size_t max_bytes);
+// Likewise of a file that others may read and own, such as a certificate.
+absl::StatusOr<std::string> ReadPublicFile(const std::string& path, size_t max_bytes);
 
 }  // namespace switchyard::rpc

@@ -151,7 +151,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"EveryInterface", {kModelFlag, "--address=0.0.0.0"}, "--address: .*0.0.0.0.*loopback nor private"},
         BadStart{"EveryInterface6", {kModelFlag, "--address=::"}, "--address: .*loopback nor private"},
         BadStart{"PublicAddress", {kModelFlag, "--address=8.8.8.8"}, "--address: .*8.8.8.8"},
-        BadStart{"PlaintextElsewhere", {kModelFlag, "--server=8.8.8.8:5"}, "--server=8.8.8.8:5: .*wants --insecure"},
+        BadStart{"PlaintextElsewhere",
+                 {kModelFlag, "--server=8.8.8.8:5"},
+                 "--server=8.8.8.8:5: .*wants --tls_ca, or --insecure"},
         BadStart{"NoTokenFile", {kModelFlag, "--join_token_file=/nonexistent"}, "=/nonexistent: cannot be read"},
         BadStart{"MetricsPort", {kModelFlag, "--metrics_port=65536"}, "--metrics_port=65536: must be within"},
         BadStart{

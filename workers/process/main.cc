@@ -54,14 +54,14 @@ int Complain(const WorkerFlags& flags, absl::string_view text) {
 }
 
 // Links are plaintext: they stay on this machine or in a private network, as the collectives do.
-std::string CheckServer(const std::string& server, bool insecure) {
+std::string CheckServer(const std::string& server, bool may_be_public) {
   const absl::StatusOr<rpc::HostPort> target = rpc::SplitHostPort(server);
   if (!target.ok()) return absl::StrCat("--server: ", target.status().message(), "\n");
   const absl::StatusOr<Route> route = RouteTo(target->host, target->port);
   // A name that is not known now may be later; the link asks again, and then its address has to be a private one.
-  if (!route.ok() || comm::CheckGroupAddress(route->peer).ok() || insecure) return "";
+  if (!route.ok() || comm::CheckGroupAddress(route->peer).ok() || may_be_public) return "";
   return absl::StrCat("--server=", server, ": ", route->peer,
-                      " is a public address; a plaintext link to it wants --insecure\n");
+                      " is a public address; a plaintext link to it wants --tls_ca, or --insecure\n");
 }
 
 // All problems of the flags, one a line; empty if there are none.
@@ -73,7 +73,9 @@ std::string CheckFlags(const WorkerFlags& flags, const FlagSet& table) {
     absl::StrAppend(&problems, "--role=", flags.role, ": must be serve, train or both\n");
   }
   if (flags.threads < 0) absl::StrAppend(&problems, "--threads=", flags.threads, ": must not be negative\n");
-  absl::StrAppend(&problems, CheckServer(flags.server, flags.insecure));
+  absl::StrAppend(&problems, CheckServer(flags.server, flags.insecure || flags.tls.used()));
+  if (const absl::Status tls = rpc::MakeChannelCredentials(flags.tls).status(); !tls.ok())
+    absl::StrAppend(&problems, "--tls_ca, --tls_cert, --tls_key: ", tls.message(), "\n");
   if (const std::string address = rpc::BareHost(flags.address); address != kAutoAddress) {
     if (const absl::Status status = comm::CheckGroupAddress(address); !status.ok())
       absl::StrAppend(&problems, "--address: ", status.message(), "\n");
@@ -118,6 +120,7 @@ absl::StatusOr<LinkOptions> LinkFlags(const WorkerFlags& flags, WorkerMetrics* m
   options.local_index = flags.local_index;
   options.address = rpc::BareHost(flags.address);
   options.insecure = flags.insecure;
+  options.tls = flags.tls;
   return options;
 }
 

@@ -8,11 +8,16 @@ namespace {
 
 void AddJoiningFlags(WorkerFlags* values, FlagSet* flags) {
   flags->BeginGroup("Joining a server");
-  flags->Add("server=HOST:PORT", &values->server, "the server to join; an IPv6 address in brackets: [::1]:50051");
+  flags->Add("server=HOST:PORT", &values->server,
+             "the server's port of workers; an IPv6 address in brackets: [::1]:50051");
   flags->Add("role=NAME", &values->role,
              "serve = hold a part of the model and serve it; train = train the server's jobs, on the CPU; both = "
              "serve, and train while there is nothing to serve (with the server's --train_on_serving), on the CPU");
   flags->Add("join_token_file=FILE", &values->join_token_file, "file with the server's join token");
+  flags->Add("tls_ca=FILE", &values->tls.ca,
+             "link by TLS; the server's certificate is checked by the CAs in this PEM file, read again for each link");
+  flags->Add("tls_cert=FILE", &values->tls.cert, "own certificate (PEM), for a server with --tls_worker_ca");
+  flags->Add("tls_key=FILE", &values->tls.key, "key of --tls_cert (PEM), which only its owner may use");
   flags->Add("address=ADDRESS", &values->address,
              "address at which the other workers reach this one, loopback or private; auto = the address by which this "
              "machine reaches the server");

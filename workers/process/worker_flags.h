@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "proto/support/channel_tls.h"
 #include "scheduler/base/flags/flag_set.h"
 #include "scheduler/offload/expert_budget.h"
 #include "workers/serving/rank_load_predictor.h"
@@ -12,10 +13,11 @@ namespace switchyard::worker {
 
 // The flags as they were given; role_flags.h says what they mean for a role.
 struct WorkerFlags {
-  std::string server = "127.0.0.1:50051";
+  std::string server = "127.0.0.1:50053";
   std::string role = "serve";
   std::string address = "auto";
   std::string join_token_file;
+  rpc::TlsFiles tls;
   bool insecure = false;
 
   std::string model;

@@ -3,11 +3,11 @@
 #include <utility>
 
 #include "grpcpp/create_channel.h"
-#include "grpcpp/security/credentials.h"
 
 namespace switchyard::worker {
 
-std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server) {
+std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server,
+                                               const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
   // Long enough for a server that stands still for some seconds (it forgives itself, too), or works through a flood on
@@ -20,7 +20,7 @@ std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server) {
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   args.SetMaxReceiveMessageSize(256 << 20);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // not even for loopback
-  return grpc::CreateCustomChannel(server, grpc::InsecureChannelCredentials(), args);
+  return grpc::CreateCustomChannel(server, credentials, args);
 }
 
 LinkSession::LinkSession(std::shared_ptr<grpc::Channel> channel, LinkRole* role)

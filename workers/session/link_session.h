@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 #include "grpcpp/support/client_callback.h"
 #include "switchyard/v1/worker.grpc.pb.h"
 #include "workers/session/link_role.h"
@@ -20,7 +21,8 @@
 namespace switchyard::worker {
 
 // A channel with the link's keepalive: a server that is gone is seen in about 30 s.
-std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server);
+std::shared_ptr<grpc::Channel> ConnectToServer(const std::string& server,
+                                               const std::shared_ptr<grpc::ChannelCredentials>& credentials);
 
 class LinkSession final : public grpc::ClientBidiReactor<v1::LinkRequest, v1::LinkResponse> {
  public:

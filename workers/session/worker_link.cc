@@ -67,7 +67,7 @@ class HeartbeatSender {
 absl::StatusOr<Place> FindPlace(const LinkOptions& options) {
   ASSIGN_OR_RETURN(const rpc::HostPort server, rpc::SplitHostPort(options.server));
   ASSIGN_OR_RETURN(const Route route, RouteTo(server.host, server.port));
-  if (!options.insecure && !comm::CheckGroupAddress(route.peer).ok()) {
+  if (!options.insecure && !options.tls.used() && !comm::CheckGroupAddress(route.peer).ok()) {
     return absl::FailedPreconditionError(absl::StrCat(options.server, " is ", route.peer,
                                                       ", a public address; a plaintext link to it wants --insecure"));
   }
@@ -135,7 +135,10 @@ absl::Status WorkerLink::RunSession() {
   ASSIGN_OR_RETURN(Place place, FindPlace(options_));
   const std::string target =
       options_.socket.empty() ? options_.server : absl::StrCat("unix-abstract:", options_.socket);
-  auto session = std::make_shared<LinkSession>(ConnectToServer(target), role_);
+  // On this machine's socket the kernel says who is at the other end.
+  ASSIGN_OR_RETURN(const auto credentials, options_.socket.empty() ? rpc::MakeChannelCredentials(options_.tls)
+                                                                   : grpc::InsecureChannelCredentials());
+  auto session = std::make_shared<LinkSession>(ConnectToServer(target, credentials), role_);
   {
     absl::MutexLock lock(&mu_);
     if (stopping_) return absl::OkStatus();

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/support/channel_tls.h"
 #include "workers/session/link_role.h"
 
 namespace switchyard::worker {
@@ -24,6 +25,7 @@ struct LinkOptions {
   int metrics_port = -1;     // -1: there is none
   std::string server;        // HOST:PORT
   std::string socket;        // abstract socket of this machine by which to reach it; empty: by HOST:PORT
+  rpc::TlsFiles tls;         // of the link to HOST:PORT
   std::string join_token;
   int local_index = -1;
   std::string address = kAutoAddress;  // where the other ranks reach this worker

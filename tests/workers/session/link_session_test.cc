@@ -75,7 +75,7 @@ TEST(LinkSessionTest, WordsOnProgressWaitInABoundedQueue) {
   constexpr int64_t kNotes = 4 * LinkSession::kMostWaiting;
   SilentServer server;
   NoRole role;
-  LinkSession session(ConnectToServer(server.address()), &role);
+  LinkSession session(ConnectToServer(server.address(), grpc::InsecureChannelCredentials()), &role);
   session.Start();
   const auto note = [&](int64_t epoch) {
     v1::LinkRequest message;
