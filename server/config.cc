@@ -6,7 +6,9 @@
 #include <climits>
 #include <cstdlib>
 #include <initializer_list>
+#include <iterator>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -115,16 +117,47 @@ void CheckDevice(const ServerConfig& config, Problems* problems) {
   CheckExpertFlags(config, problems);
 }
 
-// Checks the join token: without one, every process that reaches the port could join, and behind a proxy that admits
-// clients with keys whoever reaches that.
+// Checks the join token: without one, every process that reaches the workers' port could join.
 void CheckJoining(const ServerConfig& config, Problems* problems) {
   const int elsewhere = config.workers - config.local_workers + config.train_workers - config.local_train_workers;
   problems->Check(
-      (rpc::IsLoopback(config.host) && config.api_keys_file.empty()) || elsewhere <= 0 || !config.join_token.empty(),
+      (rpc::IsLoopback(config.worker_host) && config.api_keys_file.empty()) || elsewhere <= 0 ||
+          !config.join_token.empty(),
       absl::StrCat(
-          "--join_token_file: missing; with --host=", config.host, " and ", elsewhere,
+          "--join_token_file: missing; with --worker_host=", config.worker_host, " and ", elsewhere,
           " workers from elsewhere whoever reaches the port could join: write a secret of at least 16 bytes to "
           "a file (head -c 32 /dev/urandom | base64 >FILE) and give it to the server and to each worker"));
+}
+
+constexpr int kLastPort = 65535;
+
+void FinishPorts(ServerConfig* config, Problems* problems) {
+  if (config->port > 0 && config->port <= kLastPort) {
+    if (config->admin_port == 0) config->admin_port = config->port + 1;
+    if (config->worker_port == 0) config->worker_port = config->port + 2;
+    problems->Check(
+        std::max(config->admin_port, config->worker_port) <= kLastPort,
+        absl::StrCat("--port=", config->port, ": no ports are left after it; give --admin_port and --worker_port"));
+  }
+  const std::pair<absl::string_view, int> ports[] = {{"port", config->port},
+                                                     {"admin_port", config->admin_port},
+                                                     {"worker_port", config->worker_port},
+                                                     {"metrics_port", config->metrics_port}};
+  for (const auto& one : ports) {
+    for (const auto* other = &one + 1; other != std::end(ports); ++other) {
+      problems->Check(one.second <= 0 || one.second != other->second,
+                      absl::StrCat("--", one.first, " and --", other->first, " are both ", one.second));
+    }
+  }
+  for (const auto& [flag, host] : {std::pair("host", &config->host), std::pair("admin_host", &config->admin_host),
+                                   std::pair("worker_host", &config->worker_host)}) {
+    problems->Check(
+        rpc::IsLoopback(*host) || config->insecure,
+        absl::StrCat("--", flag, "=", *host, ": plaintext on another address than loopback wants --insecure"));
+  }
+  problems->Check(
+      rpc::IsLoopback(config->metrics_host) || config->insecure,
+      absl::StrCat("--metrics_host=", config->metrics_host, ": another address than loopback wants --insecure"));
 }
 
 // Checks the flags of training on serving workers.
@@ -205,11 +238,7 @@ absl::Status ServerConfig::Finish() {
   if (tokenizer.empty() && IsFile(model + "/tokenizer.json")) tokenizer = model + "/tokenizer.json";
   if (served_model_name.empty()) served_model_name = NameOfModel(model);
   problems.Range("worker_metrics_port", worker_metrics_port, -1, 65536 - std::max(1, local_workers));
-  problems.Check(port == 0 || port != metrics_port, absl::StrCat("--port and --metrics_port are both ", port));
-  problems.Check(rpc::IsLoopback(host) || insecure,
-                 absl::StrCat("--host=", host, ": plaintext on another address than loopback wants --insecure"));
-  problems.Check(rpc::IsLoopback(metrics_host) || insecure,
-                 absl::StrCat("--metrics_host=", metrics_host, ": another address than loopback wants --insecure"));
+  FinishPorts(this, &problems);
   if (workers == 0) workers = local_workers;
   problems.Check(workers >= 1,
                  "--local_workers=0: then --workers must say how many workers from elsewhere make the group");

@@ -22,7 +22,11 @@ struct ServerConfig {
   std::string chat_template;      // file; default: the model's
 
   std::string host = "127.0.0.1";
-  int port = 50051;                        // 0 = any free one
+  int port = 50051;                        // of users; 0 = any free one
+  std::string admin_host = "127.0.0.1";    // of jobs and administration
+  int admin_port = 0;                      // 0 = the one after `port` (any free one if that is 0), -1 = none
+  std::string worker_host = "127.0.0.1";   // of workers from elsewhere, if any are expected
+  int worker_port = 0;                     // 0 = two after `port` (any free one if that is 0)
   std::string metrics_host = "127.0.0.1";  // separate from `host`, as the page is not for every client
   int metrics_port = 9464;                 // 0 = any free one, -1 = none
   int worker_metrics_port = 0;             // of local worker 0; worker n uses this + n; 0 = any free ones, -1 = none

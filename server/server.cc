@@ -10,13 +10,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "grpc/health/v1/health.pb.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
-#include "grpcpp/health_check_service_interface.h"
-#include "grpcpp/impl/server_builder_option.h"
-#include "grpcpp/resource_quota.h"
-#include "grpcpp/security/server_credentials.h"
-#include "grpcpp/server_builder.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
@@ -29,11 +22,10 @@ namespace switchyard::server {
 namespace {
 
 constexpr char kReadiness[] = "readiness";
-constexpr int kReflectionThreads = 16;
 constexpr int64_t kFileCallBytes = int64_t{64} << 20;  // of waiting calls that check jobs' files
-// Time limits at the end: for calls, and then for clients to read their last bytes.
-constexpr absl::Duration kLastCalls = absl::Seconds(1), kLastBytes = absl::Milliseconds(1500);
-constexpr int kLocalConnections = 2;  // per worker: its old connection may still count
+constexpr int kLocalConnections = 2;                   // per worker: its old connection may still count
+constexpr int kConnectionsPerWorker = 2;               // on the workers' port
+constexpr int kStrangers = 32;                         // further ones there, from who has not joined yet
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr char kServiceName[] = "switchyard.v1.InferenceService";
 
@@ -46,43 +38,6 @@ fleet::EngineSettings SettingsOf(const ServerConfig& config) {
           .train_yield_ms = config.train_yield_ms,
           .placement = config.placement,
           .add_outputs = config.add_outputs};
-}
-
-// Takes reflection from one server.  (gRPC adds it to every server of a program that is linked with it.)
-class WithoutReflection final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    const std::string name = grpc::reflection::ProtoServerReflectionPlugin().name();
-    std::erase_if(*plugins, [&name](const auto& plugin) { return plugin->name() == name; });
-  }
-};
-
-void SetKeepalive(grpc::ServerBuilder* builder) {
-  // A client with a call is found to be gone in about 2 s; clients may ping every 5 s.  Clients without a call are not
-  // pinged, since some read only during calls (for example a chat that waits for its user).
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1000);
-  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-}
-
-void SetLimits(grpc::ServerBuilder* builder, const ServerConfig& config) {
-  builder->SetMaxReceiveMessageSize(static_cast<int>(config.max_request_bytes));
-  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
-  // Limits all kinds of streams, also Health.Watch and those whose request does not come.  Calls beyond it wait in
-  // their client, so it is higher than the client's share, beyond which calls are refused.
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.StreamsPerConnection());
-  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);  // closes silent connections
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 5 * 60 * 1000);
-  // Only reflection uses a thread for each open call; beyond these gRPC answers RESOURCE_EXHAUSTED.
-  grpc::ResourceQuota quota("switchyard");
-  quota.SetMaxThreads(kReflectionThreads);
-  builder->SetResourceQuota(quota);
-  builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);  // not one for each core
 }
 
 // Makes a file in memory that local workers inherit: a secret belongs neither in argv nor in the environment.
@@ -145,10 +100,10 @@ absl::Status Server::StartRooms() {
     if (fleet_) fleet_->Kill(index, pid);
   };
   hooks.end_of = [this](int index, int64_t pid) { return fleet_ ? fleet_->EndOf(index, pid) : std::string(); };
-  hooks.has_unread = [this](const fleet::WorkerInfo& info) { return gate_->HasUnread(info.peer, info.pid); };
+  hooks.has_unread = [this](const fleet::WorkerInfo& info) { return members_->gate().HasUnread(info.peer, info.pid); };
   request_context_.has_unread = hooks.has_unread;
   request_context_.end_connection = [this](const std::string& peer) {
-    if (!gate_->End(peer)) return;
+    if (!users_->gate().End(peer)) return;
     metrics_->connections_ended->Increment();
     LogWarn("the connection of ", peer, " is ended: more than ", config_.MostWithoutRequest(),
             " Generate calls within ", absl::FormatDuration(ResetGuard::kWindow), " were reset without a request");
@@ -183,7 +138,7 @@ absl::Status Server::StartRooms() {
   admission.tokens = {.shared = config_.join_token, .local = config_.local_token};
   admission.on_joined = [this](const std::string& peer) {
     // Without a token anybody may claim to be a worker.
-    if (!config_.join_token.empty()) gate_->KeepPlacesFor(AddressOfPeer(peer));
+    if (!config_.join_token.empty()) members_->gate().KeepPlacesFor(AddressOfPeer(peer));
   };
   workers_ = std::make_unique<WorkerServiceImpl>(engine_->links(), training_->trainers(), &store_, SettingsOf(config_),
                                                  std::move(admission));
@@ -193,78 +148,88 @@ absl::Status Server::StartRooms() {
 void Server::Tick(absl::Time now) {
   store_.Sweep(now);
   workers_->CheckTime(now);
-  metrics_->open_connections->Set(gate_->num_open());
+  int64_t texts = pool_->num_refused(), open = 0, connections = 0;
+  for (Listener* listener : listeners()) {
+    open += listener->gate().num_open();
+    connections += listener->gate().num_refused();
+  }
+  metrics_->open_connections->Set(static_cast<double>(open));
   metrics_->waiting_text_bytes->Set(static_cast<double>(pool_->waiting_bytes()));
-  const int64_t texts = pool_->num_refused(), connections = gate_->num_refused();
   metrics_->texts_refused->Increment(static_cast<double>(texts - std::exchange(refused_texts_, texts)));
   metrics_->connections_refused->Increment(
       static_cast<double>(connections - std::exchange(refused_connections_, connections)));
 }
 
 absl::Status Server::Listen() {
-  const int local = config_.local_workers + config_.local_train_workers;
-  auto gate = ConnectionGate::Listen(config_.host, config_.port,
-                                     {.connections = config_.max_connections,
-                                      .per_client = config_.max_connections_per_client,
-                                      .kept = config_.workers + config_.train_workers - local,
-                                      .local = local > 0 ? kLocalConnections * local : 0});
-  if (!gate.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--port=", config_.port, ": cannot listen on ",
-                                                   rpc::JoinHostPort(config_.host, config_.port),
-                                                   " (is it in use?): ", gate.status().message()));
+  const ServerConfig& c = config_;
+  const int local = c.local_workers + c.local_train_workers;
+  const int elsewhere = c.workers + c.train_workers - local;
+  Listener::Options options;
+  options.streams_per_connection = c.StreamsPerConnection();
+  options.max_message_bytes = c.max_request_bytes;
+
+  options.flag = "worker_port";
+  if (elsewhere > 0) options.host = c.worker_host;
+  options.port = c.worker_port;
+  options.connections = {.connections = kConnectionsPerWorker * elsewhere + kStrangers,
+                         .per_client = kConnectionsPerWorker * elsewhere + kStrangers / 2,
+                         .kept = elsewhere,
+                         .local = local > 0 ? kLocalConnections * local : 0};
+  options.services = {workers_.get()};
+  ASSIGN_OR_RETURN(members_, Listener::Open(options));
+
+  // Reflection asks for no key.
+  options.reflection = keys_ == nullptr;
+  options.connections = {.connections = c.max_connections, .per_client = c.max_connections_per_client};
+  if (c.admin_port >= 0) {
+    options.flag = "admin_port";
+    options.host = c.admin_host;
+    options.port = c.admin_port;
+    options.services = {admin_.get(), training_->service()};
+    ASSIGN_OR_RETURN(operators_, Listener::Open(options));
   }
-  gate_ = *std::move(gate);
-  port_ = gate_->port();
-  grpc::EnableDefaultHealthCheckService(true);
-  // Clients that may use this port may also ask what it serves.
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  // gRPC's health service has no descriptor for reflection; this reference links ours.
-  (void)grpc::health::v1::HealthCheckRequest::descriptor();
-  if (!rpc::IsLoopback(config_.host)) {
+  options.flag = "port";
+  options.host = c.host;
+  options.port = c.port;
+  options.services = {inference_.get()};
+  ASSIGN_OR_RETURN(users_, Listener::Open(options));
+  SetReady(false);
+
+  if (!rpc::IsLoopback(c.host)) {
     LogWarn(
-        "plaintext on ", config_.host, ": ",
+        "plaintext on ", c.host, ": ",
         keys_ == nullptr ? "anyone who reaches this port may use the model" : "who can read the traffic can read keys");
   }
-  grpc::ServerBuilder builder;
-  SetKeepalive(&builder);
-  SetLimits(&builder, config_);
-  // Reflection asks for no key.
-  if (keys_ != nullptr) builder.SetOption(std::make_unique<WithoutReflection>());
-  inside_ = builder.experimental().AddExternalConnectionAcceptor(
-      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
-  builder.RegisterService(inference_.get());
-  builder.RegisterService(admin_.get());
-  builder.RegisterService(training_->service());
-  builder.RegisterService(workers_.get());
-  grpc_ = builder.BuildAndStart();
-  if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its own line in this log says why");
-  grpc_->GetHealthCheckService()->SetServingStatus("", true);
-  SetReady(false);
-  gate_->Open([this](int listener, int connection) {
-    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-    parameters.listener_fd = listener;
-    parameters.fd = connection;
-    inside_->HandleNewConnection(&parameters);
-  });
-  const std::string page = absl::StrCat(rpc::JoinHostPort(config_.metrics_host, metrics_port_), "/metrics");
-  LogInfo("gRPC on ", rpc::JoinHostPort(config_.host, port_),
+  const std::string page = absl::StrCat(rpc::JoinHostPort(c.metrics_host, metrics_port_), "/metrics");
+  LogInfo("gRPC on ", users_->address(),
+          operators_ ? absl::StrCat(", jobs and administration on ", operators_->address()) : "",
+          elsewhere > 0 ? absl::StrCat(", workers on ", members_->address()) : "",
           metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", page) : "");
   return absl::OkStatus();
+}
+
+std::vector<Listener*> Server::listeners() const {
+  std::vector<Listener*> all;
+  for (Listener* one : {users_.get(), operators_.get(), members_.get()}) {
+    if (one != nullptr) all.push_back(one);
+  }
+  return all;
 }
 
 absl::Status Server::StartWorkers() {
   if (config_.local_workers > 0 || config_.local_train_workers > 0) {
     ASSIGN_OR_RETURN(token_fd_, SecretFile(config_.local_token));
   }
-  const std::string server = rpc::JoinHostPort(rpc::IsEveryAddress(config_.host) ? "127.0.0.1" : config_.host, port_);
+  // The calls of local workers come over this machine's socket; by this address they see how others may reach them.
+  const std::string host = rpc::IsEveryAddress(config_.worker_host) ? "127.0.0.1" : config_.worker_host;
+  const std::string server = rpc::JoinHostPort(host, members_->port() > 0 ? members_->port() : users_->port());
   RETURN_IF_ERROR(StartServingWorkers(server));
-  return training_->StartWorkers({server, gate_->local_name(), absl::StrCat("/proc/self/fd/", token_fd_)});
+  return training_->StartWorkers({server, members_->gate().local_name(), absl::StrCat("/proc/self/fd/", token_fd_)});
 }
 
 absl::Status Server::StartServingWorkers(const std::string& server) {
   if (config_.local_workers == 0) {
-    LogInfo("waiting for ", config_.workers,
-            " workers: switchyard-worker --server=", rpc::JoinHostPort(config_.host, port_),
+    LogInfo("waiting for ", config_.workers, " workers: switchyard-worker --server=", members_->address(),
             " --model=", config_.model);
     return absl::OkStatus();
   }
@@ -277,7 +242,7 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
     std::vector<std::string> args = FlagsToWorkers(config_, marks);
     args.insert(
         args.end(),
-        {absl::StrCat("--server=", server), absl::StrCat("--server_socket=", gate_->local_name()),
+        {absl::StrCat("--server=", server), absl::StrCat("--server_socket=", members_->gate().local_name()),
          trains ? "--role=both" : "--role=serve",
          config_.device == "cpu" ? "--device=cpu" : absl::StrCat("--device=cuda:", index),
          absl::StrCat("--profile_out=",
@@ -293,10 +258,8 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
 }
 
 void Server::SetReady(bool ready) {
-  grpc::HealthCheckServiceInterface* health = grpc_->GetHealthCheckService();
-  health->SetServingStatus(kReadiness, ready);
-  health->SetServingStatus(kServiceName, ready);
-  if (ready) LogInfo("ready: ", config_.served_model_name, " on ", rpc::JoinHostPort(config_.host, port_));
+  for (const char* service : {kReadiness, kServiceName}) users_->SetServing(service, ready);
+  if (ready) LogInfo("ready: ", config_.served_model_name, " on ", users_->address());
 }
 
 void Server::Fail(std::string text) {
@@ -334,19 +297,16 @@ void Server::Drain(const std::function<bool()>& give_up) {
   }
 }
 
-// Cancels calls that do not end.  gRPC then waits without a limit until clients have read every connection's last
-// bytes, so connections of clients that do not read are ended.
 void Server::ShutDownGrpc() {
-  absl::Notification down;
-  std::thread bound([this, &down] {
-    while (!down.WaitForNotificationWithTimeout(kLastBytes)) gate_->EndConnections();
-  });
-  grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kLastCalls));
+  const auto at_once = [this](void (Listener::*step)()) {
+    std::vector<std::thread> threads;
+    for (Listener* listener : listeners()) threads.emplace_back(step, listener);
+    for (std::thread& thread : threads) thread.join();
+  };
+  at_once(&Listener::CancelCalls);
   pool_.reset();
   file_pool_.reset();
-  grpc_->Wait();
-  down.Notify();
-  bound.join();
+  at_once(&Listener::AwaitEnd);
 }
 
 void Server::Stop() {
@@ -359,8 +319,8 @@ void Server::Stop() {
   if (engine_) engine_->Stop();
   if (training_) training_->Stop();
   store_.CloseAll();  // ends waiting calls, for which Shutdown would wait
-  if (gate_) gate_->Close();
-  if (grpc_) ShutDownGrpc();
+  for (Listener* listener : listeners()) listener->StopAccepting();
+  ShutDownGrpc();
   request_context_.open_calls.Stop();
   if (token_fd_ >= 0) close(token_fd_);
 }

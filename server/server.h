@@ -1,19 +1,18 @@
 // The whole server: Start, Drain and Stop, with everything that runs in between.
 //
-//   text processor → metrics → engine loop, training subsystem → gRPC (users' and workers' services,
-//   health, reflection) → local workers → ready
+//   text processor → metrics → engine loop, training subsystem → gRPC on three ports (of users, of jobs and
+//   administration, of workers) → local workers → ready
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/notification.h"
-#include "grpcpp/server.h"
-#include "grpcpp/server_builder.h"
-#include "server/admission/connection_gate.h"
+#include "server/admission/listener.h"
 #include "server/api/admin_service.h"
 #include "server/api/inference_service.h"
 #include "server/api/request_context.h"
@@ -33,7 +32,9 @@ class Server {
   static absl::StatusOr<std::unique_ptr<Server>> Start(ServerConfig config);
   ~Server();
 
-  int port() const { return port_; }
+  int port() const { return users_->port(); }
+  int admin_port() const { return operators_ == nullptr ? -1 : operators_->port(); }
+  int worker_port() const { return members_->port(); }
   int metrics_port() const { return metrics_port_; }
   // Notified when the start fails because a worker refused the model before it was first served.  After that a refusal
   // only ends readiness, until a later try succeeds.
@@ -54,6 +55,7 @@ class Server {
   explicit Server(ServerConfig config) : config_(std::move(config)) {}
   absl::Status StartRooms();
   absl::Status Listen();
+  std::vector<Listener*> listeners() const;
   void Tick(absl::Time now);
   absl::Status StartWorkers();
   absl::Status StartServingWorkers(const std::string& server);
@@ -74,11 +76,8 @@ class Server {
   std::unique_ptr<AdminServiceImpl> admin_;
   std::unique_ptr<TrainingSubsystem> training_;
   std::unique_ptr<WorkerServiceImpl> workers_;
-  std::unique_ptr<ConnectionGate> gate_;
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> inside_;  // gRPC's end of the gate
-  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<Listener> users_, operators_, members_;  // members: workers; operators: null without --admin_port
   std::unique_ptr<LocalFleet> fleet_;
-  int port_ = 0;
   int metrics_port_ = -1;
   int token_fd_ = -1;
   absl::Notification failed_;

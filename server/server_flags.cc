@@ -37,8 +37,12 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
 
 void AddServingFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Serving");
-  set->Add("port", &c->port, "gRPC port; 0 = any free one").Range(0, 65535);
-  set->Add("host=ADDRESS", &c->host, "address to listen on, IPv4 or IPv6 (::1); any but loopback requires --insecure");
+  set->Add("port", &c->port, "gRPC port of users (InferenceService); 0 = any free one").Range(0, 65535);
+  set->Add("host=ADDRESS", &c->host, "address of --port, IPv4 or IPv6 (::1); any but loopback requires --insecure");
+  set->Add("admin_port", &c->admin_port,
+           "gRPC port of jobs and administration (TrainingService, AdminService); 0 = the one after --port, -1 = none")
+      .Range(-1, 65535);
+  set->Add("admin_host=ADDRESS", &c->admin_host, "address of --admin_port; any but loopback requires --insecure");
   set->Add("insecure", &c->insecure, "allow plaintext gRPC on addresses other than loopback")
       .Mark(kToServingWorkers | kToTrainingWorkers);
   set->Add(
@@ -75,6 +79,12 @@ void AddWorkerFlags(ServerConfig* c, FlagSet* set) {
   set->Add("workers", &c->workers,
            "workers in the serving group, including workers from elsewhere; 0 = --local_workers")
       .Range(0, 1024);
+  set->Add("worker_port", &c->worker_port,
+           "gRPC port that workers from elsewhere join at, open if --workers or --train_workers expects any; 0 = two "
+           "after --port")
+      .Range(0, 65535);
+  set->Add("worker_host=ADDRESS", &c->worker_host,
+           "address of --worker_port; any but loopback requires --join_token_file and --insecure");
   set->Add("device=NAME", &c->device, "device of local workers: cpu, or cuda (worker N uses GPU N)");
   set->Add("threads", &c->threads,
            "threads of each local worker; 0 = the cores that this process may use, divided by --local_workers")
@@ -82,7 +92,7 @@ void AddWorkerFlags(ServerConfig* c, FlagSet* set) {
       .Mark(kToServingWorkers);
   set->Add("join_token_file=FILE", &c->join_token_file,
            "file with the token that workers from elsewhere must present; required if --workers includes such workers "
-           "and --host is not loopback (local workers use another token, drawn at each start)");
+           "and --worker_host is not loopback (local workers use another token, drawn at each start)");
   set->Add("gpu_memory_fraction", &c->gpu_memory_fraction, kGpuMemoryFractionHelp).Mark(kToServingWorkers);
   set->Add("deterministic", &c->deterministic,
            "on GPUs: batch-invariant results: a sequence's do not depend on the rest of the batch; slower")

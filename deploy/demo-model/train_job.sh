@@ -13,13 +13,13 @@ mkdir -p "$work/checkpoints/demo-model"
 cp "$model"/{config.json,generation_config.json,tokenizer.json} "$work/checkpoints/demo-model"
 # Documents end with the tokenizer's end of text; the served model's is the end of a chat's turn.
 sed 's/"eos_token": "<|im_end|>"/"eos_token": "<|endoftext|>"/' "$model/tokenizer_config.json" >"$work/checkpoints/demo-model/tokenizer_config.json"
-"$bin/switchyard-server" --model="$model" --port="$port" --metrics_port=$((port + 1)) --local_workers=1 --threads=1 \
+"$bin/switchyard-server" --model="$model" --port="$port" --metrics_port=$((port + 3)) --local_workers=1 --threads=1 \
   --local_train_workers=1 --train_threads="${THREADS:-$(nproc)}" --dataset_root="$data" --checkpoint_root="$work/checkpoints" >"$work/server.log" 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null && wait "$server" || true' EXIT
-cli() { "$bin/switchyard" "$@" --server="127.0.0.1:$port"; }
+cli() { "$bin/switchyard" "$@" --server="127.0.0.1:$((port + 1))"; }
 for _ in $(seq 100); do
-  cli status >/dev/null 2>&1 && break
+  "$bin/switchyard" status --server="127.0.0.1:$port" >/dev/null 2>&1 && break
   kill -0 "$server" || { cat "$work/server.log" >&2; exit 1; }
   sleep 0.2
 done

@@ -100,7 +100,7 @@ pid_t ProcessOfThisUser(int fd) {
 absl::StatusOr<std::unique_ptr<ConnectionGate>> ConnectionGate::Listen(const std::string& host, int port,
                                                                        Limits limits) {
   std::unique_ptr<ConnectionGate> gate(new ConnectionGate(limits));
-  RETURN_IF_ERROR(gate->Bind(host, port));
+  if (!host.empty()) RETURN_IF_ERROR(gate->Bind(host, port));
   if (limits.local > 0) RETURN_IF_ERROR(gate->BindLocally());
   gate->wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (gate->wake_ < 0) return absl::UnavailableError(std::strerror(errno));

@@ -1,4 +1,4 @@
-// Accepts the connections of the gRPC port, with limits in total and per client.
+// Accepts the connections of a gRPC port, with limits in total and per client.
 //
 // gRPC 1.51 has no such limits, and when the process has no file descriptor left, it stops accepting for good.  The
 // gate closes a connection beyond the limits at once (its client sees UNAVAILABLE), waits while no descriptor is free,
@@ -39,8 +39,8 @@ class ConnectionGate {
   // Receives a connection that was accepted from `listener`, and owns it.
   using TakeFn = std::function<void(int listener, int connection)>;
 
-  // Listens on every address of `host` (a name or an address; :: is every address of both families); port 0 = any free
-  // one.  Unavailable: listening failed; the message has the system's reason.
+  // Listens on every address of `host` (a name or an address; :: is every address of both families; empty: only on this
+  // machine's socket); port 0 = any free one.  Unavailable: listening failed; the message has the system's reason.
   static absl::StatusOr<std::unique_ptr<ConnectionGate>> Listen(const std::string& host, int port, Limits limits);
   ~ConnectionGate();
   ConnectionGate(const ConnectionGate&) = delete;

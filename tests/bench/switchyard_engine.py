@@ -51,19 +51,24 @@ class Switchyard:
     def _wait_until_ready(self):
         deadline = time.monotonic() + READY_SECONDS
         while True:
-            found = re.search(r"gRPC on (\S+:\d+), metrics on (\S+)", self._log_path.read_text())
+            found = re.search(r"gRPC on (\S+:\d+), jobs and administration on (\S+:\d+),.* metrics on (\S+)", self._log_path.read_text())
             if found:
                 break
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the server did not start; its log: {self._log_path}")
             time.sleep(0.05)
-        self._server, self._metrics_url = found.groups()
+        self._server, self._admin, self._metrics_url = found.groups()
         done = self._call("status", f"--wait={READY_SECONDS}", text="")
         if done.returncode != 0:
             raise RuntimeError(f"the server is not ready: {done.stdout}{done.stderr}its log: {self._log_path}")
 
+    def _server_of(self, command):
+        """Jobs and administration have a port of their own."""
+        is_admin = command.split()[0] in ("train", "data", "plan", "experts") or command == "profile save"
+        return f"--server={self._admin if is_admin else self._server}"
+
     def _call(self, command, *flags, text):
-        return subprocess.run([self._client, *command.split(), *flags, f"--server={self._server}"], input=text,
+        return subprocess.run([self._client, *command.split(), *flags, self._server_of(command)], input=text,
                               capture_output=True, text=True, timeout=READY_SECONDS)
 
     def _ask(self, command, prompts, flags):
@@ -154,10 +159,10 @@ class SwitchyardOnLinks(Switchyard):
         token.chmod(0o600)
         address, workers = cluster.address(0), cluster.num_hosts - 1
         super().__init__(bin_dir, model, self._folder / "server.log", workers=0)
-        self._command = [*cluster.inside(0), f"{bin_dir}/switchyard-server", f"--model={model}", f"--host={address}", "--insecure",
+        self._command = [*cluster.inside(0), f"{bin_dir}/switchyard-server", f"--model={model}", f"--host={address}", f"--worker_host={address}", "--insecure",
                          f"--port={port}", "--metrics_port=0", "--local_workers=0", f"--workers={workers}",
                          f"--join_token_file={token}", *server_flags]
-        self._worker = [f"{bin_dir}/switchyard-worker", f"--server={address}:{port}", f"--model={model}", f"--join_token_file={token}",
+        self._worker = [f"{bin_dir}/switchyard-worker", f"--server={address}:{port + 2}", f"--model={model}", f"--join_token_file={token}",
                         "--threads=1", *worker_flags]
         self._workers = []
 
@@ -181,7 +186,7 @@ class SwitchyardOnLinks(Switchyard):
         return self._log_path.read_text()
 
     def _call(self, command, *flags, text):
-        return subprocess.run([*self._cluster.inside(0), self._client, *command.split(), *flags, f"--server={self._server}"], input=text,
+        return subprocess.run([*self._cluster.inside(0), self._client, *command.split(), *flags, self._server_of(command)], input=text,
                               capture_output=True, text=True, timeout=READY_SECONDS)
 
     def _page(self, url):

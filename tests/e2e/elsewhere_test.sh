@@ -53,7 +53,7 @@ ip link set lo up
 
 head -c 24 /dev/urandom | base64 >"$work/token"
 
-# start NAME FLAGS...: a server; its port is in $port.
+# start NAME FLAGS...: a server; its port is in $port, that of workers, if any, in $worker_port.
 start() {
   local name=$1
   shift
@@ -64,6 +64,7 @@ start() {
   port=
   for _ in $(seq 400); do
     port=$(sed -n 's/.*gRPC on [^ ]*:\([0-9]*\).*/\1/p' "$work/$name.log")
+    worker_port=$(sed -n 's/.*workers on [^ ]*:\([0-9]*\).*/\1/p' "$work/$name.log")
     [ -n "$port" ] && return
     sleep 0.05
   done
@@ -88,7 +89,7 @@ ask 127.0.0.1 one
 stop "$server"
 
 # Without a token, anybody who reaches the port could join.
-if "$bin/switchyard-server" --model="$model" --port=0 --metrics_port=-1 --host=192.168.77.1 --insecure --workers=2 2>"$work/no-token.log"; then
+if "$bin/switchyard-server" --model="$model" --port=0 --metrics_port=-1 --worker_host=192.168.77.1 --insecure --workers=2 2>"$work/no-token.log"; then
   fail "a server without a token started"
 fi
 grep -q -e '--join_token_file: missing' "$work/no-token.log" || fail "no word of the token"
@@ -104,8 +105,8 @@ done
 
 for host in 192.168.77.1 0.0.0.0; do
   # (By its processes the other machine is this one, whose experts could be read in place.)
-  start "$host" --placement=static --host="$host" --insecure --local_workers=1 --workers=2 --join_token_file="$work/token"
-  "${there[@]}" "$bin/switchyard-worker" --server="192.168.77.1:$port" --model="$model" --join_token_file="$work/token" 2>"$work/worker-$host.log" &
+  start "$host" --placement=static --host="$host" --worker_host="$host" --insecure --local_workers=1 --workers=2 --join_token_file="$work/token"
+  "${there[@]}" "$bin/switchyard-worker" --server="192.168.77.1:$worker_port" --model="$model" --join_token_file="$work/token" 2>"$work/worker-$host.log" &
   worker=$!
   pids+=("$worker")
   ask 192.168.77.1 "two-$host"

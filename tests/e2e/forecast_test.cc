@@ -59,7 +59,7 @@ TEST(ForecastTest, WhatWorkersLearnedCanBeHadWhileTheyServe) {
   {
     const auto server = TestServer::Start({.workers = 2, .flags = {"--forecast=always"}});
     ASSERT_NE(server, nullptr);
-    const std::string at = absl::StrCat("--server=", server->address()), out = "--output=" + path;
+    const std::string at = absl::StrCat("--server=", server->admin_address()), out = "--output=" + path;
     EXPECT_THAT(OutputOf({"profile", "save", at, out, "--weights_hash=older"}, 1),
                 HasSubstr("weights_hash: is \"older\", the served model's is "));
     EXPECT_THAT(OutputOf({"profile", "save", at, out}, 1), HasSubstr("no token was routed"));
@@ -86,8 +86,9 @@ TEST(ForecastTest, WorkersThatLearnNothingSaySo) {
   const auto server = TestServer::Start({.workers = 1, .flags = {"--forecast=never"}});
   ASSERT_NE(server, nullptr);
   Tokens(server.get());
-  EXPECT_THAT(OutputOf({"profile", "save", absl::StrCat("--server=", server->address()), "--output=/dev/null"}, 1),
-              HasSubstr("worker 0: learns nothing: coming layers are not forecast"));
+  EXPECT_THAT(
+      OutputOf({"profile", "save", absl::StrCat("--server=", server->admin_address()), "--output=/dev/null"}, 1),
+      HasSubstr("worker 0: learns nothing: coming layers are not forecast"));
 }
 
 TEST(ForecastTest, AProfileThatCannotBeUsedIsRefusedAtTheStart) {

@@ -16,7 +16,7 @@
 namespace switchyard {
 namespace {
 
-constexpr char kAddressMark[] = "gRPC on ";
+constexpr char kAddressMark[] = "gRPC on ", kAdminMark[] = "jobs and administration on ", kWorkerMark[] = "workers on ";
 constexpr char kMetricsMark[] = "metrics on http://";
 
 // Returns the text after `mark` up to one of `ends`.
@@ -41,6 +41,8 @@ std::unique_ptr<TestServer> TestServer::Start(const Options& options) {
   }
   const std::string log = server->process_->Output();
   server->address_ = After(log, kAddressMark, ",\n");
+  server->admin_address_ = After(log, kAdminMark, ",\n");
+  server->worker_address_ = After(log, absl::StrCat(", ", kWorkerMark), ",\n");
   server->metrics_address_ = After(log, kMetricsMark, "/\n");
   server->client_ = server->Connect(options.request_timeout);
   if (server->client_ == nullptr || (options.wait_ready && !server->WaitReady(true, kStartLimit))) {
@@ -54,6 +56,7 @@ TestServer::~TestServer() {
   if (testing::Test::HasFailure() && process_ != nullptr)
     std::cerr << "---- the server's log ----\n" << process_->Output() << "----\n";
   client_.reset();
+  admin_client_.reset();
   if (process_ != nullptr) process_->Signal(SIGKILL);  // its workers die with it; another test covers an orderly stop
 }
 
@@ -64,6 +67,15 @@ std::unique_ptr<client::Client> TestServer::Connect(absl::Duration request_timeo
   if (client.ok()) return *std::move(client);
   ADD_FAILURE() << client.status();
   return nullptr;
+}
+
+client::Client& TestServer::admin_client() {
+  if (admin_client_ == nullptr) {
+    auto client = client::Client::Connect(admin_address_);
+    EXPECT_TRUE(client.ok()) << client.status();
+    admin_client_ = *std::move(client);
+  }
+  return *admin_client_;
 }
 
 std::vector<pid_t> TestServer::WorkerPids() {

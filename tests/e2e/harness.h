@@ -39,8 +39,11 @@ class TestServer {
   ~TestServer();
 
   client::Client& client() { return *client_; }
+  client::Client& admin_client();  // of the port of jobs and administration
   Process& process() { return *process_; }
   const std::string& address() const { return address_; }
+  const std::string& admin_address() const { return admin_address_; }
+  const std::string& worker_address() const { return worker_address_; }  // "" if no worker from elsewhere is expected
   const std::string& metrics_address() const { return metrics_address_; }
   // A client with other limits or a connection of its own.
   std::unique_ptr<client::Client> Connect(absl::Duration request_timeout = absl::Seconds(120)) const;
@@ -54,9 +57,8 @@ class TestServer {
  private:
   TestServer() = default;
   std::unique_ptr<Process> process_;
-  std::string address_;
-  std::string metrics_address_;
-  std::unique_ptr<client::Client> client_;
+  std::string address_, admin_address_, worker_address_, metrics_address_;
+  std::unique_ptr<client::Client> client_, admin_client_;
 };
 
 // One stream as a client saw it.  Checks that indices and expert paths have no gap and no repeat, and that nothing

@@ -83,7 +83,8 @@ TEST_F(KeysTest, KeysOfTheCommandLineOpenTheServerAndSighupReadsTheFileAgain) {
   EXPECT_THAT(Status(address, "").output, HasSubstr("UNAUTHENTICATED NO_KEY"));
   EXPECT_THAT(Status(address, bob.file).output, HasSubstr("UNAUTHENTICATED NO_KEY"));
   EXPECT_THAT(Status(address, alice.file).output, Not(HasSubstr("NO_KEY")));
-  const Ran plan = RunProgram({Binary("switchyard"), "plan", "--server=" + address, "--api_key_file=" + alice.file});
+  const std::string admin = After(server->Output(), "jobs and administration on ");
+  const Ran plan = RunProgram({Binary("switchyard"), "plan", "--server=" + admin, "--api_key_file=" + alice.file});
   EXPECT_THAT(plan.output, HasSubstr("PERMISSION_DENIED WRONG_ROLE"));
 
   Private("keys", absl::StrCat(root.line, "\n", bob.line));

@@ -58,7 +58,7 @@ TEST_F(PlacementTest, TheTokensOfExpertsThatStay) {
 }
 
 std::string Shown(TestServer* server, std::vector<std::string> flags) {
-  std::vector<std::string> args = {Binary("switchyard"), "experts", "--server=" + server->address()};
+  std::vector<std::string> args = {Binary("switchyard"), "experts", "--server=" + server->admin_address()};
   args.insert(args.end(), flags.begin(), flags.end());
   const auto process = Process::Start(args);
   EXPECT_EQ(process->Wait(kStartLimit), 0) << process->Output();
@@ -107,7 +107,7 @@ TEST_F(PlacementTest, ReplicasAndPredictorsAreToBeSeen) {
   for (const absl::Time limit = absl::Now() + kStartLimit; !all_scored();) {
     ASSERT_LT(absl::Now(), limit) << answer.ShortDebugString();
     Tokens(server.get());
-    const absl::StatusOr<v1::GetExpertsResponse> got = server->client().GetExperts({});
+    const absl::StatusOr<v1::GetExpertsResponse> got = server->admin_client().GetExperts({});
     ASSERT_TRUE(got.ok()) << got.status();
     answer = *got;
   }

@@ -128,7 +128,7 @@ v1::JobSpec TrainingServer::TinySpec() {
 }
 
 std::unique_ptr<v1::TrainingService::Stub> TrainingServer::Stub() {
-  return v1::TrainingService::NewStub(server_->client().channel());
+  return v1::TrainingService::NewStub(server_->admin_client().channel());
 }
 
 absl::StatusOr<v1::Job> TrainingServer::Submit(const v1::JobSpec& spec, const std::string& request_id) {
@@ -138,7 +138,7 @@ absl::StatusOr<v1::Job> TrainingServer::Submit(const v1::JobSpec& spec, const st
   *request.mutable_spec() = spec;
   v1::SubmitJobResponse response;
   if (const grpc::Status end = Stub()->SubmitJob(&context, request, &response); !end.ok())
-    return client::FromGrpcStatus(end, server_->address());
+    return client::FromGrpcStatus(end, server_->admin_address());
   return response.job();
 }
 
@@ -148,7 +148,7 @@ absl::StatusOr<v1::Job> TrainingServer::Get(const std::string& id) {
   request.set_id(id);
   v1::GetJobResponse response;
   if (const grpc::Status end = Stub()->GetJob(&context, request, &response); !end.ok())
-    return client::FromGrpcStatus(end, server_->address());
+    return client::FromGrpcStatus(end, server_->admin_address());
   return response.job();
 }
 
@@ -157,7 +157,7 @@ absl::Status TrainingServer::Pause(const std::string& id) {
   v1::PauseJobRequest request;
   request.set_id(id);
   v1::PauseJobResponse response;
-  return client::FromGrpcStatus(Stub()->PauseJob(&context, request, &response), server_->address());
+  return client::FromGrpcStatus(Stub()->PauseJob(&context, request, &response), server_->admin_address());
 }
 
 absl::Status TrainingServer::Resume(const std::string& id) {
@@ -165,7 +165,7 @@ absl::Status TrainingServer::Resume(const std::string& id) {
   v1::ResumeJobRequest request;
   request.set_id(id);
   v1::ResumeJobResponse response;
-  return client::FromGrpcStatus(Stub()->ResumeJob(&context, request, &response), server_->address());
+  return client::FromGrpcStatus(Stub()->ResumeJob(&context, request, &response), server_->admin_address());
 }
 
 absl::Status TrainingServer::Cancel(const std::string& id) {
@@ -173,7 +173,7 @@ absl::Status TrainingServer::Cancel(const std::string& id) {
   v1::CancelJobRequest request;
   request.set_id(id);
   v1::CancelJobResponse response;
-  return client::FromGrpcStatus(Stub()->CancelJob(&context, request, &response), server_->address());
+  return client::FromGrpcStatus(Stub()->CancelJob(&context, request, &response), server_->admin_address());
 }
 
 v1::Job TrainingServer::WaitUntilIn(const std::string& id, v1::JobState state) {

@@ -316,7 +316,7 @@ TEST(TrainingTest, PausedOnTwoWorkersItGoesOnWithOne) {
   ASSERT_TRUE(training.Pause(id).ok());
   ASSERT_EQ(training.WaitUntilIn(id, v1::JOB_STATE_PAUSED).state(), v1::JOB_STATE_PAUSED);
   const auto resume = Process::Start({Binary("switchyard"), "train", "resume", id, "--workers=1",
-                                      absl::StrCat("--server=", training.server()->address())});
+                                      absl::StrCat("--server=", training.server()->admin_address())});
   EXPECT_EQ(resume->Wait(kStartLimit), 0) << resume->Output();
   const v1::Job job = training.WaitUntilIn(id, v1::JOB_STATE_SUCCEEDED);
   ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();

@@ -26,12 +26,12 @@ int main() {
   submit.mutable_spec()->set_steps(4);
   submit.mutable_spec()->set_sequence_length(8);
   submit.mutable_spec()->set_batch_sequences(1);
-  const auto submitted = server->client().SubmitJob(submit);
+  const auto submitted = server->admin_client().SubmitJob(submit);
   SY_CHECK_OK(submitted.status());
   v1::WatchJobRequest watch;
   watch.set_id(submitted->job().id());
   v1::Job job;
-  SY_CHECK_OK(server->client().WatchJob(watch, [&](const v1::Job& now) { job = now; }));
+  SY_CHECK_OK(server->admin_client().WatchJob(watch, [&](const v1::Job& now) { job = now; }));
   std::cout << "step " << job.progress().step() << ", loss " << job.progress().loss() << "\n";
   SY_CHECK_EQ(v1::JobState_Name(job.state()), "JOB_STATE_SUCCEEDED");
   SY_CHECK(fs::exists(root + "/models/" + job.checkpoint().folder() + "/model.safetensors.index.json"));

@@ -27,6 +27,7 @@
 #include "switchyard/v1/worker.pb.h"
 #include "tests/e2e/harness.h"
 #include "tests/e2e/raw_call.h"
+#include "tests/workers/model/temp_dir.h"
 
 namespace switchyard {
 namespace {
@@ -216,11 +217,14 @@ INSTANTIATE_TEST_SUITE_P(All, FloodOfResetsTest, testing::Values("Generate", "To
 
 // Messages as large as the server accepts, on links that have shown no token.
 TEST_F(StrangerFaultTest, LargeFirstMessagesAreNotParsed) {
-  Start(2);
+  const model::TempDir data, checkpoints;
+  // A training worker from elsewhere may come, so there is a port for it.
+  Start(2, {"--train_workers=1", "--dataset_root=" + data.path(), "--checkpoint_root=" + checkpoints.path()});
   v1::LinkRequest large;
   while (large.step_result().items_size() < 2000000) large.mutable_step_result()->add_items();
   const std::string bytes = large.SerializeAsString();
   ASSERT_GT(bytes.size(), size_t{3900000});
+  ASSERT_NE(server_->worker_address(), "");
   const auto epoch = server_->client().GetLoad()->group_epoch();
   std::vector<std::thread> strangers;
   std::atomic<int> refused{0};
@@ -228,7 +232,8 @@ TEST_F(StrangerFaultTest, LargeFirstMessagesAreNotParsed) {
     strangers.emplace_back([&] {
       grpc::ChannelArguments apart;
       apart.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-      const auto channel = grpc::CreateCustomChannel(server_->address(), grpc::InsecureChannelCredentials(), apart);
+      const auto channel =
+          grpc::CreateCustomChannel(server_->worker_address(), grpc::InsecureChannelCredentials(), apart);
       RawAnswer answer = RawCall(channel, "/switchyard.v1.WorkerService/Link", bytes, kPatience);
       // On a loaded machine the connection may not be made in time; nothing was read then.  A channel whose connection
       // failed fails calls at once for a while, so the tries take as long as a test's patience, and not a fixed number.

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"
 #include "tests/fault/ready_watch.h"
+#include "tests/workers/model/temp_dir.h"
 
 namespace switchyard {
 namespace {
@@ -200,7 +201,7 @@ TEST(ZombieTest, AFencedWorkerThatWakesUpJoinsANewEpoch) {
       {.model = kDemoModel, .workers = 1, .flags = {"--workers=2", "--join_token_file=" + token}, .wait_ready = false});
   ASSERT_NE(server, nullptr);
   const auto worker =
-      Process::Start({Binary("switchyard-worker"), "--server=" + server->address(),
+      Process::Start({Binary("switchyard-worker"), "--server=" + server->worker_address(),
                       absl::StrCat("--model=", kDemoModel), "--threads=1", "--join_token_file=" + token});
   ASSERT_NE(worker, nullptr);
   ASSERT_TRUE(server->WaitReady(true, kReadyLimit)) << server->process().Output() << worker->Output();
@@ -226,9 +227,14 @@ TEST(ZombieTest, AFencedWorkerThatWakesUpJoinsANewEpoch) {
 TEST(StrangerTest, AWorkerWithAWrongTokenIsRefused) {
   const std::string token = testing::TempDir() + absl::StrCat("switchyard-wrong-token-", getpid());
   std::ofstream(token) << "this is not the token that was drawn";
-  const auto server = TestServer::Start({.model = kDemoModel, .workers = 1});
+  const model::TempDir data, checkpoints;
+  // A training worker from elsewhere may come, so there is a port for it.
+  const auto server = TestServer::Start(
+      {.model = kDemoModel,
+       .workers = 1,
+       .flags = {"--train_workers=1", "--dataset_root=" + data.path(), "--checkpoint_root=" + checkpoints.path()}});
   ASSERT_NE(server, nullptr);
-  const auto worker = Process::Start({Binary("switchyard-worker"), "--server=" + server->address(),
+  const auto worker = Process::Start({Binary("switchyard-worker"), "--server=" + server->worker_address(),
                                       absl::StrCat("--model=", kDemoModel), "--join_token_file=" + token});
   ASSERT_NE(worker, nullptr);
   EXPECT_EQ(worker->Wait(absl::Seconds(30)).value_or(-1), 2) << worker->Output();
@@ -249,8 +255,8 @@ TEST(StrangerTest, AWorkerOfAnotherModelThatIsFirstHarmsNobody) {
       {.model = kDemoModel, .workers = 1, .flags = {"--workers=2", "--worker_binary=" + program}, .wait_ready = false});
   ASSERT_NE(server, nullptr);
   const auto start = [&](const char* model) {
-    return Process::Start(
-        {Binary("switchyard-worker"), "--server=" + server->address(), absl::StrCat("--model=", model), "--threads=1"});
+    return Process::Start({Binary("switchyard-worker"), "--server=" + server->worker_address(),
+                           absl::StrCat("--model=", model), "--threads=1"});
   };
   const auto wrong = start(kTinyModel);
   ASSERT_NE(wrong, nullptr);

@@ -98,7 +98,7 @@ TEST_F(ReflectionTest, DescribesEachServiceThatItLists) {
   const pb::Message& list = Part(*answer, "list_services_response");
   const pb::FieldDescriptor* services = list.GetDescriptor()->FindFieldByName("service");
   const int count = list.GetReflection()->FieldSize(list, services);
-  EXPECT_GE(count, 4);
+  EXPECT_GE(count, 3);  // that of users, health, reflection
   for (int i = 0; i < count; ++i) {
     const pb::Message& service = list.GetReflection()->GetRepeatedMessage(list, services, i);
     const std::string name =

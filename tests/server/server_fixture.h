@@ -170,12 +170,17 @@ class ServerTest : public testing::Test {
     auto server = Server::Start(config_);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()), grpc::InsecureChannelCredentials());
+    channel_ = ChannelTo(server_->port());
+    admin_channel_ = ChannelTo(server_->admin_port());
+    worker_channel_ = ChannelTo(server_->worker_port());
     stub_ = v1::InferenceService::NewStub(channel_);
   }
   virtual void Configure(ServerConfig*) {}
+  static std::shared_ptr<grpc::Channel> ChannelTo(int port) {
+    return grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials());
+  }
   std::unique_ptr<LinkWorker> Connect() {
-    auto worker = std::make_unique<LinkWorker>(channel_, kToken);
+    auto worker = std::make_unique<LinkWorker>(worker_channel_, kToken);
     v1::GetLoadResponse load;
     for (const absl::Time end = absl::Now() + absl::Seconds(60); absl::Now() < end && !load.ready();) {
       grpc::ClientContext context;
@@ -210,10 +215,11 @@ class ServerTest : public testing::Test {
     request.set_max_tokens(max_tokens);
     return request;
   }
-  // Sends raw bytes to a method.
+  // Sends raw bytes to a method.  channel: null: that of users.
   grpc::Status Call(const std::string& method, const std::string& bytes,
-                    const std::string& service = "/switchyard.v1.InferenceService/") {
-    grpc::GenericStub stub(channel_);
+                    const std::string& service = "/switchyard.v1.InferenceService/",
+                    std::shared_ptr<grpc::Channel> channel = nullptr) {
+    grpc::GenericStub stub(channel == nullptr ? channel_ : std::move(channel));
     grpc::ClientContext context;
     grpc::Slice slice(bytes);
     const grpc::ByteBuffer request(&slice, 1);
@@ -231,7 +237,7 @@ class ServerTest : public testing::Test {
   model::TempDir dir_;
   ServerConfig config_;
   std::unique_ptr<Server> server_;
-  std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<grpc::Channel> channel_, admin_channel_, worker_channel_;
   std::unique_ptr<v1::InferenceService::Stub> stub_;
 };
 

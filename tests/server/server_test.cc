@@ -65,7 +65,7 @@ TEST_F(ServerTest, BytesThatAreNoMessageGetAReason) {
 }
 
 TEST_F(ServerTest, AStrangerIsTurnedAwayFromTheLink) {
-  LinkWorker stranger(channel_, "guess");
+  LinkWorker stranger(worker_channel_, "guess");
   EXPECT_EQ(stranger.End().error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
@@ -81,9 +81,31 @@ grpc::Status LinkEnd(const std::shared_ptr<grpc::Channel>& channel, const std::v
   return stream->Finish();
 }
 
+TEST_F(ServerTest, EachPortHasServicesOfItsOwn) {
+  const struct {
+    std::shared_ptr<grpc::Channel> channel;
+    const char* method;
+    const char* says;
+  } kCalls[] = {
+      {channel_, "WorkerService/StoreSet", "this port (--port); WorkerService is on that of --worker_port"},
+      {channel_, "TrainingService/ListJobs", "this port (--port); TrainingService is on that of --admin_port"},
+      {channel_, "AdminService/GetPlan", "this port (--port); AdminService is on that of --admin_port"},
+      {admin_channel_, "InferenceService/GetLoad", "(--admin_port); InferenceService is on that of --port"},
+      {admin_channel_, "WorkerService/StoreSet", "(--admin_port); WorkerService is on that of --worker_port"},
+      {worker_channel_, "InferenceService/GetLoad", "(--worker_port); InferenceService is on that of --port"},
+      {worker_channel_, "TrainingService/ListJobs", "(--worker_port); TrainingService is on that of --admin_port"},
+  };
+  for (const auto& call : kCalls) {
+    const grpc::Status status = Call(call.method, "", "/switchyard.v1.", call.channel);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << call.method;
+    EXPECT_THAT(status.error_message(), HasSubstr(call.says));
+  }
+  EXPECT_EQ(Call("Nothing", "").error_message(), "no such method on this port (--port)");
+}
+
 TEST_F(ServerTest, ALinkThatDoesNotRegisterIsEndedSoon) {
   const absl::Time start = absl::Now();
-  const grpc::Status silent = LinkEnd(channel_, {});
+  const grpc::Status silent = LinkEnd(worker_channel_, {});
   EXPECT_EQ(silent.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(silent.error_message(), "the link did not register within 5s");
   EXPECT_LT(absl::Now() - start, absl::Seconds(20));
@@ -96,16 +118,16 @@ TEST_F(ServerTest, ALinkBeginsWithItsOneRegistration) {
   hello.mutable_register_()->set_incarnation("twice");
   hello.mutable_register_()->set_join_token(kToken);
   for (const v1::LinkRequest& first : {beat, v1::LinkRequest()}) {
-    const grpc::Status status = LinkEnd(channel_, {first});
+    const grpc::Status status = LinkEnd(worker_channel_, {first});
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_EQ(status.error_message(), "a link begins with its registration");
   }
-  const grpc::Status twice = LinkEnd(channel_, {hello, hello});
+  const grpc::Status twice = LinkEnd(worker_channel_, {hello, hello});
   EXPECT_EQ(twice.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_EQ(twice.error_message(), "a second registration on one link");
   v1::LinkRequest old = hello;
   old.mutable_register_()->set_protocol_version(0);
-  EXPECT_EQ(LinkEnd(channel_, {old}).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(LinkEnd(worker_channel_, {old}).error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
 // The server does not parse a stranger's message that is too long for a registration.
@@ -116,7 +138,7 @@ TEST_F(ServerTest, ALinksFirstMessageIsSmall) {
   hello.mutable_register_()->set_join_token(kToken);
   hello.mutable_register_()->set_host(std::string(70000, 'h'));
   for (const v1::LinkRequest& first : {results, hello}) {
-    const grpc::Status status = LinkEnd(channel_, {first});
+    const grpc::Status status = LinkEnd(worker_channel_, {first});
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
     EXPECT_EQ(status.error_message(), absl::StrCat("a link's first message has ", first.ByteSizeLong(),
                                                    " bytes, limit 65536: a link begins with its registration"));
@@ -126,7 +148,7 @@ TEST_F(ServerTest, ALinksFirstMessageIsSmall) {
 TEST_F(ServerTest, BytesThatAreNoMessageOfAWorkerGetAReason) {
   const std::string no_text = "\x0a\x01\xff";
   for (const char* method : {"StoreSet", "StoreGet"}) {
-    const grpc::Status status = Call(method, no_text, "/switchyard.v1.WorkerService/");
+    const grpc::Status status = Call(method, no_text, "/switchyard.v1.WorkerService/", worker_channel_);
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
     EXPECT_THAT(status.error_message(), HasSubstr("request is not a valid Store"));
     EXPECT_THAT(status.error_message(), HasSubstr("UTF-8"));
@@ -174,7 +196,7 @@ TEST_F(ServerTest, StopAnswersStreamsLinksAndRendezvousWaits) {
     request.add_keys("never");
     request.set_timeout_ms(3600000);
     v1::StoreGetResponse response;
-    waited = v1::WorkerService::NewStub(channel_)->StoreGet(&get, request, &response);
+    waited = v1::WorkerService::NewStub(worker_channel_)->StoreGet(&get, request, &response);
   });
   const absl::Time start = absl::Now();
   server_->Stop();

@@ -16,7 +16,7 @@ namespace switchyard::cli {
 namespace {
 
 struct PackFlags {
-  ServerFlags server;
+  ServerFlags server = {.server = kAdminServer};
   std::vector<std::string> inputs;
   std::string output, tokenizer;
   bool json = false;

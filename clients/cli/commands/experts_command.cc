@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kMostPopular = 4;  // experts named in a layer's line
 
 struct ExpertsFlags {
-  ServerFlags server;
+  ServerFlags server = {.server = kAdminServer};
   std::vector<int32_t> layers;
   std::vector<int32_t> why;  // expert and layer; empty: no --why
   bool estimators = false;

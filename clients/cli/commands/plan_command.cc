@@ -15,7 +15,7 @@ namespace switchyard::cli {
 namespace {
 
 struct PlanFlags {
-  ServerFlags server;
+  ServerFlags server = {.server = kAdminServer};
   bool why = false;
   bool json = false;
 };

@@ -32,7 +32,7 @@ struct MakeFlags {
 };
 
 struct SaveFlags {
-  ServerFlags server;
+  ServerFlags server = {.server = kAdminServer};
   std::string output;
   std::string weights_hash;
 };

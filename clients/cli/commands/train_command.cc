@@ -28,7 +28,7 @@ constexpr size_t kMaxSpecBytes = 1 << 20;
 
 // Flags that every command about jobs has.
 struct JobFlags {
-  ServerFlags server;
+  ServerFlags server = {.server = kAdminServer};
   std::string id;
   double interval_seconds = 1;
   bool json = false;
@@ -43,7 +43,7 @@ struct SubmitFlags {
 };
 
 struct ListFlags {
-  ServerFlags server;
+  ServerFlags server = {.server = kAdminServer};
   std::vector<std::string> states, labels;
   int page_size = 100;
   std::string page_token;

@@ -197,7 +197,10 @@ class TrainingTest : public testing::Test {
     auto server = Server::Start(config_);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
-    channel_ = grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->port()), grpc::InsecureChannelCredentials());
+    channel_ =
+        grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->admin_port()), grpc::InsecureChannelCredentials());
+    worker_channel_ =
+        grpc::CreateChannel(absl::StrCat("127.0.0.1:", server_->worker_port()), grpc::InsecureChannelCredentials());
     stub_ = v1::TrainingService::NewStub(channel_);
   }
   void StopServer() {
@@ -206,7 +209,7 @@ class TrainingTest : public testing::Test {
     server_.reset();
   }
   LinkTrainer* Connect() {
-    trainers_.push_back(std::make_unique<LinkTrainer>(channel_, static_cast<int>(trainers_.size())));
+    trainers_.push_back(std::make_unique<LinkTrainer>(worker_channel_, static_cast<int>(trainers_.size())));
     return trainers_.back().get();
   }
 
@@ -252,7 +255,7 @@ class TrainingTest : public testing::Test {
   model::TempDir base_;
   ServerConfig config_;
   std::unique_ptr<Server> server_;
-  std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<grpc::Channel> channel_, worker_channel_;
   std::unique_ptr<v1::TrainingService::Stub> stub_;
   std::vector<std::unique_ptr<LinkTrainer>> trainers_;  // destroyed before the server, which would wait for their links
 };

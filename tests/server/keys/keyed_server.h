@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "proto/support/errors.h"
 #include "tests/server/keys/test_keys.h"
 #include "tests/server/server_fixture.h"
@@ -18,7 +19,7 @@ class KeyedServerTest : public ServerTest {
   void Configure(ServerConfig* config) override { config->api_keys_file = WriteKeys(dir_, Keys()); }
   // Sends raw bytes to a method ("InferenceService/Abort") with the key of `name` ("": without one).
   grpc::Status CallAs(const std::string& name, const std::string& method, const std::string& bytes = "") {
-    grpc::GenericStub stub(channel_);
+    grpc::GenericStub stub(absl::StartsWith(method, "InferenceService") ? channel_ : admin_channel_);
     const std::unique_ptr<grpc::ClientContext> context = ContextOf(name);
     grpc::Slice slice(bytes);
     const grpc::ByteBuffer request(&slice, 1);
@@ -40,7 +41,7 @@ class KeyedServerTest : public ServerTest {
   }
   // A worker, which has the join token and no key; waits until requests are served.
   std::unique_ptr<LinkWorker> ConnectWorker() {
-    auto worker = std::make_unique<LinkWorker>(channel_, kToken);
+    auto worker = std::make_unique<LinkWorker>(worker_channel_, kToken);
     for (const absl::Time end = absl::Now() + absl::Seconds(60); absl::Now() < end && !LoadAs("root").ready();)
       continue;
     EXPECT_TRUE(LoadAs("root").ready());

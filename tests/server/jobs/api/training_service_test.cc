@@ -37,7 +37,7 @@ TEST_F(TrainingTest, AJobFromSubmitToItsEnd) {
   EXPECT_EQ(assignment.data(0).name(), "a.bin");
   EXPECT_EQ(assignment.data(0).root(), v1::TRAIN_DATA_ROOT_DATASETS);
   // The attempt's rendezvous store is open, beside the serving group's.
-  const auto workers = v1::WorkerService::NewStub(channel_);
+  const auto workers = v1::WorkerService::NewStub(worker_channel_);
   grpc::ClientContext setting;
   v1::StoreSetRequest set;
   v1::StoreSetResponse done;
@@ -291,7 +291,7 @@ TEST_F(TrainingTest, EachKindOfWorkerKeepsToItsMessages) {
   EXPECT_EQ(trainer->End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(trainer->End().error_message(), HasSubstr("a training worker says group_ready"));
 
-  LinkTrainer server_of_requests(channel_, 7, "");
+  LinkTrainer server_of_requests(worker_channel_, 7, "");
   v1::LinkRequest training;
   training.mutable_training_step()->set_epoch(1);
   server_of_requests.Say(training);
@@ -299,7 +299,7 @@ TEST_F(TrainingTest, EachKindOfWorkerKeepsToItsMessages) {
   EXPECT_THAT(server_of_requests.End().error_code(),
               testing::AnyOf(grpc::StatusCode::INVALID_ARGUMENT, grpc::StatusCode::FAILED_PRECONDITION));
 
-  LinkTrainer odd(channel_, 8, "dance");
+  LinkTrainer odd(worker_channel_, 8, "dance");
   EXPECT_THAT(odd.End().error_message(), HasSubstr("role \"dance\""));
 }
 

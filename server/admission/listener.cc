@@ -1,0 +1,164 @@
+#include "server/admission/listener.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "grpc/health/v1/health.pb.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/impl/server_builder_option.h"
+#include "grpcpp/resource_quota.h"
+#include "grpcpp/security/server_credentials.h"
+#include "proto/support/host_port.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard::server {
+namespace {
+
+constexpr int kReflectionThreads = 16;
+// Time limits at the end: for calls, and then for clients to read their last bytes.
+constexpr absl::Duration kLastCalls = absl::Seconds(1), kLastBytes = absl::Milliseconds(1500);
+constexpr size_t kMostNamed = 64;  // bytes of a client's text in an answer
+
+struct PortOfService {
+  absl::string_view service;
+  absl::string_view flag;
+};
+constexpr PortOfService kPorts[] = {
+    {"InferenceService", "port"},
+    {"TrainingService", "admin_port"},
+    {"AdminService", "admin_port"},
+    {"WorkerService", "worker_port"},
+};
+
+// Takes reflection from one server.  (gRPC adds it to every server of a program that is linked with it.)
+class WithoutReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    const std::string name = grpc::reflection::ProtoServerReflectionPlugin().name();
+    std::erase_if(*plugins, [&name](const auto& plugin) { return plugin->name() == name; });
+  }
+};
+
+void SetKeepalive(grpc::ServerBuilder* builder) {
+  // A client with a call is found to be gone in about 2 s; clients may ping every 5 s.  Clients without a call are not
+  // pinged, since some read only during calls (for example a chat that waits for its user).
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 1000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+}
+
+void SetLimits(grpc::ServerBuilder* builder, const Listener::Options& options) {
+  builder->SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
+  // Limits all kinds of streams, also Health.Watch and those whose request does not come.  Calls beyond it wait in
+  // their client, so it is higher than the client's share, beyond which calls are refused.
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_per_connection);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);  // closes silent connections
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 5 * 60 * 1000);
+  // Only reflection uses a thread for each open call; beyond these gRPC answers RESOURCE_EXHAUSTED.
+  grpc::ResourceQuota quota(absl::StrCat("switchyard ", options.flag));
+  quota.SetMaxThreads(kReflectionThreads);
+  builder->SetResourceQuota(quota);
+  builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);  // not one for each core
+}
+
+// "no method /a.B/C here", and where it is if another port has it.
+std::string WhyNoMethod(absl::string_view flag, absl::string_view method) {
+  std::string text = absl::StrCat("no such method on this port (--", flag, ")");
+  for (const auto& [service, elsewhere] : kPorts) {
+    if (flag == elsewhere || !absl::StartsWith(method, absl::StrCat("/switchyard.v1.", service, "/"))) continue;
+    absl::StrAppend(&text, "; ", service, " is on that of --", elsewhere);
+  }
+  return text;
+}
+
+}  // namespace
+
+class Listener::Elsewhere final : public grpc::CallbackGenericService {
+ public:
+  explicit Elsewhere(std::string flag) : flag_(std::move(flag)) {}
+  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
+    class Refusal final : public grpc::ServerGenericBidiReactor {
+     public:
+      explicit Refusal(const std::string& why) { Finish({grpc::StatusCode::UNIMPLEMENTED, why}); }
+      void OnDone() override { delete this; }
+    };
+    return new Refusal(WhyNoMethod(flag_, context->method()));
+  }
+
+ private:
+  const std::string flag_;
+};
+
+Listener::Listener(Options options) : options_(std::move(options)) {}
+
+Listener::~Listener() {
+  if (gate_ != nullptr) gate_->Close();  // before gRPC is gone
+}
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(Options options) {
+  std::unique_ptr<Listener> listener(new Listener(std::move(options)));
+  RETURN_IF_ERROR(listener->Listen());
+  return listener;
+}
+
+absl::Status Listener::Listen() {
+  auto gate = ConnectionGate::Listen(options_.host, options_.port, options_.connections);
+  if (!gate.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--", options_.flag, "=", options_.port, ": cannot listen on ",
+                                                   rpc::JoinHostPort(options_.host, options_.port),
+                                                   " (is it in use?): ", gate.status().message()));
+  }
+  gate_ = *std::move(gate);
+  grpc::EnableDefaultHealthCheckService(true);
+  // Clients that may use this port may also ask what it serves.
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  // gRPC's health service has no descriptor for reflection; this reference links ours.
+  (void)grpc::health::v1::HealthCheckRequest::descriptor();
+  grpc::ServerBuilder builder;
+  SetKeepalive(&builder);
+  SetLimits(&builder, options_);
+  if (!options_.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
+  inside_ = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+  for (grpc::Service* service : options_.services) builder.RegisterService(service);
+  elsewhere_ = std::make_unique<Elsewhere>(options_.flag);
+  builder.RegisterCallbackGenericService(elsewhere_.get());
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its own line in this log says why");
+  SetServing("", true);
+  gate_->Open([this](int listener, int connection) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+    parameters.listener_fd = listener;
+    parameters.fd = connection;
+    inside_->HandleNewConnection(&parameters);
+  });
+  return absl::OkStatus();
+}
+
+std::string Listener::address() const { return rpc::JoinHostPort(options_.host, port()); }
+
+// gRPC waits without a limit until clients have read every connection's last bytes, so connections of clients that do
+// not read are ended.
+void Listener::CancelCalls() {
+  end_connections_ = std::thread([this] {
+    while (!ended_.WaitForNotificationWithTimeout(kLastBytes)) gate_->EndConnections();
+  });
+  grpc_->Shutdown(absl::ToChronoTime(absl::Now() + kLastCalls));
+}
+
+void Listener::AwaitEnd() {
+  grpc_->Wait();
+  ended_.Notify();
+  end_connections_.join();
+}
+
+}  // namespace switchyard::server

@@ -1,0 +1,71 @@
+// A port of the server: a gate that admits connections, and the gRPC server that answers their calls.
+//
+// Each port has services of its own, so a client of one port cannot call those of another: such a call, like any of an
+// unknown method, gets UNIMPLEMENTED with a sentence that names the port.  Thread-safe but for Open, StopAccepting,
+// CancelCalls and AwaitEnd.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
+#include "grpcpp/generic/async_generic_service.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "server/admission/connection_gate.h"
+
+namespace switchyard::server {
+
+class Listener {
+ public:
+  struct Options {
+    std::string flag;  // sets the port: "port"
+    std::string host;  // empty: only this machine's socket (connections.local)
+    int port = 0;      // 0 = any free one
+    ConnectionGate::Limits connections;
+    int streams_per_connection = 0;
+    int64_t max_message_bytes = 0;
+    bool reflection = false;
+    std::vector<grpc::Service*> services;  // borrowed
+  };
+
+  // Listens and answers from now on.  InvalidArgument: listening failed; the message names the flag and the reason.
+  static absl::StatusOr<std::unique_ptr<Listener>> Open(Options options);
+  ~Listener();
+
+  ConnectionGate& gate() { return *gate_; }
+  // Sets what the health service of this port says of `service`; "" is the process.
+  void SetServing(const std::string& service, bool serving) {
+    grpc_->GetHealthCheckService()->SetServingStatus(service, serving);
+  }
+  int port() const { return gate_->port(); }
+  std::string address() const;
+
+  // Accepts no further connections.
+  void StopAccepting() { gate_->Close(); }
+  // Refuses further calls, waits a second for open ones and cancels the rest.  REQUIRES: StopAccepting.
+  void CancelCalls();
+  // Blocks until all calls have ended.  REQUIRES: CancelCalls.
+  void AwaitEnd();
+
+ private:
+  class Elsewhere;  // answers calls of methods that this port does not have
+
+  explicit Listener(Options options);
+  absl::Status Listen();
+
+  const Options options_;
+  std::unique_ptr<ConnectionGate> gate_;
+  std::unique_ptr<Elsewhere> elsewhere_;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> inside_;  // gRPC's end of the gate
+  std::unique_ptr<grpc::Server> grpc_;
+  absl::Notification ended_;
+  std::thread end_connections_;  // from CancelCalls to AwaitEnd
+};
+
+}  // namespace switchyard::server
