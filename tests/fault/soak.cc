@@ -5,7 +5,6 @@
 //   fault_soak --full    a minute of 64 clients with a KV cache that is too small (>= 100 preemptions), then 20
 //   SIGKILLs
 //                        and 20 SIGSTOPs under 16 streams
-#include <dirent.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -24,29 +23,12 @@
 #include "clients/cpp/client_error.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"
+#include "tests/fault/process_usage.h"
 
 namespace switchyard {
 namespace {
 
 bool full = false;
-
-struct Usage {
-  int fds = 0;
-  int64_t rss_kb = 0;
-};
-
-Usage UsageOf(pid_t pid) {
-  Usage usage;
-  if (DIR* folder = opendir(absl::StrCat("/proc/", pid, "/fd").c_str())) {
-    while (readdir(folder) != nullptr) ++usage.fds;
-    closedir(folder);
-  }
-  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string word; status >> word;) {
-    if (word == "VmRSS:") status >> usage.rss_kb;
-  }
-  return usage;
-}
 
 // Clients that send one request after the other until they are stopped; counts how streams ended.
 class Crowd {
@@ -133,7 +115,7 @@ TEST(SoakTest, ManyClientsCancellingAndPreempted) {
     warm_up.Stop();
   }
   ASSERT_TRUE(server->WaitIdle());
-  const Usage before = UsageOf(server->process().pid());
+  const ProcessUsage before = UsageOf(server->process().pid());
   Crowd crowd(*server, full ? 64 : 16, context);
   absl::SleepFor(full ? absl::Seconds(60) : absl::Seconds(5));
   const std::map<std::string, int> ends = crowd.Stop();
@@ -145,7 +127,7 @@ TEST(SoakTest, ManyClientsCancellingAndPreempted) {
   std::cout << "  preemptions: " << preemptions << "\n";
   EXPECT_GE(preemptions, full ? 100 : 1);
   EXPECT_GT(RowsGiven(*server), 0);
-  const Usage after = UsageOf(server->process().pid());
+  const ProcessUsage after = UsageOf(server->process().pid());
   EXPECT_LE(after.fds, before.fds + 4);
   EXPECT_LE(after.rss_kb, before.rss_kb + 50 * 1024);
 }
@@ -154,7 +136,7 @@ TEST(SoakTest, KillsAndStopsUnderStreams) {
   const auto server = TestServer::Start({.model = kTinyModel, .workers = 2, .flags = {kTransfers}});
   ASSERT_NE(server, nullptr);
   const int context = server->client().GetModelInfo()->max_model_len();
-  const Usage before = UsageOf(server->process().pid());
+  const ProcessUsage before = UsageOf(server->process().pid());
   Crowd crowd(*server, 16, context);
   std::mt19937 random(5);
   for (int round = 0; round < (full ? 40 : 2); ++round) {
@@ -170,7 +152,7 @@ TEST(SoakTest, KillsAndStopsUnderStreams) {
   Print(ends);
   ExpectOnly(ends, {"OK", "CANCELLED"});
   EXPECT_TRUE(server->WaitIdle());
-  const Usage after = UsageOf(server->process().pid());
+  const ProcessUsage after = UsageOf(server->process().pid());
   EXPECT_LE(after.fds, before.fds + 4);
   EXPECT_LE(after.rss_kb, before.rss_kb + 50 * 1024);
   EXPECT_TRUE(Generate(server->client(), IdsRequest({5, 6}, 4)).ok());

@@ -24,6 +24,7 @@
 #include "clients/cpp/client_error.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"
+#include "tests/fault/process_usage.h"
 
 namespace switchyard {
 namespace {
@@ -160,6 +161,7 @@ TEST(WorkerKillsTest, StreamsGoOnAsIfNothingHadBeen) {
   for (size_t i = 0; i < wanted.size(); ++i)
     ASSERT_TRUE(wanted[i].ok()) << i << ": " << wanted[i].end << wanted[i].fault;
 
+  const ProcessUsage before = UsageOf(server->process().pid());
   Crowd crowd(*server, requests, wanted);
   std::mt19937_64 random(g_seed);
   std::vector<double> silences;
@@ -183,9 +185,14 @@ TEST(WorkerKillsTest, StreamsGoOnAsIfNothingHadBeen) {
   for (const auto& [fault, count] : crowd.faults()) ADD_FAILURE() << count << " x " << fault;
   EXPECT_GT(crowd.whole(), 0);
   EXPECT_TRUE(server->WaitIdle());
+  const ProcessUsage after = UsageOf(server->process().pid());
+  EXPECT_LE(after.fds, before.fds + 4);
+  EXPECT_LE(after.threads, before.threads + 4);
   std::sort(silences.begin(), silences.end());
   std::cout << "  " << g_kills << " kills, " << crowd.whole() << " requests as undisturbed, " << crowd.faults().size()
-            << " other ends\n";
+            << " other ends\n  the idle server before and after: " << before.fds << " and " << after.fds
+            << " descriptors, " << before.threads << " and " << after.threads << " threads, " << before.rss_kb / 1024
+            << " and " << after.rss_kb / 1024 << " MiB\n";
   if (!silences.empty()) {
     std::cout << "  no token for " << silences[silences.size() / 2] << " s in the median, " << silences.back()
               << " s at most (single kills, " << silences.size() << ")\n";
