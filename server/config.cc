@@ -149,15 +149,32 @@ void FinishPorts(ServerConfig* config, Problems* problems) {
                       absl::StrCat("--", one.first, " and --", other->first, " are both ", one.second));
     }
   }
-  for (const auto& [flag, host] : {std::pair("host", &config->host), std::pair("admin_host", &config->admin_host),
-                                   std::pair("worker_host", &config->worker_host)}) {
-    problems->Check(
-        rpc::IsLoopback(*host) || config->insecure,
-        absl::StrCat("--", flag, "=", *host, ": plaintext on another address than loopback wants --insecure"));
+}
+
+// What is reachable from other machines needs TLS, since whoever is on the way would read prompts and keys, and some
+// way to know who calls.
+void CheckSecurity(const ServerConfig& config, Problems* problems) {
+  const bool has_tls = !config.tls_cert.empty();
+  const bool knows_clients = !config.api_keys_file.empty() || !config.tls_client_ca.empty();
+  const auto check = [&](absl::string_view flag, const std::string& host, bool knows_peers, absl::string_view how) {
+    if (rpc::IsLoopback(host) || config.insecure) return;
+    constexpr absl::string_view kElsewhere = " on another address than loopback wants ";
+    problems->Check(has_tls,
+                    absl::StrCat("--", flag, "=", host, ": plaintext", kElsewhere, "--insecure; or give --tls_cert"));
+    problems->Check(knows_peers, absl::StrCat("--", flag, "=", host, ": calls without a key", kElsewhere,
+                                              "--insecure; or give ", how));
+  };
+  constexpr absl::string_view kKeys = "--api_keys_file or --tls_client_ca";
+  check("host", config.host, knows_clients, kKeys);
+  if (config.admin_port >= 0) check("admin_host", config.admin_host, knows_clients, kKeys);
+  check("worker_host", config.worker_host, /*knows_peers=*/true, "");  // CheckJoining asks for the token
+  if (config.metrics_port >= 0) check("metrics_host", config.metrics_host, /*knows_peers=*/true, "");
+  problems->Check(has_tls == !config.tls_key.empty(), "--tls_cert and --tls_key: one is given without the other");
+  for (const auto& [flag, file] :
+       {std::pair("client", &config.tls_client_ca), std::pair("worker", &config.tls_worker_ca)}) {
+    problems->Check(has_tls || file->empty(),
+                    absl::StrCat("--tls_", flag, "_ca=", *file, ": is for --tls_cert, which is not given"));
   }
-  problems->Check(
-      rpc::IsLoopback(config->metrics_host) || config->insecure,
-      absl::StrCat("--metrics_host=", config->metrics_host, ": another address than loopback wants --insecure"));
 }
 
 // Checks the flags of training on serving workers.
@@ -239,6 +256,7 @@ absl::Status ServerConfig::Finish() {
   if (served_model_name.empty()) served_model_name = NameOfModel(model);
   problems.Range("worker_metrics_port", worker_metrics_port, -1, 65536 - std::max(1, local_workers));
   FinishPorts(this, &problems);
+  CheckSecurity(*this, &problems);
   if (workers == 0) workers = local_workers;
   problems.Check(workers >= 1,
                  "--local_workers=0: then --workers must say how many workers from elsewhere make the group");

@@ -32,6 +32,9 @@ struct ServerConfig {
   int worker_metrics_port = 0;             // of local worker 0; worker n uses this + n; 0 = any free ones, -1 = none
   std::string api_keys_file;               // keys of the clients; empty: calls need none
   bool insecure = false;                   // plaintext on another address than loopback
+  std::string tls_cert, tls_key;           // PEM files; empty: plaintext
+  std::string tls_client_ca;               // PEM file: authorities whose clients alone may connect; empty: any may
+  std::string tls_worker_ca;               // likewise of workers from elsewhere
 
   int local_workers = 1;      // started by this server on this machine
   int workers = 0;            // that make a group; 0 = local_workers
@@ -73,6 +76,7 @@ struct ServerConfig {
   int max_streams_per_client = 0;      // of one address; 0 = half of max_streams, all on loopback
   int max_connections = 512;           // besides those of local workers and those kept for workers from elsewhere
   int max_connections_per_client = 0;  // of one address; 0 = half of max_connections
+  int64_t max_connection_bytes = int64_t{192} << 20;  // that unfinished calls of all connections hold
   int64_t max_request_bytes = 4 << 20;
   int64_t max_waiting_text_bytes = 64 << 20;  // of calls whose text waits to be read; half of it for one client
   int64_t max_prompt_bytes = 4 << 20;
@@ -92,8 +96,8 @@ struct ServerConfig {
   absl::Status Finish();
   // Most calls, of all kinds, that one connection may have open.
   int StreamsPerConnection() const { return 2 * max_streams_per_client + 64; }
-  // Most Generate calls that one connection may reset before their request comes, per window of ResetGuard.
-  int MostWithoutRequest() const { return std::max(2000, 2 * StreamsPerConnection()); }
+  // Most calls that one connection may reset before they are answered, within ten seconds.
+  int MostResets() const { return std::max(2000, 2 * StreamsPerConnection()); }
 };
 
 // Returns a model's name by its directory: the path's last part, or that of the real path if it is "." or "..".  A

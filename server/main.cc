@@ -49,13 +49,14 @@ int Complain(const absl::Status& status) {
   return kExitBadConfig;
 }
 
-// Waits for SIGINT or SIGTERM (true), or for the server to fail (false).  On SIGHUP the server reads its keys again.
+// Waits for SIGINT or SIGTERM (true), or for the server to fail (false).  On SIGHUP the server reads keys and
+// certificates again.
 bool WaitForSignal(const sigset_t& signals, Server& server) {
   for (;;) {
     const timespec poll = {0, 50 * 1000 * 1000};
     const int signal = sigtimedwait(&signals, nullptr, &poll);
     if (signal == SIGHUP) {
-      server.ReloadKeys();
+      server.ReloadFiles();
     } else if (signal > 0) {
       return true;
     }
@@ -72,7 +73,7 @@ int Main(ServerConfig config) {
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   sigset_t awaited = signals;
-  if (!config.api_keys_file.empty()) sigaddset(&awaited, SIGHUP);
+  if (!config.api_keys_file.empty() || !config.tls_cert.empty()) sigaddset(&awaited, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
   signal(SIGPIPE, SIG_IGN);
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(std::move(config));

@@ -13,8 +13,8 @@
 #include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "server/admission/client_shares.h"
 #include "server/admission/join_tokens.h"
+#include "server/admission/peer_name.h"
 #include "server/clock.h"
 #include "server/server_flags.h"
 
@@ -23,6 +23,7 @@ namespace {
 
 constexpr char kReadiness[] = "readiness";
 constexpr int64_t kFileCallBytes = int64_t{64} << 20;  // of waiting calls that check jobs' files
+constexpr int kPageConnections = 64;                   // to the metrics page
 constexpr int kLocalConnections = 2;                   // per worker: its old connection may still count
 constexpr int kConnectionsPerWorker = 2;               // on the workers' port
 constexpr int kStrangers = 32;                         // further ones there, from who has not joined yet
@@ -75,21 +76,35 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
     ASSIGN_OR_RETURN(server->keys_, KeyRing::Open(server->config_.api_keys_file));
   }
   server->metrics_ = std::make_unique<ServerMetrics>(server->config_.served_model_name);
-  if (server->config_.metrics_port >= 0) {
-    const ServerConfig& own = server->config_;
-    server->metrics_port_ = server->metrics_->Expose(own.metrics_host, own.metrics_port);
-    if (server->metrics_port_ < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", own.metrics_port, ": cannot listen on ",
-                                                     rpc::JoinHostPort(own.metrics_host, own.metrics_port),
-                                                     " (is it in use",
-                                                     rpc::IsIpv6(own.metrics_host) ? kMaybeNoIpv6 : "?)"));
-    }
-  }
+  ASSIGN_OR_RETURN(server->front_, Front::Open(server->config_));
+  if (server->config_.metrics_port >= 0) RETURN_IF_ERROR(server->ExposeMetrics());
   RETURN_IF_ERROR(server->StartRooms());
   RETURN_IF_ERROR(server->Listen());
   RETURN_IF_ERROR(server->StartWorkers());
   server->engine_->Start();  // last: its thread uses all of the above
   return server;
+}
+
+// With TLS the page itself is on any port of loopback, and the relay is before it.
+absl::Status Server::ExposeMetrics() {
+  const auto in_use = [this](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", config_.metrics_port, ": cannot listen on ",
+                                                   rpc::JoinHostPort(config_.metrics_host, config_.metrics_port),
+                                                   " (is it in use", why));
+  };
+  if (!front_->has_tls()) {
+    metrics_port_ = metrics_->Expose(config_.metrics_host, config_.metrics_port);
+    if (metrics_port_ < 0) return in_use(rpc::IsIpv6(config_.metrics_host) ? kMaybeNoIpv6 : "?)");
+    return absl::OkStatus();
+  }
+  const int page = metrics_->Expose("127.0.0.1", 0);
+  auto gate = ConnectionGate::Listen(config_.metrics_host, config_.metrics_port,
+                                     {.connections = kPageConnections, .per_client = kPageConnections / 2});
+  if (page < 0 || !gate.ok()) return in_use("?)");
+  page_gate_ = *std::move(gate);
+  metrics_port_ = page_gate_->port();
+  page_gate_->Open([this, listener = front_->AddPage(page)](int, int fd) { front_->relay().Take(listener, fd); });
+  return absl::OkStatus();
 }
 
 // Makes the services and everything that they need.
@@ -100,14 +115,10 @@ absl::Status Server::StartRooms() {
     if (fleet_) fleet_->Kill(index, pid);
   };
   hooks.end_of = [this](int index, int64_t pid) { return fleet_ ? fleet_->EndOf(index, pid) : std::string(); };
-  hooks.has_unread = [this](const fleet::WorkerInfo& info) { return members_->gate().HasUnread(info.peer, info.pid); };
-  request_context_.has_unread = hooks.has_unread;
-  request_context_.end_connection = [this](const std::string& peer) {
-    if (!users_->gate().End(peer)) return;
-    metrics_->connections_ended->Increment();
-    LogWarn("the connection of ", peer, " is ended: more than ", config_.MostWithoutRequest(),
-            " Generate calls within ", absl::FormatDuration(ResetGuard::kWindow), " were reset without a request");
+  hooks.has_unread = [this](const fleet::WorkerInfo& info) {
+    return members_->gate().HasUnread(info.peer, info.pid) || front_->relay().HasUnread(info.peer);
   };
+  request_context_.has_unread = hooks.has_unread;
   hooks.on_epoch = [this](const std::string& token) {
     store_.Close(std::exchange(serving_token_, token));
     store_.Open(token);
@@ -154,6 +165,7 @@ void Server::Tick(absl::Time now) {
     connections += listener->gate().num_refused();
   }
   metrics_->open_connections->Set(static_cast<double>(open));
+  front_->Count(metrics_.get());
   metrics_->waiting_text_bytes->Set(static_cast<double>(pool_->waiting_bytes()));
   metrics_->texts_refused->Increment(static_cast<double>(texts - std::exchange(refused_texts_, texts)));
   metrics_->connections_refused->Increment(
@@ -168,7 +180,9 @@ absl::Status Server::Listen() {
   options.streams_per_connection = c.StreamsPerConnection();
   options.max_message_bytes = c.max_request_bytes;
 
+  options.front = front_.get();
   options.flag = "worker_port";
+  options.peers = Front::Peers::kWorkers;
   if (elsewhere > 0) options.host = c.worker_host;
   options.port = c.worker_port;
   options.connections = {.connections = kConnectionsPerWorker * elsewhere + kStrangers,
@@ -178,6 +192,7 @@ absl::Status Server::Listen() {
   options.services = {workers_.get()};
   ASSIGN_OR_RETURN(members_, Listener::Open(options));
 
+  options.peers = Front::Peers::kClients;
   // Reflection asks for no key.
   options.reflection = keys_ == nullptr;
   options.connections = {.connections = c.max_connections, .per_client = c.max_connections_per_client};
@@ -195,7 +210,7 @@ absl::Status Server::Listen() {
   ASSIGN_OR_RETURN(users_, Listener::Open(options));
   SetReady(false);
 
-  if (!rpc::IsLoopback(c.host)) {
+  if (!rpc::IsLoopback(c.host) && !front_->has_tls()) {
     LogWarn(
         "plaintext on ", c.host, ": ",
         keys_ == nullptr ? "anyone who reaches this port may use the model" : "who can read the traffic can read keys");
@@ -204,7 +219,8 @@ absl::Status Server::Listen() {
   LogInfo("gRPC on ", users_->address(),
           operators_ ? absl::StrCat(", jobs and administration on ", operators_->address()) : "",
           elsewhere > 0 ? absl::StrCat(", workers on ", members_->address()) : "",
-          metrics_port_ >= 0 ? absl::StrCat(", metrics on http://", page) : "");
+          metrics_port_ >= 0 ? absl::StrCat(", metrics on ", front_->has_tls() ? "https://" : "http://", page) : "",
+          front_->has_tls() ? "; all by TLS" : "");
   return absl::OkStatus();
 }
 
@@ -274,7 +290,9 @@ std::string Server::failure() const {
   return failure_;
 }
 
-void Server::ReloadKeys() {
+void Server::ReloadFiles() {
+  front_->ReloadCertificates();
+  if (keys_ == nullptr) return;
   const absl::StatusOr<size_t> read = keys_->Reload();
   if (read.ok()) return LogInfo(config_.api_keys_file, ": ", *read, " keys");
   LogError("the old API keys stay: ", read.status().message());
@@ -320,7 +338,9 @@ void Server::Stop() {
   if (training_) training_->Stop();
   store_.CloseAll();  // ends waiting calls, for which Shutdown would wait
   for (Listener* listener : listeners()) listener->StopAccepting();
+  if (page_gate_) page_gate_->Close();
   ShutDownGrpc();
+  if (front_) front_->Stop();
   request_context_.open_calls.Stop();
   if (token_fd_ >= 0) close(token_fd_);
 }

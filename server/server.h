@@ -21,6 +21,7 @@
 #include "server/fleet/group_store.h"
 #include "server/fleet/local_fleet.h"
 #include "server/fleet/worker_service.h"
+#include "server/front/front.h"
 #include "server/jobs/api/training_subsystem.h"
 
 namespace switchyard::server {
@@ -41,9 +42,9 @@ class Server {
   const absl::Notification& failed() const { return failed_; }
   std::string failure() const;
 
-  // Reads --api_keys_file again and logs how that went; a bad file leaves the old keys.  REQUIRES:
-  // config.api_keys_file.
-  void ReloadKeys();
+  // Reads --api_keys_file and the certificates again, where there are any, and logs how that went; bad ones leave the
+  // old.
+  void ReloadFiles();
 
   // Ends readiness and refuses new requests.  Waits for running ones, at most config.drain_timeout, or until `give_up`
   // (called every 50 ms) returns true.
@@ -53,6 +54,7 @@ class Server {
 
  private:
   explicit Server(ServerConfig config) : config_(std::move(config)) {}
+  absl::Status ExposeMetrics();
   absl::Status StartRooms();
   absl::Status Listen();
   std::vector<Listener*> listeners() const;
@@ -76,6 +78,8 @@ class Server {
   std::unique_ptr<AdminServiceImpl> admin_;
   std::unique_ptr<TrainingSubsystem> training_;
   std::unique_ptr<WorkerServiceImpl> workers_;
+  std::unique_ptr<Front> front_;
+  std::unique_ptr<ConnectionGate> page_gate_;               // of the metrics page, with TLS
   std::unique_ptr<Listener> users_, operators_, members_;  // members: workers; operators: null without --admin_port
   std::unique_ptr<LocalFleet> fleet_;
   int metrics_port_ = -1;

@@ -38,13 +38,25 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
 void AddServingFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Serving");
   set->Add("port", &c->port, "gRPC port of users (InferenceService); 0 = any free one").Range(0, 65535);
-  set->Add("host=ADDRESS", &c->host, "address of --port, IPv4 or IPv6 (::1); any but loopback requires --insecure");
+  set->Add("host=ADDRESS", &c->host,
+           "address of --port, IPv4 or IPv6 (::1); any but loopback requires --tls_cert and either --api_keys_file or "
+           "--tls_client_ca; or else --insecure");
+
   set->Add("admin_port", &c->admin_port,
            "gRPC port of jobs and administration (TrainingService, AdminService); 0 = the one after --port, -1 = none")
       .Range(-1, 65535);
-  set->Add("admin_host=ADDRESS", &c->admin_host, "address of --admin_port; any but loopback requires --insecure");
-  set->Add("insecure", &c->insecure, "allow plaintext gRPC on addresses other than loopback")
+  set->Add("admin_host=ADDRESS", &c->admin_host, "address of --admin_port; any but loopback requires what --host does");
+  set->Add("insecure", &c->insecure, "allow plaintext, and calls without keys, on addresses other than loopback")
       .Mark(kToServingWorkers | kToTrainingWorkers);
+  set->Add("tls_cert=FILE", &c->tls_cert,
+           "the server's certificate and those between it and its authority (PEM): clients and the metrics page then "
+           "use TLS. Read again when it changes, and on SIGHUP; empty = plaintext");
+  set->Add("tls_key=FILE", &c->tls_key,
+           "the key of --tls_cert (PEM, without a password), which others than owner and group may not read");
+  set->Add(
+      "tls_client_ca=FILE", &c->tls_client_ca,
+      "with --tls_cert: authorities (PEM); only clients with a certificate of one of them may connect, also to the "
+      "metrics page");
   set->Add(
       "api_keys_file=FILE", &c->api_keys_file,
       "file of clients' keys, by their hashes (`switchyard keys new` makes a key and its line), that only its owner "
@@ -69,7 +81,7 @@ void AddServingFlags(ServerConfig* c, FlagSet* set) {
   set->Add("metrics_port", &c->metrics_port, "port of http://METRICS_HOST:PORT/metrics; 0 = any free one, -1 = none")
       .Range(-1, 65535);
   set->Add("metrics_host=ADDRESS", &c->metrics_host,
-           "address of the metrics page; any but loopback requires --insecure")
+           "address of the metrics page; any but loopback requires --tls_cert or --insecure")
       .Mark(kToServingWorkers | kToTrainingWorkers);
 }
 
@@ -84,7 +96,10 @@ void AddWorkerFlags(ServerConfig* c, FlagSet* set) {
            "after --port")
       .Range(0, 65535);
   set->Add("worker_host=ADDRESS", &c->worker_host,
-           "address of --worker_port; any but loopback requires --join_token_file and --insecure");
+           "address of --worker_port; any but loopback requires --join_token_file, and --tls_cert or --insecure");
+  set->Add(
+      "tls_worker_ca=FILE", &c->tls_worker_ca,
+      "with --tls_cert: authorities (PEM); only workers with a certificate of one of them may join from elsewhere");
   set->Add("device=NAME", &c->device, "device of local workers: cpu, or cuda (worker N uses GPU N)");
   set->Add("threads", &c->threads,
            "threads of each local worker; 0 = the cores that this process may use, divided by --local_workers")
@@ -231,6 +246,10 @@ void AddLimitFlags(ServerConfig* c, FlagSet* set) {
       .Range(1, 100000);
   set->Add("max_connections_per_client", &c->max_connections_per_client,
            "most open connections of one client (one address); 0 = half of --max_connections");
+  set->Add("max_connection_bytes", &c->max_connection_bytes,
+           "most bytes that unfinished calls of all connections hold; less if memory is short. Beyond half of it those "
+           "connections that hold most are not read, and after 5 s without progress closed")
+      .Range(int64_t{8} << 20, int64_t{1} << 40);
   set->Add("max_waiting_text_bytes", &c->max_waiting_text_bytes,
            "most bytes of calls whose text waits to be parsed and tokenized; half of it for one client (on loopback: "
            "one connection). Further calls get RESOURCE_EXHAUSTED at once")

@@ -23,8 +23,8 @@
 #include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "server/admission/client_shares.h"
 #include "server/admission/join_tokens.h"
+#include "server/admission/peer_name.h"
 #include "server/clock.h"
 
 namespace switchyard::server {
@@ -190,7 +190,7 @@ void ConnectionGate::Accept(int listener) {
       connection.kind = kLocal;
       connection.pid = ProcessOfThisUser(fd);
     } else {
-      connection.client = AddressText(from, length);
+      connection.address = AddressText(from, length);
       connection.port = ntohs(reinterpret_cast<const sockaddr_in*>(&from)->sin_port);  // as in the other family
     }
     if (Admit(std::move(connection))) return take_(listener, fd);
@@ -214,17 +214,17 @@ void ConnectionGate::ForgetClosed(absl::Time now) {
   const auto is_closed = [this](const Connection& connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     if (connection.IsOpen()) return false;
     --open_[connection.kind];
-    if (connection.kind == kClient) shares_.Leave(connection.client);
+    if (connection.kind == kClient) shares_.Leave(ClientOfAddress(connection.address));
     return true;
   };
   connections_.erase(std::remove_if(connections_.begin(), connections_.end(), is_closed), connections_.end());
 }
 
-bool ConnectionGate::TakePlace(Kind kind, const std::string& client) {
+bool ConnectionGate::TakePlace(Kind kind, const std::string& address) {
   const int limit = kind == kClient ? limits_.connections : kind == kKept ? limits_.kept : limits_.local;
   if (open_[kind] >= limit) return false;
-  if (kind == kKept && !workers_from_.contains(client)) return false;
-  if (kind == kClient && !shares_.Enter(client, limits_.per_client)) return false;
+  if (kind == kKept && !workers_from_.contains(address)) return false;
+  if (kind == kClient && !shares_.Enter(ClientOfAddress(address), limits_.per_client)) return false;
   ++open_[kind];
   return true;
 }
@@ -237,12 +237,12 @@ bool ConnectionGate::Admit(Connection connection) {
   connection.inode = socket.st_ino;
   absl::MutexLock lock(&mu_);
   const absl::Time now = MonotonicNow();
-  bool has_place = TakePlace(connection.kind, connection.client);
+  bool has_place = TakePlace(connection.kind, connection.address);
   if (!has_place && now - looked_at_ >= kSearchEvery) {
     ForgetClosed(now);
-    has_place = TakePlace(connection.kind, connection.client);
+    has_place = TakePlace(connection.kind, connection.address);
   }
-  if (!has_place && !local) has_place = TakePlace(connection.kind = kKept, connection.client);
+  if (!has_place && !local) has_place = TakePlace(connection.kind = kKept, connection.address);
   if (has_place) {
     connections_.push_back(std::move(connection));
     return true;
@@ -263,7 +263,8 @@ void ConnectionGate::KeepPlacesFor(const std::string& address) {
 
 ConnectionGate::Peer ConnectionGate::Named(absl::string_view name) {
   Peer peer = {.address = WithoutScope(AddressOfPeer(name))};
-  if (!absl::SimpleAtoi(name.substr(name.rfind(':') + 1), &peer.port)) peer.port = -1;
+  const std::string direct = DirectPeer(name);
+  if (!absl::SimpleAtoi(direct.substr(direct.rfind(':') + 1), &peer.port)) peer.port = -1;
   return peer;
 }
 
@@ -276,7 +277,7 @@ void ConnectionGate::EndConnections() {
 
 bool ConnectionGate::Connection::Is(const Peer& peer, int64_t of_process) const {
   if (kind == kLocal) return peer.address.empty() && pid == of_process;
-  return port == peer.port && WithoutScope(client) == peer.address;
+  return port == peer.port && WithoutScope(address) == peer.address;
 }
 
 bool ConnectionGate::HasUnread(absl::string_view name, int64_t pid) {
@@ -286,16 +287,6 @@ bool ConnectionGate::HasUnread(absl::string_view name, int64_t pid) {
     int bytes = 0;
     if (!connection.Is(peer, pid) || !connection.IsOpen()) continue;
     if (ioctl(connection.fd, FIONREAD, &bytes) == 0 && bytes > 0) return true;
-  }
-  return false;
-}
-
-bool ConnectionGate::End(absl::string_view name) {
-  const Peer peer = Named(name);
-  absl::MutexLock lock(&mu_);
-  for (const Connection& connection : connections_) {
-    if (connection.kind == kLocal || !connection.Is(peer, /*of_process=*/0) || !connection.IsOpen()) continue;
-    return shutdown(connection.fd, SHUT_RDWR) == 0;
   }
   return false;
 }

@@ -7,7 +7,8 @@
 // Clients that hold all places cannot keep workers out: workers of this machine use another socket, which only
 // processes of this user may open, and some places are kept for addresses from which workers have joined before.
 //
-// Accepts on a thread of its own.  Thread-safe.  Reads no bytes of connections and does not limit their rate.
+// Accepts on a thread of its own.  Thread-safe.  Reads no bytes of connections; what passes them on may
+// (front/relay.h).
 #pragma once
 
 #include <sys/types.h>
@@ -49,6 +50,7 @@ class ConnectionGate {
   int port() const { return port_; }
   // The name of this machine's abstract socket; empty if there is none.
   const std::string& local_name() const { return local_name_; }
+  bool IsLocal(int listener) const { return listener == local_listener_; }
   // Accepts clients from now on.  Call once.
   void Open(TakeFn take);
   // Stops accepting and listening; blocks until that is done.  Accepted connections stay.
@@ -62,10 +64,6 @@ class ConnectionGate {
   // Whether the worker's connection has bytes that gRPC has not read yet.  `peer` is gRPC's name; a peer on this
   // machine's socket has none and is found by its process.
   bool HasUnread(absl::string_view peer, int64_t pid);
-
-  // Ends the peer's connection; bytes under way are lost.  Returns false if no such connection is open, or if it uses
-  // this machine's socket.
-  bool End(absl::string_view peer);
 
   int num_open();  // connections
   int64_t num_refused() const {
@@ -85,7 +83,7 @@ class ConnectionGate {
     int fd = -1;
     dev_t device = 0;  // the socket's identity: gRPC closes it when it likes, and the number is used again
     ino_t inode = 0;
-    std::string client;
+    std::string address;
     int port = 0;   // of the peer, unless it uses this machine's socket
     pid_t pid = 0;  // of the peer, if it uses this machine's socket
     bool IsOpen() const;
@@ -100,8 +98,8 @@ class ConnectionGate {
   void Accept(int listener);
   // Returns whether the connection may stay, and counts it if so.
   bool Admit(Connection connection);
-  // Takes a place of that kind for `client`; returns false when there is none.
-  bool TakePlace(Kind kind, const std::string& client) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Takes a place of that kind for an address; returns false when there is none.
+  bool TakePlace(Kind kind, const std::string& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetClosed(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const Limits limits_;

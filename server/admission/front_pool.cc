@@ -9,11 +9,11 @@
 #include <new>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "proto/support/errors.h"
-#include "server/admission/client_shares.h"
+#include "proto/support/host_port.h"
+#include "server/admission/peer_name.h"
 
 namespace switchyard::server {
 namespace {
@@ -157,9 +157,7 @@ int64_t FrontPool::MemoryRoom() {
 }
 
 std::string FrontClientOfPeer(absl::string_view peer) {
-  const bool loopback = absl::StartsWith(peer, "ipv4:127.") || absl::StartsWith(peer, "ipv6:[::1]") ||
-                        absl::StartsWith(peer, "ipv6:%5B::1%5D");
-  return loopback ? std::string(peer) : ClientOfPeer(peer);
+  return rpc::IsLoopback(AddressOfPeer(peer)) ? DirectPeer(peer) : ClientOfPeer(peer);
 }
 
 }  // namespace switchyard::server

@@ -135,11 +135,15 @@ absl::Status Listener::Listen() {
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) return absl::UnavailableError("gRPC does not start; its own line in this log says why");
   SetServing("", true);
-  gate_->Open([this](int listener, int connection) {
+  const auto pass = [this](int connection) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
-    parameters.listener_fd = listener;
+    parameters.listener_fd = -1;
     parameters.fd = connection;
     inside_->HandleNewConnection(&parameters);
+  };
+  // Local workers are trusted, and their steps should not wait for the relay.
+  gate_->Open([this, pass, relayed = options_.front->AddListener(pass, options_.peers)](int listener, int connection) {
+    gate_->IsLocal(listener) ? pass(connection) : options_.front->relay().Take(relayed, connection);
   });
   return absl::OkStatus();
 }

@@ -1,4 +1,5 @@
-// A port of the server: a gate that admits connections, and the gRPC server that answers their calls.
+// A port of the server: a gate that admits connections, the front that relays them, and the gRPC server that answers
+// their calls.
 //
 // Each port has services of its own, so a client of one port cannot call those of another: such a call, like any of an
 // unknown method, gets UNIMPLEMENTED with a sentence that names the port.  Thread-safe but for Open, StopAccepting,
@@ -18,6 +19,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "server/admission/connection_gate.h"
+#include "server/front/front.h"
 
 namespace switchyard::server {
 
@@ -31,6 +33,8 @@ class Listener {
     int streams_per_connection = 0;
     int64_t max_message_bytes = 0;
     bool reflection = false;
+    Front* front = nullptr;                // borrowed
+    Front::Peers peers = Front::Peers::kClients;
     std::vector<grpc::Service*> services;  // borrowed
   };
 

@@ -6,6 +6,7 @@
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 #include "scheduler/base/status_macros.h"
+#include "server/admission/peer_name.h"
 #include "server/clock.h"
 
 namespace switchyard::server {
@@ -27,9 +28,6 @@ GenerateReactor::GenerateReactor(RequestContext* request_context, grpc::Callback
       handle_(request_context->engine->NextHandle()),
       stream_(std::make_shared<TokenStream>()) {
   CheckAt(arrival_ + request_context_->config->request_message_timeout);
-  const std::string peer = context->peer();
-  if (request_context_->resets.Made(peer, request_context_->config->MostWithoutRequest(), arrival_))
-    request_context_->end_connection(peer);
   request_context_->open_calls.Add(this);
   if (const absl::Status room = Enter(); !room.ok()) {
     Refuse(room);
@@ -77,7 +75,6 @@ void GenerateReactor::OnReadDone(bool ok) {
     }
     return;
   }
-  if (ok) request_context_->resets.Forgive(context_->peer());
   request_came_ = ok;
   if (cancelled_.load()) return Refuse(absl::CancelledError("the client cancelled"));
   if (!ok) {
@@ -270,8 +267,6 @@ void GenerateReactor::OnDone() {
     const auto prepared = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stage_ != Stage::kPreparing; };
     mu_.Await(absl::Condition(&prepared));
   }
-  // The call was refused before its request was read, and its client read the answer.
-  if (!request_came_ && !cancelled_.load()) request_context_->resets.Forgive(context_->peer());
   stream_->Detach();
   SettleQuota();
   request_context_->open_calls.Remove(this);

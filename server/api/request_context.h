@@ -14,7 +14,6 @@
 #include "server/admission/client_shares.h"
 #include "server/admission/front_pool.h"
 #include "server/admission/open_calls.h"
-#include "server/admission/reset_guard.h"
 #include "server/api/convert.h"
 #include "server/config.h"
 #include "server/engine/engine_loop.h"
@@ -36,8 +35,6 @@ struct RequestContext {
   std::atomic<int> open_streams{0};
   ClientShares streams_of;  // open Generate calls of each client
   OpenCalls open_calls;
-  ResetGuard resets;                                            // of Generate calls
-  std::function<void(const std::string& peer)> end_connection;  // ends a connection that floods
   // Whether the worker's connection has bytes that are not read yet; empty before the server listens.
   std::function<bool(const fleet::WorkerInfo&)> has_unread;
 

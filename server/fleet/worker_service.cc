@@ -13,6 +13,7 @@
 #include "proto/support/raw_message.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "server/admission/peer_name.h"
 #include "server/clock.h"
 #include "server/fleet/link_client.h"
 #include "server/fleet/link_events.h"
@@ -41,7 +42,7 @@ void WarnOfStranger(const std::string& peer, const absl::Status& status) {
   absl::MutexLock lock(&mu);
   if (MonotonicNow() < next) return;
   next = MonotonicNow() + absl::Seconds(10);
-  LogWarn("a worker from ", peer, " is refused: ", status.message());
+  LogWarn("a worker from ", DirectPeer(peer), " is refused: ", status.message());
 }
 
 absl::string_view NameOf(const v1::LinkRequest& message) {

@@ -110,8 +110,11 @@ const Row kTable[] = {
      &M::train_slice_seconds},
     {"switchyard_connections_refused_total", "Connections closed at once because there were too many.",
      &M::connections_refused},
-    {"switchyard_connections_ended_total",
-     "Connections ended because too many Generate calls were reset without a request.", &M::connections_ended},
+    {"switchyard_waiting_clients", "Clients that may not connect for a while, as their connections broke a limit.",
+     &M::waiting_clients},
+    {"switchyard_unfinished_call_bytes", "Bytes that unfinished calls of clients hold (--max_connection_bytes).",
+     &M::unfinished_call_bytes},
+    {"switchyard_tls_handshakes_failed_total", "Connections without a good TLS handshake.", &M::handshakes_failed},
     {"switchyard_waiting_text_bytes", "Bytes of calls that wait for their text to be read.", &M::waiting_text_bytes},
     {"switchyard_texts_refused_total", "Calls refused for want of room or memory to read their text.",
      &M::texts_refused},
@@ -170,6 +173,8 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
   refused_calls_ = &NewFamily(prometheus::BuildCounter(), "switchyard_calls_refused_total",
                               "Calls refused for their key (--api_keys_file), by reason.", registry_.get());
   for (const char* reason : {"NO_KEY", "WRONG_ROLE", "QUOTA"}) call_refused(reason);
+  ended_connections_ = &NewFamily(prometheus::BuildCounter(), "switchyard_connections_ended_total",
+                                  "Connections ended because their client broke a limit, by limit.", registry_.get());
   key_requests_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_requests_total",
                              "Generate calls that went to the engine, by API key.", registry_.get());
   key_tokens_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_tokens_total",
@@ -212,6 +217,19 @@ prometheus::Counter& ServerMetrics::request_error(absl::StatusCode code) {
 
 prometheus::Counter& ServerMetrics::call_refused(const std::string& reason) {
   return refused_calls_->Add(With(labels_, {{"reason", reason}}));
+}
+
+prometheus::Counter& ServerMetrics::connection_ended(const std::string& limit) {
+  return ended_connections_->Add(With(labels_, {{"limit", limit}}));
+}
+
+prometheus::Gauge& ServerMetrics::certificate_expiry() {
+  if (certificate_expiry_ == nullptr) {
+    certificate_expiry_ = &NewFamily(prometheus::BuildGauge(), "switchyard_certificate_expiry_seconds",
+                                     "When the server's certificate expires, in seconds since 1970.", registry_.get())
+                               .Add(labels_);
+  }
+  return *certificate_expiry_;
 }
 
 prometheus::Counter& ServerMetrics::key_requests(const std::string& key) {

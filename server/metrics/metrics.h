@@ -46,6 +46,8 @@ class ServerMetrics {
   // Count calls that were refused for their key (reason: a v1::ErrorReason's name), and what keys have used.  Names of
   // keys are those of the keys file, so there are not many.
   prometheus::Counter& call_refused(const std::string& reason);
+  // Counts connections that were ended for breaking a limit (a FrontLimit's name).
+  prometheus::Counter& connection_ended(const std::string& limit);
   prometheus::Counter& key_requests(const std::string& key);
   prometheus::Counter& key_tokens(const std::string& key);
   prometheus::Histogram* time_to_first_token = nullptr;
@@ -109,9 +111,13 @@ class ServerMetrics {
   prometheus::Gauge* open_streams = nullptr;
   prometheus::Gauge* open_connections = nullptr;
   prometheus::Counter* connections_refused = nullptr;
-  prometheus::Counter* connections_ended = nullptr;
+  prometheus::Gauge* waiting_clients = nullptr;
+  prometheus::Gauge* unfinished_call_bytes = nullptr;
+  prometheus::Counter* handshakes_failed = nullptr;
   prometheus::Gauge* waiting_text_bytes = nullptr;
   prometheus::Counter* texts_refused = nullptr;
+  // Seconds since 1970; without TLS nobody calls it, and there is no such metric.  Not thread-safe.
+  prometheus::Gauge& certificate_expiry();
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;
@@ -121,10 +127,12 @@ class ServerMetrics {
   prometheus::Histogram* balancedness_[2] = {};  // by Phase
   prometheus::Family<prometheus::Counter>* errors_ = nullptr;
   prometheus::Family<prometheus::Counter>* refused_calls_ = nullptr;
+  prometheus::Family<prometheus::Counter>* ended_connections_ = nullptr;
   prometheus::Family<prometheus::Counter>* key_requests_ = nullptr;
   prometheus::Family<prometheus::Counter>* key_tokens_ = nullptr;
   prometheus::Family<prometheus::Gauge>* cache_configs_ = nullptr;
   prometheus::Gauge* cache_config_ = nullptr;
+  prometheus::Gauge* certificate_expiry_ = nullptr;
 };
 
 }  // namespace switchyard::server

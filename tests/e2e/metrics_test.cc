@@ -92,7 +92,10 @@ const Families& ServerFamilies() {
       {"switchyard_open_streams", {"gauge", kOurs, ""}},
       {"switchyard_open_connections", {"gauge", kOurs, ""}},
       {"switchyard_connections_refused_total", {"counter", kOurs, ""}},
-      {"switchyard_connections_ended_total", {"counter", kOurs, ""}},
+      {"switchyard_connections_ended_total", {"counter", "engine,limit,model_name", ""}},
+      {"switchyard_tls_handshakes_failed_total", {"counter", kOurs, ""}},
+      {"switchyard_waiting_clients", {"gauge", kOurs, ""}},
+      {"switchyard_unfinished_call_bytes", {"gauge", kOurs, ""}},
       {"switchyard_waiting_text_bytes", {"gauge", kOurs, ""}},
       {"switchyard_texts_refused_total", {"counter", kOurs, ""}},
   };

@@ -14,7 +14,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/admission/reset_guard.h"
 #include "tests/localhost.h"
 
 namespace switchyard::server {
@@ -174,54 +173,6 @@ TEST_F(ConnectionGateTest, WhatAWorkerSaidLiesUnreadUntilSomebodyReadsIt) {
   char byte;
   ASSERT_EQ(read(of_local, &byte, 1), 1);
   EXPECT_EQ(unread(), std::make_pair(false, true));
-}
-
-TEST_F(ConnectionGateTest, OneConnectionIsEndedByItsName) {
-  Open({.connections = 2, .per_client = 2});
-  const Socket first(gate_->port());
-  const int of_first = AwaitTaken(1)[0];
-  const Socket second(gate_->port());
-  AwaitTaken(2);
-  sockaddr_in from = {};
-  socklen_t length = sizeof(from);
-  ASSERT_EQ(getpeername(of_first, reinterpret_cast<sockaddr*>(&from), &length), 0);
-  EXPECT_TRUE(gate_->End(absl::StrCat("ipv4:127.0.0.1:", ntohs(from.sin_port))));
-  EXPECT_TRUE(first.IsClosed());
-  char byte;
-  EXPECT_LT(recv(second.fd(), &byte, 1, MSG_DONTWAIT), 0);
-  EXPECT_EQ(errno, EAGAIN) << "the other stays";
-}
-
-TEST(ResetGuardTest, AFloodIsReportedOnceInAWindow) {
-  ResetGuard guard;
-  const absl::Time start = absl::UnixEpoch();
-  for (int i = 0; i < 10; ++i) {
-    EXPECT_FALSE(guard.Made("a", 10, start));
-    EXPECT_FALSE(guard.Made("b", 10, start));
-    guard.Forgive("b");
-  }
-  EXPECT_TRUE(guard.Made("a", 10, start + ResetGuard::kWindow));
-  EXPECT_FALSE(guard.Made("a", 10, start + ResetGuard::kWindow));
-  EXPECT_FALSE(guard.Made("b", 10, start + ResetGuard::kWindow)) << "its requests came";
-  EXPECT_FALSE(guard.Made("a", 10, start + ResetGuard::kWindow + absl::Seconds(1))) << "another window";
-}
-
-// A tenth of the calls is answered, in this window or the one before.
-TEST(ResetGuardTest, WhoIsAlsoAnsweredIsNoFlood) {
-  constexpr int kLimit = 10, kAnswered = 9;
-  ResetGuard guard;
-  absl::Time now = absl::UnixEpoch();
-  for (int i = 0; i < kAnswered; ++i) {
-    EXPECT_FALSE(guard.Made("a", kLimit, now));
-    guard.Forgive("a");
-  }
-  now += ResetGuard::kWindow + absl::Seconds(1);
-  for (int i = 0; i < 10 * kAnswered; ++i) EXPECT_FALSE(guard.Made("a", kLimit, now)) << i;
-  EXPECT_TRUE(guard.Made("a", kLimit, now));
-  // Two windows later, answered calls no longer count.
-  now += 2 * (ResetGuard::kWindow + absl::Seconds(1));
-  for (int i = 0; i < kLimit; ++i) EXPECT_FALSE(guard.Made("a", kLimit, now)) << i;
-  EXPECT_TRUE(guard.Made("a", kLimit, now));
 }
 
 // The system reuses the numbers of closed sockets.

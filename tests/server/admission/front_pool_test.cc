@@ -154,7 +154,9 @@ TEST(FrontClientOfPeerTest, IsAnAddressAndOnLoopbackAConnection) {
   EXPECT_EQ(FrontClientOfPeer("ipv4:10.0.0.1:4711"), "ipv4:10.0.0.1");
   EXPECT_EQ(FrontClientOfPeer("ipv4:127.0.0.1:4711"), "ipv4:127.0.0.1:4711");
   EXPECT_EQ(FrontClientOfPeer("ipv6:%5B::1%5D:4711"), "ipv6:%5B::1%5D:4711");
-  EXPECT_EQ(FrontClientOfPeer("ipv6:[fd00::1]:4711"), "ipv6:[fd00::1]");
+  EXPECT_EQ(FrontClientOfPeer("ipv6:[fd00::1]:4711"), "ipv6:fd00::/64");
+  EXPECT_EQ(FrontClientOfPeer("unix-abstract:ipv4:127.0.0.1:4711%23ab-7"), "ipv4:127.0.0.1:4711");
+  EXPECT_EQ(FrontClientOfPeer("unix-abstract:ipv4:10.0.0.1:4711%23ab-7"), "ipv4:10.0.0.1");
 }
 
 }  // namespace

@@ -30,10 +30,10 @@ class TestAuthority {
     std::string cert, key;
   };
   struct Certificate {
-    std::string name;  // its common name, if any
+    std::string name = {};  // its common name, if any
     std::vector<std::string> also = {"DNS:localhost", "IP:127.0.0.1", "IP:::1"};
     absl::Duration from = -absl::Hours(1), until = absl::Hours(24);  // from now on
-    std::string file;                                                // begins the files' names; empty: a number
+    std::string file = {};                                           // begins the files' names; empty: a number
   };
 
   // `dir` exists; `name` tells authorities of one folder apart.

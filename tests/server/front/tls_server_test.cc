@@ -27,8 +27,8 @@ struct Handshake {
 };
 
 struct ClientSide {
-  std::string trusted;  // the file of an authority
-  TestAuthority::Files own;
+  std::string trusted = {};  // the file of an authority
+  TestAuthority::Files own = {};
   std::string alpn = std::string("\x02h2", 3);
   int version = 0;  // the newest
 };

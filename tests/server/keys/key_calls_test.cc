@@ -55,12 +55,12 @@ TEST_F(KeyedServerTest, ReflectionIsOff) {
 TEST_F(KeyedServerTest, AReloadCountsAndABadFileDoesNot) {
   EXPECT_TRUE(CallAs("alice", "InferenceService/GetLoad").ok());
   WriteKeys(dir_, KeyLine("carol", "user"));
-  server_->ReloadKeys();
+  server_->ReloadFiles();
   EXPECT_EQ(CallAs("alice", "InferenceService/GetLoad").error_code(), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_TRUE(CallAs("carol", "InferenceService/GetLoad").ok());
   WriteKeys(dir_, "carol");
   testing::internal::CaptureStderr();
-  server_->ReloadKeys();
+  server_->ReloadFiles();
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("/keys:1: must be NAME ROLE"));
   EXPECT_TRUE(CallAs("carol", "InferenceService/GetLoad").ok());
 }

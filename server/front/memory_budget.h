@@ -1,0 +1,58 @@
+// Budget of the bytes that unfinished calls hold, over all connections.
+//
+// While less than half of it is used, all may send on.  Beyond that only those may that hold less than an equal part of
+// this half: the largest wait, small ones do not notice.  Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+
+namespace switchyard::server {
+
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(int64_t limit) : limit_(limit) {}
+
+  // Adds to what the client holds; negative: it holds less now.
+  void Add(const std::string& client, int64_t bytes) {
+    if (bytes == 0) return;
+    absl::MutexLock lock(&mu_);
+    total_ += bytes;
+    const auto it = held_.try_emplace(client, 0).first;
+    if ((it->second += bytes) == 0) held_.erase(it);
+  }
+  // Whether the client may send more.
+  bool MayGrow(const std::string& client) const {
+    absl::MutexLock lock(&mu_);
+    const auto it = held_.find(client);
+    const int64_t half = limit_ / 2;
+    if (it == held_.end() || total_ < half) return true;
+    const auto clients = static_cast<int64_t>(held_.size());
+    return it->second < half / clients;
+  }
+  // Sets the limit anew, as the memory that is left changes.
+  void SetLimit(int64_t limit) {
+    absl::MutexLock lock(&mu_);
+    limit_ = limit;
+  }
+  int64_t limit() const {
+    absl::MutexLock lock(&mu_);
+    return limit_;
+  }
+  int64_t held() const {
+    absl::MutexLock lock(&mu_);
+    return total_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  int64_t limit_ ABSL_GUARDED_BY(mu_);
+  int64_t total_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::flat_hash_map<std::string, int64_t> held_ ABSL_GUARDED_BY(mu_);  // by client; never 0
+};
+
+}  // namespace switchyard::server

@@ -1,0 +1,370 @@
+#include "server/front/relay_connection.h"
+
+#include <linux/sockios.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace switchyard::server {
+namespace {
+
+constexpr size_t kMostDiscarded = 1 << 20;  // of an ended connection, so that the client sees why
+constexpr int kMostRounds = 8;              // then other connections have their turn
+constexpr absl::Duration kLookAtMemoryEvery = absl::Milliseconds(20);
+constexpr FrontLimit kFloods[] = {FrontLimit::kFrameSize, FrontLimit::kHeaderBytes,   FrontLimit::kContinuations,
+                                  FrontLimit::kResets,    FrontLimit::kPings,         FrontLimit::kSettings,
+                                  FrontLimit::kUnread,    FrontLimit::kWindowUpdates, FrontLimit::kOtherFrames};
+
+// Where bytes arrive, so that a buffer is no larger than what is in it.
+thread_local char scratch[RelayConnection::kBufferBytes];
+
+bool IsFlood(FrontLimit limit) { return std::count(std::begin(kFloods), std::end(kFloods), limit) > 0; }
+
+}  // namespace
+
+RelayConnection::RelayConnection(const RelayListener* listener, UniqueFd client_fd, RelayClient client,
+                                 std::string name, RelayShared* shared, absl::Time now)
+    : listener_(listener),
+      client_(std::move(client)),
+      name_(std::move(name)),
+      share_(client_.is_loopback ? name_ : client_.client),
+      shared_(shared),
+      client_fd_(std::move(client_fd)),
+      stage_(Stage::kWaiting),
+      deadline_(shared->offenders.WaitsUntil(client_.client)) {
+  if (listener_->http2) guard_.emplace(listener_->limits, now, shared_->offenders.BurstPart(client_.client, now));
+  SetDue(now);
+}
+
+RelayConnection::~RelayConnection() { shared_->memory.Add(share_, -accounted_); }
+
+void RelayConnection::Enter(Stage stage, absl::Time now) {
+  stage_ = stage;
+  switch (stage) {
+    case Stage::kHandshake:
+    case Stage::kSilent:
+      deadline_ = now + kHandshakeLimit;
+      break;
+    case Stage::kFlushing:
+      deadline_ = now + kLastBytesLimit;
+      break;
+    case Stage::kLingering:
+      deadline_ = now + kLingerLimit;
+      break;
+    default:
+      deadline_ = absl::InfiniteFuture();
+  }
+}
+
+void RelayConnection::Run(bool gone, absl::Time now) {
+  if (gone) {
+    stage_ = Stage::kOver;
+  } else {
+    CheckDeadlines(now);
+    Advance(now);
+  }
+  Account();
+  if (stage_ == Stage::kOpen) CheckMemory(now);
+  SetDue(now);
+}
+
+void RelayConnection::Advance(absl::Time now) {
+  if (stage_ == Stage::kWaiting && now >= deadline_) {
+    Enter(listener_->tls != nullptr ? Stage::kHandshake : Stage::kSilent, now);
+  }
+  if (stage_ == Stage::kHandshake) Shake(now);
+  for (int round = 0; round < kMostRounds; ++round) {
+    bool moved = false;
+    if (stage_ == Stage::kSilent || stage_ == Stage::kOpen) {
+      moved = ReadClient() | Judge(now);
+      const bool speaks = guard_.has_value() ? guard_->begun() : !up_.empty();
+      if (stage_ == Stage::kSilent && speaks) Enter(OpenInner() ? Stage::kOpen : Stage::kOver, now);
+      if (stage_ == Stage::kSilent && client_ended_) stage_ = Stage::kOver;
+    }
+    if (stage_ == Stage::kOpen) moved = WriteInner() | ReadInner() | moved;
+    if (stage_ >= Stage::kOpen && stage_ < Stage::kOver) moved |= WriteClient();
+    if (stage_ == Stage::kOpen && inner_ended_) {
+      CloseInner();
+      Enter(Stage::kFlushing, now);
+    }
+    if (stage_ == Stage::kFlushing && down_.empty()) Linger(now);
+    if (stage_ == Stage::kLingering) moved = Discard();
+    if (!moved || stage_ == Stage::kOver) return;
+  }
+  due_ = now;  // there may be more
+}
+
+void RelayConnection::Shake(absl::Time now) {
+  if (ssl_ == nullptr) {
+    ssl_ = listener_->tls->NewSession({.asks_clients = listener_->asks_clients, .http1 = !listener_->http2});
+    if (ssl_ == nullptr || SSL_set_fd(ssl_.get(), client_fd_.get()) != 1) return FailHandshake("no memory", now);
+  }
+  char first[3] = "";
+  const bool is_plaintext = recv(client_fd_.get(), first, sizeof(first), MSG_PEEK | MSG_DONTWAIT) == sizeof(first) &&
+                            absl::string_view(first, sizeof(first)) == "PRI";
+  if (is_plaintext) return FailHandshake("it speaks plaintext", now);
+  ERR_clear_error();
+  const Io io = AfterSsl(SSL_do_handshake(ssl_.get()));
+  if (io == Io::kBlocked) return;
+  if (io != Io::kMoved) return FailHandshake(TlsServer::LastError(), now);
+  const unsigned char* protocol = nullptr;
+  unsigned size = 0;
+  SSL_get0_alpn_selected(ssl_.get(), &protocol, &size);
+  if (listener_->http2 && size == 0) return FailHandshake("it does not offer HTTP/2 (ALPN h2)", now);
+  {
+    absl::MutexLock lock(&mu_);
+    identity_ = TlsServer::IdentityOf(ssl_.get());
+  }
+  Enter(Stage::kSilent, now);
+}
+
+void RelayConnection::FailHandshake(absl::string_view why, absl::Time now) {
+  shared_->handshakes_failed.fetch_add(1);
+  shared_->Warn(absl::StrCat("no TLS with ", name_.substr(0, name_.rfind('#')), ": ", why), now);
+  stage_ = Stage::kOver;
+}
+
+bool RelayConnection::OpenInner() {
+  UniqueFd opened(listener_->open(name_));
+  absl::MutexLock lock(&mu_);
+  inner_ = std::move(opened);
+  return inner_.get() >= 0;
+}
+
+void RelayConnection::CloseInner() {
+  absl::MutexLock lock(&mu_);
+  UniqueFd closed = std::move(inner_);
+}
+
+bool RelayConnection::ReadClient() {
+  if (client_ended_ || full_since_ != absl::InfiniteFuture() || up_.size() >= kBufferBytes) return false;
+  const Io io = Receive(kBufferBytes - up_.size(), &up_);
+  if (io == Io::kFailed) stage_ = Stage::kOver;
+  if (io == Io::kEnd) client_ended_ = true;
+  return io == Io::kMoved;
+}
+
+bool RelayConnection::Judge(absl::Time now) {
+  if (stage_ == Stage::kOver || up_judged_ == up_.size()) return false;
+  if (!guard_.has_value()) {
+    up_judged_ = up_.size();
+    return true;
+  }
+  const size_t passed = guard_->FromClient(absl::string_view(up_).substr(up_judged_), now);
+  up_judged_ += passed;
+  if (guard_->violation().has_value()) End(*guard_->violation(), now);
+  return passed > 0;
+}
+
+bool RelayConnection::WriteInner() {
+  bool moved = false;
+  if (up_sent_ < up_judged_ && !inner_ended_) {
+    const ssize_t sent = send(inner_.get(), up_.data() + up_sent_, up_judged_ - up_sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      up_sent_ += static_cast<size_t>(sent);
+      moved = true;
+    } else if (sent < 0 && errno != EAGAIN && errno != EINTR) {
+      up_sent_ = up_judged_;  // the server behind has closed; what it said is still to be read
+    }
+  }
+  if (up_sent_ == up_.size()) {
+    std::string().swap(up_);  // an idle connection holds no memory
+    up_sent_ = up_judged_ = 0;
+  } else if (up_sent_ >= kBufferBytes / 2) {
+    up_.erase(0, up_sent_);
+    up_judged_ -= up_sent_;
+    up_sent_ = 0;
+  }
+  has_up_.store(!up_.empty(), std::memory_order_relaxed);
+  if (client_ended_ && up_sent_ == up_judged_ && !std::exchange(inner_shut_, true)) shutdown(inner_.get(), SHUT_WR);
+  return moved;
+}
+
+bool RelayConnection::ReadInner() {
+  if (inner_ended_ || down_.size() >= kBufferBytes) return false;
+  const size_t before = down_.size();
+  const ssize_t got = recv(inner_.get(), scratch, kBufferBytes - before, MSG_DONTWAIT);
+  if (got > 0) down_.append(scratch, static_cast<size_t>(got));
+  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) inner_ended_ = true;
+  if (got > 0 && guard_.has_value()) guard_->FromServer(absl::string_view(down_).substr(before));
+  return got > 0;
+}
+
+bool RelayConnection::WriteClient() {
+  if (down_.empty()) return false;
+  size_t sent = 0;
+  const Io io = Send(absl::string_view(down_).substr(down_sent_), &sent);
+  if (io == Io::kFailed || io == Io::kEnd) stage_ = Stage::kOver;
+  down_sent_ += sent;
+  if (down_sent_ == down_.size()) {
+    std::string().swap(down_);
+    down_sent_ = 0;
+    if (stage_ == Stage::kLingering) SayEnd();
+  } else if (down_sent_ >= kBufferBytes / 2) {
+    down_.erase(0, down_sent_);
+    down_sent_ = 0;
+  }
+  return sent > 0;
+}
+
+void RelayConnection::SayEnd() {
+  if (ssl_ != nullptr) SSL_shutdown(ssl_.get());
+  shutdown(client_fd_.get(), SHUT_WR);
+}
+
+void RelayConnection::Linger(absl::Time now) {
+  Enter(Stage::kLingering, now);
+  if (down_.empty()) SayEnd();
+}
+
+// Reads on for a moment, since closing a socket with unread bytes takes the reason from the client.
+bool RelayConnection::Discard() {
+  char bytes[16 << 10];
+  const ssize_t got = recv(client_fd_.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+  if (got > 0) discarded_ += static_cast<size_t>(got);
+  const bool failed = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+  if (failed || discarded_ > kMostDiscarded) stage_ = Stage::kOver;
+  return got > 0;
+}
+
+void RelayConnection::End(const FrontViolation& violation, absl::Time now) {
+  shared_->ended[static_cast<size_t>(violation.limit)].fetch_add(1);
+  if (IsFlood(violation.limit)) shared_->offenders.Punish(client_.client, client_.is_loopback, now);
+  shared_->Warn(
+      absl::StrCat("the connection of ", name_.substr(0, name_.rfind('#')), " is ended: ", violation.ToString()), now);
+  CloseInner();  // the server behind ends its calls
+  std::string().swap(up_);
+  up_judged_ = up_sent_ = 0;
+  has_up_.store(false, std::memory_order_relaxed);
+  if (stage_ < Stage::kSilent || !guard_.has_value()) {
+    stage_ = Stage::kOver;
+    return;
+  }
+  // A frame of which nothing is sent yet is dropped; behind one whose first bytes are, no other frame can be put.
+  const size_t torn = guard_->server_frame_bytes();
+  if (torn <= down_.size() - down_sent_) {
+    down_.resize(down_.size() - torn);
+    down_ += GoAway(guard_->last_stream(), violation.ToString());
+  }
+  Linger(now);
+}
+
+void RelayConnection::CheckMemory(absl::Time now) {
+  if (shared_->memory.MayGrow(share_)) {
+    full_since_ = absl::InfiniteFuture();
+    return;
+  }
+  full_since_ = std::min(full_since_, now);
+  if (now - full_since_ < kMemoryLimit) return;
+  End({.limit = FrontLimit::kMemory, .allowed = shared_->memory.limit(), .actual = accounted_}, now);
+  Account();
+}
+
+void RelayConnection::CheckDeadlines(absl::Time now) {
+  if (now < deadline_ || stage_ == Stage::kWaiting) return;
+  if (stage_ == Stage::kHandshake) {
+    FailHandshake(absl::StrCat("it took longer than ", absl::FormatDuration(kHandshakeLimit)), now);
+  }
+  stage_ = Stage::kOver;
+}
+
+void RelayConnection::Account() {
+  int64_t held = 0;
+  for (const std::string* buffer : {&up_, &down_})
+    held += buffer->empty() ? 0 : static_cast<int64_t>(buffer->capacity());
+  if (guard_.has_value() && stage_ == Stage::kOpen) held += guard_->held_bytes();
+  shared_->memory.Add(share_, held - std::exchange(accounted_, held));
+}
+
+void RelayConnection::SetDue(absl::Time now) {
+  const bool more = due_ == now;
+  due_ = more ? now : deadline_;
+  if (stage_ != Stage::kOpen && stage_ != Stage::kSilent) return;
+  if (guard_.has_value() && guard_->waits_until() > now) due_ = std::min(due_, guard_->waits_until());
+  if (full_since_ != absl::InfiniteFuture()) due_ = std::min(due_, now + kLookAtMemoryEvery);
+}
+
+uint32_t RelayConnection::client_events() const {
+  uint32_t events = 0;
+  const bool reads = stage_ == Stage::kSilent || stage_ == Stage::kOpen;
+  const bool paused = full_since_ != absl::InfiniteFuture() || up_.size() >= kBufferBytes ||
+                      (guard_.has_value() && guard_->waits_until() > absl::InfinitePast());
+  if (stage_ == Stage::kHandshake || stage_ == Stage::kLingering || (reads && !client_ended_ && !paused)) {
+    events |= EPOLLIN;
+  }
+  if (!down_.empty() || ssl_wants_write_) events |= EPOLLOUT;
+  return events;
+}
+
+uint32_t RelayConnection::inner_events() const {
+  if (stage_ != Stage::kOpen) return 0;
+  uint32_t events = down_.size() < kBufferBytes ? static_cast<uint32_t>(EPOLLIN) : 0;
+  if (up_sent_ < up_judged_) events |= EPOLLOUT;
+  return events;
+}
+
+std::string RelayConnection::identity() {
+  absl::MutexLock lock(&mu_);
+  return identity_;
+}
+
+bool RelayConnection::HasUnread() {
+  absl::MutexLock lock(&mu_);
+  int bytes = 0;
+  if (has_up_.load(std::memory_order_relaxed)) return true;
+  if (ioctl(client_fd_.get(), FIONREAD, &bytes) == 0 && bytes > 0) return true;
+  return ioctl(inner_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
+RelayConnection::Io RelayConnection::Receive(size_t most, std::string* bytes) {
+  size_t got = 0;
+  Io io = Io::kMoved;
+  if (ssl_ != nullptr) {
+    ERR_clear_error();
+    io = AfterSsl(SSL_read_ex(ssl_.get(), scratch, most, &got));
+  } else {
+    const ssize_t count = recv(client_fd_.get(), scratch, most, MSG_DONTWAIT);
+    got = count > 0 ? static_cast<size_t>(count) : 0;
+    if (count == 0) io = Io::kEnd;
+    if (count < 0) io = errno == EAGAIN || errno == EINTR ? Io::kBlocked : Io::kFailed;
+  }
+  bytes->append(scratch, got);
+  return io;
+}
+
+RelayConnection::Io RelayConnection::Send(absl::string_view bytes, size_t* sent) {
+  if (ssl_ != nullptr) {
+    ERR_clear_error();
+    return AfterSsl(SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), sent));
+  }
+  const ssize_t count = send(client_fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  *sent = count > 0 ? static_cast<size_t>(count) : 0;
+  if (count >= 0) return Io::kMoved;
+  return errno == EAGAIN || errno == EINTR ? Io::kBlocked : Io::kFailed;
+}
+
+RelayConnection::Io RelayConnection::AfterSsl(int result) {
+  ssl_wants_write_ = false;
+  if (result == 1) return Io::kMoved;
+  switch (SSL_get_error(ssl_.get(), result)) {
+    case SSL_ERROR_WANT_WRITE:
+      ssl_wants_write_ = true;
+      return Io::kBlocked;
+    case SSL_ERROR_WANT_READ:
+      return Io::kBlocked;
+    case SSL_ERROR_ZERO_RETURN:
+      return Io::kEnd;
+    default:
+      return Io::kFailed;
+  }
+}
+
+}  // namespace switchyard::server

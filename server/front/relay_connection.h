@@ -1,0 +1,162 @@
+// One client's connection, between its socket and the socket that the server behind it has.
+//
+// Moves bytes both ways, through TLS if its listener has it, at most 64 KB each way at a time: who does not read stops
+// who writes.  HTTP/2 frames of the client pass a FrameGuard.  The server behind gets its socket only once the client
+// has begun to speak, so silent connections cost it nothing.
+//
+// Used by one thread (of relay.h), but for HasUnread and identity.  No call blocks.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "scheduler/base/io/unique_fd.h"
+#include "scheduler/base/log.h"
+#include "server/front/frame_guard.h"
+#include "server/front/memory_budget.h"
+#include "server/front/offenders.h"
+#include "server/front/tls_server.h"
+
+namespace switchyard::server {
+
+// What all connections of one listener have in common.
+struct RelayListener {
+  // Returns a connection to the server behind, whose socket has the abstract name `name`; -1: none can be made.
+  std::function<int(const std::string& name)> open = {};
+  const TlsServer* tls = nullptr;  // null: plaintext
+  bool asks_clients = false;       // for certificates.  REQUIRES: tls->can_ask_clients()
+  bool http2 = true;               // false: any bytes pass unread
+  FrameGuard::Limits limits = {};  // of HTTP/2
+};
+
+// A client's address, and what its connections share.
+struct RelayClient {
+  std::string address;
+  int port = 0;
+  std::string client;  // who waits for its violations, and whose share of memory it uses; on loopback each connection's
+  bool is_loopback = false;
+};
+
+// What the connections of a relay share.
+struct RelayShared {
+  explicit RelayShared(int64_t bytes) : memory(bytes) {}
+  MemoryBudget memory;
+  Offenders offenders;
+  std::atomic<int64_t> ended[static_cast<size_t>(FrontLimit::kNumLimits)] = {};
+  std::atomic<int64_t> handshakes_failed{0}, turned_away{0};
+
+  // Logs, but of a flood of lines only some.
+  void Warn(absl::string_view line, absl::Time now) {
+    absl::MutexLock lock(&mu);
+    if (lines.Take(now)) LogWarn(line);
+  }
+  absl::Mutex mu;
+  RateLimit lines ABSL_GUARDED_BY(mu){/*rate=*/1, /*burst=*/20, absl::InfinitePast()};
+};
+
+class RelayConnection {
+ public:
+  static constexpr absl::Duration kHandshakeLimit = absl::Seconds(5);  // of TLS, and then of the first bytes
+  static constexpr absl::Duration kMemoryLimit = absl::Seconds(5);     // for holding too much without getting on
+  static constexpr absl::Duration kLastBytesLimit = absl::Seconds(5);  // for reading what is left at the end
+  static constexpr absl::Duration kLingerLimit = absl::Seconds(1);     // for reading why it was ended
+  static constexpr size_t kBufferBytes = 64 << 10;                     // each way
+
+  // `client_fd` does not block.  `name`: its abstract name for the server behind.
+  RelayConnection(const RelayListener* listener, UniqueFd client_fd, RelayClient client, std::string name,
+                  RelayShared* shared, absl::Time now);
+  ~RelayConnection();
+
+  // Moves what can be moved now.  `gone`: the client's socket has failed or is closed in both directions.
+  void Run(bool gone, absl::Time now);
+  // The server behind has closed its end, but the client may not have read what it said.  Call Run next.
+  void InnerGone(absl::Time now) { deadline_ = std::min(deadline_, now + kLastBytesLimit); }
+  bool is_over() const { return stage_ == Stage::kOver; }
+  // When Run is to be called without an event; InfiniteFuture: never.
+  absl::Time due() const { return due_; }
+  // Events of epoll to wait for on either socket.
+  uint32_t client_events() const;
+  uint32_t inner_events() const;
+
+  int client_fd() const { return client_fd_.get(); }
+  int inner_fd() const { return inner_.get(); }  // -1 before the client speaks, and near the end
+  const std::string& name() const { return name_; }
+  // Of any thread: who the client is by its certificate, known before the server behind sees it; and whether bytes of
+  // it are here, or with the server behind but not yet read.
+  std::string identity();
+  bool HasUnread();
+
+ private:
+  enum class Stage {
+    kWaiting,    // for the end of its client's wait
+    kHandshake,  // of TLS
+    kSilent,     // the client has not said what it speaks
+    kOpen,
+    kFlushing,   // the server behind has closed: the client gets the rest
+    kLingering,  // ended: the client gets the reason
+    kOver,
+  };
+  enum class Io { kMoved, kBlocked, kEnd, kFailed };
+
+  void Advance(absl::Time now);
+  void Shake(absl::Time now);
+  void FailHandshake(absl::string_view why, absl::Time now);
+  bool OpenInner();
+  void CloseInner();
+  // Each returns whether something was moved.
+  bool ReadClient();
+  bool Judge(absl::Time now);
+  bool WriteInner();
+  bool ReadInner();
+  bool WriteClient();
+  bool Discard();
+  void SayEnd();
+  void Linger(absl::Time now);
+  void CheckMemory(absl::Time now);
+  void CheckDeadlines(absl::Time now);
+  void Enter(Stage stage, absl::Time now);
+  // Ends the connection for breaking a limit.
+  void End(const FrontViolation& violation, absl::Time now);
+  void Account();
+  void SetDue(absl::Time now);
+  Io Receive(size_t most, std::string* bytes);
+  Io Send(absl::string_view bytes, size_t* sent);
+  Io AfterSsl(int result);
+
+  const RelayListener* const listener_;
+  const RelayClient client_;
+  const std::string name_;
+  const std::string share_;  // of memory
+  RelayShared* const shared_;
+  UniqueFd client_fd_;
+  absl::Mutex mu_;  // keeps inner_ open while HasUnread looks
+  UniqueFd inner_;  // changed by the one thread, under mu_
+  std::string identity_ ABSL_GUARDED_BY(mu_);
+  SslPtr ssl_;
+  Stage stage_;
+  std::optional<FrameGuard> guard_;
+
+  std::string up_, down_;  // towards the server behind, and back
+  size_t up_judged_ = 0;   // of up_, which may go on
+  size_t up_sent_ = 0, down_sent_ = 0;
+  std::atomic<bool> has_up_{false};
+  bool client_ended_ = false, inner_ended_ = false, inner_shut_ = false;
+  bool ssl_wants_write_ = false;  // to go on reading or shaking hands
+  size_t discarded_ = 0;
+
+  absl::Time deadline_;  // of the stage
+  absl::Time full_since_ = absl::InfiniteFuture();
+  absl::Time due_ = absl::InfiniteFuture();
+  int64_t accounted_ = 0;
+};
+
+}  // namespace switchyard::server

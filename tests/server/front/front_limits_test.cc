@@ -1,0 +1,105 @@
+// What the front shares between connections: who waits, who may hold how much memory, and how much there is.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "server/front/headroom.h"
+#include "server/front/memory_budget.h"
+#include "server/front/offenders.h"
+#include "tests/workers/model/temp_dir.h"
+
+namespace switchyard::server {
+namespace {
+
+TEST(OffendersTest, EachOffenceDoublesTheWait) {
+  Offenders offenders;
+  absl::Time now = absl::UnixEpoch();
+  EXPECT_EQ(offenders.WaitsUntil("a"), absl::InfinitePast());
+  EXPECT_EQ(offenders.BurstPart("a", now), 1);
+  for (const int seconds : {1, 2, 4, 8, 16, 32, 60, 60}) {
+    offenders.Punish("a", /*is_loopback=*/false, now);
+    EXPECT_EQ(offenders.WaitsUntil("a"), now + absl::Seconds(seconds));
+    EXPECT_EQ(offenders.num_waiting(now), 1);
+    now = offenders.WaitsUntil("a");
+    EXPECT_EQ(offenders.num_waiting(now), 0);
+  }
+  EXPECT_EQ(offenders.BurstPart("a", now), 1.0 / 16);
+  EXPECT_EQ(offenders.WaitsUntil("b"), absl::InfinitePast());
+  now += absl::Minutes(11);
+  EXPECT_EQ(offenders.BurstPart("a", now), 1);
+  offenders.Punish("a", false, now);
+  EXPECT_EQ(offenders.WaitsUntil("a"), now + absl::Seconds(1)) << "what was before is forgotten";
+}
+
+TEST(OffendersTest, ConnectionsThatWereOpenTogetherAreOneOffence) {
+  Offenders offenders;
+  const absl::Time now = absl::UnixEpoch();
+  for (int i = 0; i < 100; ++i) offenders.Punish("a", false, now + absl::Milliseconds(i));
+  EXPECT_EQ(offenders.WaitsUntil("a"), now + absl::Milliseconds(99) + absl::Seconds(1));
+  EXPECT_EQ(offenders.BurstPart("a", now), 0.5);
+}
+
+TEST(OffendersTest, OnLoopbackTheWaitIsShort) {
+  Offenders offenders;
+  absl::Time now = absl::UnixEpoch();
+  for (int i = 0; i < 10; ++i, now += absl::Minutes(1)) {
+    offenders.Punish("127.0.0.1", /*is_loopback=*/true, now);
+    EXPECT_EQ(offenders.WaitsUntil("127.0.0.1"), now + absl::Seconds(1));
+  }
+}
+
+TEST(OffendersTest, SoManyAreRememberedAndNoMore) {
+  Offenders offenders;
+  absl::Time now = absl::UnixEpoch();
+  for (size_t i = 0; i < Offenders::kMost; ++i) offenders.Punish(std::to_string(i), false, now);
+  EXPECT_EQ(offenders.num_waiting(now), static_cast<int>(Offenders::kMost));
+  now += absl::Seconds(2);
+  offenders.Punish("one more", false, now);
+  EXPECT_EQ(offenders.num_waiting(now), 1);
+  EXPECT_EQ(offenders.WaitsUntil("0"), absl::InfinitePast()) << "forgotten, as it need not wait";
+}
+
+TEST(MemoryBudgetTest, TheLargestWaitAndSmallOnesDoNotNotice) {
+  MemoryBudget budget(2000);
+  budget.Add("large", 999);
+  budget.Add("small", 0);
+  EXPECT_TRUE(budget.MayGrow("large"));
+  budget.Add("large", 1);
+  EXPECT_FALSE(budget.MayGrow("large")) << "half of it is used";
+  EXPECT_TRUE(budget.MayGrow("new"));
+  budget.Add("small", 499);
+  EXPECT_TRUE(budget.MayGrow("small")) << "an equal part is 500";
+  budget.Add("small", 1);
+  EXPECT_FALSE(budget.MayGrow("small"));
+  budget.Add("small", -500);
+  budget.Add("large", -1);
+  EXPECT_TRUE(budget.MayGrow("large"));
+  EXPECT_EQ(budget.held(), 999);
+  budget.SetLimit(1000);
+  EXPECT_FALSE(budget.MayGrow("large"));
+}
+
+TEST(MemoryHeadroomTest, IsTheLeastOfWhatTheMachineAndItsCgroupsLeave) {
+  const model::TempDir dir;
+  const std::string root = dir.path() + "/";
+  std::filesystem::create_directories(root + "proc/self");
+  std::filesystem::create_directories(root + "sys/fs/cgroup/outer/inner");
+  dir.Write("proc/meminfo", "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailable:   5000 kB\n");
+  EXPECT_EQ(MemoryHeadroom(root), 5000 << 10);
+  dir.Write("proc/self/cgroup", "1:name=systemd:/elsewhere\n0::/outer/inner\n");
+  dir.Write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
+  dir.Write("sys/fs/cgroup/outer/inner/memory.current", "7\n");
+  EXPECT_EQ(MemoryHeadroom(root), 5000 << 10);
+  dir.Write("sys/fs/cgroup/outer/memory.max", "3000\n");
+  dir.Write("sys/fs/cgroup/outer/memory.current", "1000\n");
+  EXPECT_EQ(MemoryHeadroom(root), 2000);
+  dir.Write("sys/fs/cgroup/outer/inner/memory.max", "100\n");
+  EXPECT_EQ(MemoryHeadroom(root), 93);
+  dir.Write("sys/fs/cgroup/outer/inner/memory.current", "200\n");
+  EXPECT_EQ(MemoryHeadroom(root), 0);
+  EXPECT_GT(MemoryHeadroom(), 0) << "this machine's";
+}
+
+}  // namespace
+}  // namespace switchyard::server
