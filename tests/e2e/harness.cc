@@ -17,7 +17,7 @@ namespace switchyard {
 namespace {
 
 constexpr char kAddressMark[] = "gRPC on ", kAdminMark[] = "jobs and administration on ", kWorkerMark[] = "workers on ";
-constexpr char kMetricsMark[] = "metrics on http://";
+constexpr char kMetricsMark[] = "metrics on http";
 
 // Returns the text after `mark` up to one of `ends`.
 std::string After(const std::string& text, const std::string& mark, const char* ends) {
@@ -43,7 +43,9 @@ std::unique_ptr<TestServer> TestServer::Start(const Options& options) {
   server->address_ = After(log, kAddressMark, ",\n");
   server->admin_address_ = After(log, kAdminMark, ",\n");
   server->worker_address_ = After(log, absl::StrCat(", ", kWorkerMark), ",\n");
-  server->metrics_address_ = After(log, kMetricsMark, "/\n");
+  // "://" or "s://"
+  server->metrics_address_ = After(After(log, kMetricsMark, " \n"), "://", "/");
+  server->tls_ = options.tls;
   server->client_ = server->Connect(options.request_timeout);
   if (server->client_ == nullptr || (options.wait_ready && !server->WaitReady(true, kStartLimit))) {
     ADD_FAILURE() << "the server did not become ready:\n" << server->process_->Output();
@@ -63,6 +65,7 @@ TestServer::~TestServer() {
 std::unique_ptr<client::Client> TestServer::Connect(absl::Duration request_timeout) const {
   client::ClientOptions options;
   options.generate_timeout = request_timeout;
+  options.tls = tls_;
   auto client = client::Client::Connect(address_, options);
   if (client.ok()) return *std::move(client);
   ADD_FAILURE() << client.status();
@@ -71,7 +74,9 @@ std::unique_ptr<client::Client> TestServer::Connect(absl::Duration request_timeo
 
 client::Client& TestServer::admin_client() {
   if (admin_client_ == nullptr) {
-    auto client = client::Client::Connect(admin_address_);
+    client::ClientOptions options;
+    options.tls = tls_;
+    auto client = client::Client::Connect(admin_address_, options);
     EXPECT_TRUE(client.ok()) << client.status();
     admin_client_ = *std::move(client);
   }

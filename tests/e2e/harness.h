@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "clients/cpp/client.h"
 #include "grpcpp/channel.h"
+#include "proto/support/channel_tls.h"
 #include "switchyard/v1/admin.grpc.pb.h"
 #include "switchyard/v1/inference.grpc.pb.h"
 #include "switchyard/v1/training.grpc.pb.h"
@@ -32,6 +33,7 @@ class TestServer {
     std::vector<std::string> flags = {};  // further ones of switchyard-server
     absl::Duration request_timeout = absl::Seconds(120);
     bool wait_ready = true;  // false: workers from elsewhere are still to come
+    rpc::TlsFiles tls = {};  // of the clients; the server's files are in `flags`
   };
 
   // Null, with a test failure that shows the log, when it does not become ready.
@@ -57,6 +59,7 @@ class TestServer {
  private:
   TestServer() = default;
   std::unique_ptr<Process> process_;
+  rpc::TlsFiles tls_;
   std::string address_, admin_address_, worker_address_, metrics_address_;
   std::unique_ptr<client::Client> client_, admin_client_;
 };

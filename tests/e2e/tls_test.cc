@@ -1,0 +1,134 @@
+// TLS from end to end: clients, a worker from elsewhere and the metrics page of one server, who is refused, and
+// certificates that change while it serves.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "clients/cpp/client_error.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/e2e/harness.h"
+#include "tests/server/front/certificates.h"
+#include "tests/workers/model/temp_dir.h"
+
+namespace switchyard {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr absl::Duration kSoon = absl::Seconds(60);
+
+class TlsTest : public testing::Test {
+ protected:
+  rpc::TlsFiles Of(TestAuthority& authority, const TestAuthority::Certificate& wanted) {
+    const TestAuthority::Files own = authority.Issue(wanted);
+    return {.ca = users_.file(), .cert = own.cert, .key = own.key};
+  }
+  // A server with one local worker and one that is still to come.
+  std::unique_ptr<TestServer> Start() {
+    std::ofstream(token_) << "a token of more than sixteen bytes";
+    return TestServer::Start({.model = kTinyModel,
+                              .workers = 1,
+                              .flags = {"--workers=2", "--placement=static", "--join_token_file=" + token_,
+                                        "--tls_cert=" + server_.cert, "--tls_key=" + server_.key,
+                                        "--tls_client_ca=" + users_.file(), "--tls_worker_ca=" + workers_.file()},
+                              .wait_ready = false,
+                              .tls = alice_});
+  }
+  std::unique_ptr<Process> StartWorker(const TestServer& server, const rpc::TlsFiles& tls) {
+    std::vector<std::string> args = {Binary("switchyard-worker"), "--server=" + server.worker_address(),
+                                     absl::StrCat("--model=", kTinyModel), "--threads=1",
+                                     "--join_token_file=" + token_};
+    for (const auto& [flag, file] : {std::pair("ca", tls.ca), std::pair("cert", tls.cert), std::pair("key", tls.key)}) {
+      if (!file.empty()) args.push_back(absl::StrCat("--tls_", flag, "=", file));
+    }
+    return Process::Start(args);
+  }
+  // How a client is refused; empty: it is not.
+  static std::string Refusal(const std::string& address, const rpc::TlsFiles& tls) {
+    client::ClientOptions options;
+    options.tls = tls;
+    options.connect_timeout = absl::Seconds(10);
+    const auto client = client::Client::Connect(address, options);
+    if (!client.ok()) return std::string(client.status().message());
+    const auto load = (*client)->GetLoad();
+    return load.ok() ? "" : std::string(load.status().message());
+  }
+
+  const model::TempDir dir_;
+  TestAuthority users_{dir_.path(), "users"}, workers_{dir_.path(), "workers"}, others_{dir_.path(), "others"};
+  TestAuthority::Files server_ = users_.Issue({.name = "localhost", .file = "server"});
+  const rpc::TlsFiles alice_ = Of(users_, {.name = "alice"});
+  const std::string token_ = dir_.path() + "/token";
+};
+
+TEST_F(TlsTest, ClientsAWorkerFromElsewhereAndThePageAreServed) {
+  const std::vector<int32_t> prompt = RandomIds(40, 300, 1);
+  StreamSeen alone;
+  {
+    const auto plain = TestServer::Start({.model = kTinyModel, .workers = 1});
+    ASSERT_NE(plain, nullptr);
+    alone = Generate(plain->client(), IdsRequest(prompt, 60));
+  }
+  const auto server = Start();
+  ASSERT_NE(server, nullptr);
+  const auto worker = StartWorker(*server, Of(workers_, {.name = "worker"}));
+  ASSERT_NE(worker, nullptr);
+  ASSERT_TRUE(server->WaitReady(true, kSoon)) << server->process().Output() << worker->Output();
+  const StreamSeen seen = Generate(server->client(), IdsRequest(prompt, 60));
+  ASSERT_TRUE(seen.ok()) << seen.end;
+  EXPECT_EQ(seen.choices.at(0).token_ids, alone.choices.at(0).token_ids);
+  EXPECT_EQ(Refusal(server->admin_address(), alice_).substr(0, 22), "no such method on this") << "but TLS is there, too";
+  const auto cli = Process::Start({Binary("switchyard"), "status", "--server=" + server->address(),
+                                   "--tls_ca=" + alice_.ca, "--tls_cert=" + alice_.cert, "--tls_key=" + alice_.key});
+  ASSERT_NE(cli, nullptr);
+  EXPECT_EQ(cli->Wait(kSoon).value_or(-1), 0) << cli->Output();
+  EXPECT_EQ(Scrape(server->metrics_address()), "") << "no plaintext";
+}
+
+TEST_F(TlsTest, OthersAreRefused) {
+  const auto server = Start();
+  ASSERT_NE(server, nullptr);
+  const std::string address = server->address();
+  EXPECT_EQ(Refusal(address, alice_), "");
+  EXPECT_THAT(Refusal(address, {}), HasSubstr("wants TLS (--tls)")) << "plaintext";
+  rpc::TlsFiles no_certificate = {.ca = users_.file()}, other_ca = alice_;
+  other_ca.ca = others_.file();
+  EXPECT_THAT(Refusal(address, no_certificate), HasSubstr(address));
+  EXPECT_THAT(Refusal(address, other_ca), HasSubstr("not by a CA that is known here"));
+  EXPECT_THAT(Refusal(address, Of(others_, {.name = "alice"})), HasSubstr(address)) << "of another authority";
+  EXPECT_THAT(Refusal(address, Of(workers_, {.name = "alice"})), HasSubstr(address)) << "of the workers' authority";
+  EXPECT_THAT(Refusal(address, Of(users_, {.name = "eve", .from = -absl::Hours(2), .until = -absl::Hours(1)})),
+              HasSubstr(address))
+      << "expired";
+  // A client's certificate joins no group, nor does a worker without one.
+  for (const rpc::TlsFiles& tls : {alice_, no_certificate}) {
+    const auto worker = StartWorker(*server, tls);
+    ASSERT_NE(worker, nullptr);
+    EXPECT_TRUE(worker->WaitForOutput("no link to ", kSoon)) << worker->Output();
+  }
+  EXPECT_THAT(server->process().Output(), testing::Not(HasSubstr("worker 2 registered")));
+  EXPECT_FALSE(server->WaitReady(true, absl::ZeroDuration()));
+}
+
+TEST_F(TlsTest, CertificatesMayChangeWhileItServes) {
+  const auto server = Start();
+  ASSERT_NE(server, nullptr);
+  const std::string address = server->address();
+  ASSERT_EQ(Refusal(address, alice_), "");
+  // An expired one is not used: the old stays.
+  users_.Issue({.name = "localhost", .from = -absl::Hours(2), .until = -absl::Hours(1), .file = "server"});
+  ASSERT_TRUE(server->process().WaitForOutput("expired", kSoon)) << server->process().Output();
+  EXPECT_EQ(Refusal(address, alice_), "");
+  // Nor is one whose name is another, by those who look; but the server uses it.
+  users_.Issue({.name = "elsewhere", .also = {"DNS:elsewhere"}, .file = "server"});
+  EXPECT_TRUE(WaitUntil([&] { return absl::StrContains(Refusal(address, alice_), "another name"); }, kSoon))
+      << Refusal(address, alice_) << server->process().Output();
+  users_.Issue({.name = "localhost", .file = "server"});
+  EXPECT_TRUE(WaitUntil([&] { return Refusal(address, alice_).empty(); }, kSoon)) << server->process().Output();
+  EXPECT_TRUE(server->client().GetLoad().ok()) << "the first connection is still there";
+}
+
+}  // namespace
+}  // namespace switchyard
