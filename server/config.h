@@ -40,8 +40,9 @@ struct ServerConfig {
   int workers = 0;            // that make a group; 0 = local_workers
   std::string worker_binary;  // default: switchyard-worker beside this program
   std::string join_token_file;
-  std::string join_token;   // workers from elsewhere must present it; drawn at the start if none are expected
-  std::string local_token;  // drawn at the start; only local workers have it
+  std::string join_token;      // workers from elsewhere must present it; drawn at the start if none are expected
+  std::string local_token;     // drawn at the start; only local workers have it
+  bool encrypt_links = false;  // TLS between workers
   std::string dtype = "auto";
   int threads = 0;                   // per local worker; 0 = usable cores / local workers
   std::string device = "cpu";        // of local workers; "cuda": worker i uses GPU i

@@ -108,6 +108,9 @@ void AddWorkerFlags(ServerConfig* c, FlagSet* set) {
   set->Add("join_token_file=FILE", &c->join_token_file,
            "file with the token that workers from elsewhere must present; required if --workers includes such workers "
            "and --worker_host is not loopback (local workers use another token, drawn at each start)");
+  set->Add("encrypt_links", &c->encrypt_links,
+           "TLS 1.3 between the workers of a group, serving or training; not for GPUs on several machines, as NCCL "
+           "cannot encrypt");
   set->Add("gpu_memory_fraction", &c->gpu_memory_fraction, kGpuMemoryFractionHelp).Mark(kToServingWorkers);
   set->Add("deterministic", &c->deterministic,
            "on GPUs: batch-invariant results: a sequence's do not depend on the rest of the batch; slower")

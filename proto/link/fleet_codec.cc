@@ -65,11 +65,11 @@ constexpr auto PlacementFields() {
 constexpr auto RankFields() {
   using M = v1::JoinGroup;
   using S = fleet::RankAssignment;
-  return FieldTable(Field(&M::epoch, &M::set_epoch, &S::epoch), Field(&M::rank, &M::set_rank, &S::rank),
-                    Field(&M::world, &M::set_world, &S::world),
-                    Field(&M::store_token, &M::mutable_store_token, &S::store_token),
-                    Field(&M::deadline_ms, &M::set_deadline_ms, &S::form_deadline_ms),
-                    Field(&M::reach, &M::mutable_reach, &S::reach));
+  return FieldTable(
+      Field(&M::epoch, &M::set_epoch, &S::epoch), Field(&M::rank, &M::set_rank, &S::rank),
+      Field(&M::world, &M::set_world, &S::world), Field(&M::store_token, &M::mutable_store_token, &S::store_token),
+      Field(&M::deadline_ms, &M::set_deadline_ms, &S::form_deadline_ms), Field(&M::reach, &M::mutable_reach, &S::reach),
+      Field(&M::encrypt_links, &M::set_encrypt_links, &S::encrypt_links));
 }
 
 constexpr auto LoadProgressFields() {

@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 18: workers say how fast their links are; jobs have a granularity.
-inline constexpr int kProtocolVersion = 18;
+// 19: ranks prove to each other that they know the group's secret, and their links may be encrypted.
+inline constexpr int kProtocolVersion = 19;
 
 }  // namespace switchyard::link

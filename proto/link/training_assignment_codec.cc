@@ -27,7 +27,8 @@ constexpr auto AttemptFields() {
                     Field(&M::world, &M::set_world, &S::world),
                     Field(&M::store_token, &M::mutable_store_token, &S::store_token),
                     Field(&M::form_deadline_ms, &M::set_form_deadline_ms, &S::form_deadline_ms),
-                    Field(&M::reach, &M::mutable_reach, &S::reach));
+                    Field(&M::reach, &M::mutable_reach, &S::reach),
+                    Field(&M::encrypt_links, &M::set_encrypt_links, &S::encrypt_links));
 }
 
 absl::Status Unknown(absl::string_view field, int value) {

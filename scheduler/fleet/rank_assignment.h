@@ -14,6 +14,7 @@ struct RankAssignment {
   std::string store_token;       // the group's secret
   int64_t form_deadline_ms = 0;  // longest wait for other ranks that have loaded, while none makes progress
   std::string reach = {};        // a member's address that is not loopback; empty if there is none
+  bool encrypt_links = false;    // TLS between the ranks
 
   bool operator==(const RankAssignment& other) const = default;
 };

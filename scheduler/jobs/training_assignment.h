@@ -30,7 +30,8 @@ struct TrainingAssignment {
   int world = 1;
   std::string store_token;  // the group's secret
   int64_t form_deadline_ms = 0;
-  std::string reach;  // a member's address that is not loopback; empty if there is none
+  std::string reach;           // a member's address that is not loopback; empty if there is none
+  bool encrypt_links = false;  // TLS between the ranks
 
   bool operator==(const TrainingAssignment& other) const = default;
 };

@@ -17,6 +17,7 @@ WorkerGroup::Options GroupOptions(const ServerConfig& config) {
           .local_workers = config.local_workers,
           .dtype = config.dtype,
           .tokens = {config.join_token, config.local_token},
+          .encrypt_links = config.encrypt_links,
           .step_timeout = config.step_timeout,
           .row_timeout = config.row_timeout};
 }

@@ -38,6 +38,7 @@ class WorkerGroup {
     int local_workers = 0;       // started by this server; the others must match them
     std::string dtype = "auto";  // of all workers; auto: any that they agree on
     JoinTokens tokens;
+    bool encrypt_links = false;  // TLS between the workers
     absl::Duration suspect_after = absl::Seconds(1);
     absl::Duration fence_after = absl::Milliseconds(1500);
     absl::Duration form_timeout = absl::Seconds(30);  // for joining, while no worker makes progress

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/support/host_port.h"
@@ -68,6 +69,13 @@ bool WorkerGroup::IsOwn(const fleet::WorkerInfo& info) const {
 
 absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
   RETURN_IF_ERROR(CheckExperts(info));
+  if (options_.encrypt_links && options_.world > 1 && !absl::StartsWith(info.device, "cpu") &&
+      !info.collective_address.empty() && !rpc::IsLoopback(info.collective_address)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--encrypt_links: ", info.device, " on ", info.collective_address,
+                     " would reach the other workers by NCCL, which cannot encrypt; keep the group's GPUs on one ",
+                     "machine, or start the server without the flag on a network that is safe by itself"));
+  }
   if (!served_weights_.empty() && info.weights_hash != served_weights_) {
     return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": this server has served ",
                                                       served_weights_,
@@ -171,6 +179,7 @@ void WorkerGroup::TryForm(absl::Time now) {
   assignment.store_token = DrawToken();
   assignment.form_deadline_ms = absl::ToInt64Milliseconds(options_.form_timeout);
   assignment.reach = AddressFromElsewhere();
+  assignment.encrypt_links = options_.encrypt_links;
   listener_->OnEpoch(assignment.store_token);
   std::vector<fleet::WorkerInfo> workers;
   for (const auto& [id, member] : members_) workers.push_back(member.info);
@@ -180,7 +189,7 @@ void WorkerGroup::TryForm(absl::Time now) {
     assignment.rank = member.rank;
     member.client->Join(assignment);
   }
-  LogInfo("group of ", options_.world, " forms, epoch ", epoch_);
+  LogInfo("group of ", options_.world, " forms, epoch ", epoch_, options_.encrypt_links ? ", encrypted links" : "");
 }
 
 // Other figures than before show that the worker is at work.  What it loads for an epoch that has ended serves this

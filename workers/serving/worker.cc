@@ -130,6 +130,7 @@ absl::StatusOr<std::unique_ptr<comm::Communicator>> Worker::FormGroup(const flee
   group.epoch = assignment.epoch;
   group.token = assignment.store_token;
   group.address = address;
+  group.encrypt_links = assignment.encrypt_links;
   group.deadline = absl::Now() + absl::Milliseconds(assignment.form_deadline_ms);
   std::unique_ptr<comm::Communicator> messages;
   ASSIGN_OR_RETURN(messages, comm::FormSocketGroup({.group = group}, store));

@@ -212,6 +212,7 @@ jobs::TrainEnd TrainingHandler::Run(const v1::StartTraining& message) {
   group.epoch = assignment->epoch;
   group.token = assignment->store_token;
   group.address = place_.Toward(assignment->reach);
+  group.encrypt_links = assignment->encrypt_links;
   group.deadline = absl::Now() + absl::Milliseconds(assignment->form_deadline_ms);
   const absl::StatusOr<comm::Communicator*> comm =
       role_->group_.Form(group, assignment->spec.communication.mode, &store);

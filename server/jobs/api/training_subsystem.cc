@@ -107,6 +107,7 @@ absl::Status TrainingSubsystem::OpenJobs() {
   options.trainers.tokens = {config_->join_token, config_->local_token};
   options.serving_workers = config_->train_on_serving ? config_->workers : 0;
   options.limits.form = config_->start_timeout;
+  options.encrypt_links = config_->encrypt_links;
   JobLoop::Hooks hooks;
   hooks.open_store = [this](const std::string& token) { store_->Open(token); };
   hooks.close_store = [this](const std::string& token) { store_->Close(token); };

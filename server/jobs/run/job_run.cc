@@ -150,6 +150,7 @@ void JobRun::StartAttempt() {
   assignment.evaluation = JobPreparation::Evaluation(job_->spec);
   assignment.store_token = store_token_;
   assignment.form_deadline_ms = context_.options->form_deadline_ms;
+  assignment.encrypt_links = context_.options->encrypt_links;
   attempt_->Start(std::move(assignment));
   ++context_.counts->attempts;
   LogInfo(job_->id, " starts: attempt ", job_->attempt, ", epoch ", attempt_->epoch());

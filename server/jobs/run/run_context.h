@@ -28,6 +28,7 @@ struct JobOptions {
   absl::Duration full_disk = absl::Hours(1);        // how long a job retries while the disk is full
   absl::Duration save_progress = absl::Seconds(1);  // shortest time between two writes of progress
   int64_t form_deadline_ms = 60000;
+  bool encrypt_links = false;  // TLS between the ranks of a job
 };
 
 struct RunContext {

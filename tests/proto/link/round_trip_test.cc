@@ -170,8 +170,9 @@ TEST(LinkRoundTrip, Settings) {
 
 TEST(LinkRoundTrip, AAssignment) {
   fleet::RankAssignment assignment;
-  auto& [epoch, rank, world, token, deadline, reach] = assignment;
+  auto& [epoch, rank, world, token, deadline, reach, encrypt] = assignment;
   test::Distinct().Fill(epoch, token, deadline, reach);
+  encrypt = true;
   rank = 1;
   world = 2;
   const v1::JoinGroup message = test::OverTheWire(ToProto(assignment));
@@ -269,8 +270,9 @@ TEST(LinkRoundTrip, ASpec) {
 
 TEST(LinkRoundTrip, AnAttempt) {
   jobs::TrainingAssignment assignment;
-  auto& [epoch, attempt, job_id, spec, data, evaluation, rank, world, token, deadline, reach] = assignment;
+  auto& [epoch, attempt, job_id, spec, data, evaluation, rank, world, token, deadline, reach, encrypt] = assignment;
   test::Distinct().Fill(epoch, attempt, token, deadline, reach);
+  encrypt = true;
   job_id = "job-1";
   spec.base_checkpoint = "base";
   spec.datasets = {"a.bin"};

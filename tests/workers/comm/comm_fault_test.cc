@@ -235,7 +235,8 @@ TEST_P(CommFaultTest, AWrongOpOrADelayInTheMiddle) {
 
 // Group after group in one process, every other one aborted in the middle of a long message: nothing is left behind.
 class EpochsTest : public testing::TestWithParam<test::Backend> {};
-INSTANTIATE_TEST_SUITE_P(Backends, EpochsTest, testing::Values(test::Backend::kSocket, test::Backend::kOvertaking),
+INSTANTIATE_TEST_SUITE_P(Backends, EpochsTest,
+                         testing::Values(test::Backend::kSocket, test::Backend::kOvertaking, test::Backend::kEncrypted),
                          [](const auto& i) { return test::BackendName(i.param); });
 
 TEST_P(EpochsTest, RebuildingLeaksNothing) {

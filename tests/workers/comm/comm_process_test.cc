@@ -37,7 +37,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Form(test::Backend backend, int ra
 }
 
 class CommProcessTest : public testing::TestWithParam<test::Backend> {};
-INSTANTIATE_TEST_SUITE_P(Backends, CommProcessTest, testing::Values(test::Backend::kSocket, test::Backend::kOvertaking),
+INSTANTIATE_TEST_SUITE_P(Backends, CommProcessTest,
+                         testing::Values(test::Backend::kSocket, test::Backend::kOvertaking, test::Backend::kEncrypted),
                          [](const auto& i) { return test::BackendName(i.param); });
 
 absl::Status Exchange(Communicator* comm, int64_t bytes) {

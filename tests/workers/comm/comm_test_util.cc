@@ -1,6 +1,7 @@
 #include "tests/workers/comm/comm_test_util.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include "workers/comm/local/local_communicator.h"
 #include "workers/comm/tcp/socket_address.h"
 #include "workers/comm/tcp/socket_communicator.h"
+#include "workers/comm/tcp/socket_handshake.h"
 
 namespace switchyard::test {
 namespace {
@@ -35,7 +37,7 @@ int CountEntries(const char* directory) {
 }  // namespace
 
 std::string BackendName(Backend backend) {
-  static constexpr const char* kNames[] = {"Local", "Socket", "Overtaking"};
+  static constexpr const char* kNames[] = {"Local", "Socket", "Overtaking", "Encrypted"};
   return kNames[static_cast<size_t>(backend)];
 }
 
@@ -52,6 +54,11 @@ absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(Backend backend, c
                                                               comm::RendezvousStore* store) {
   SY_CHECK(backend != Backend::kLocal);
   if (backend == Backend::kSocket) return comm::FormSocketGroup({.group = options}, store);
+  if (backend == Backend::kEncrypted) {
+    comm::GroupOptions encrypted = options;
+    encrypted.encrypt_links = true;
+    return comm::FormSocketGroup({.group = encrypted}, store);
+  }
   return comm::FormSocketGroup({.group = options, .framing = comm::kOvertakingFrames, .socket = {}}, store);
 }
 
@@ -130,6 +137,31 @@ absl::StatusOr<std::vector<std::string>> DirectoryStore::Get(absl::Span<const st
     }
   }
   return values;
+}
+
+std::pair<UniqueFd, UniqueFd> ConnectedPair(int send_bytes) {
+  int fds[2];
+  SY_CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+  for (const int fd : fds) SY_CHECK_EQ(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_bytes, sizeof(send_bytes)), 0);
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+UniqueFd JoinByHand(const comm::GroupOptions& options, comm::RendezvousStore* store) {
+  const auto text = store->Get({absl::StrCat(comm::GroupPrefix(options), "socket/0")}, Soon());
+  SY_CHECK_OK(text.status());
+  const auto to = comm::SocketAddress::Parse(text->front());
+  SY_CHECK_OK(to.status());
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  SY_CHECK_EQ(connect(fd.get(), to->get(), to->size()), 0);
+  const comm::SocketHandshake::Self self = {.id = comm::IdOfGroup(options), .secret = options.token};
+  comm::SocketHandshake handshake(&self, UniqueFd(dup(fd.get())), 0);
+  for (;;) {
+    pollfd event = {handshake.fd(), handshake.events(), 0};
+    SY_CHECK_EQ(poll(&event, 1, 20'000), 1);
+    const absl::StatusOr<bool> proven = handshake.Advance();
+    SY_CHECK_OK(proven.status());
+    if (*proven) return fd;
+  }
 }
 
 Stranger::Stranger(int port, absl::string_view words) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {

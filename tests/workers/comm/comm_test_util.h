@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,9 +19,9 @@
 
 namespace switchyard::test {
 
-// kSocket: as serving forms it.  kOvertaking: as training does in mode preempt.
-enum class Backend { kLocal, kSocket, kOvertaking };
-inline constexpr Backend kBackends[] = {Backend::kLocal, Backend::kSocket, Backend::kOvertaking};
+// kSocket: as serving forms it.  kOvertaking: as training does in mode preempt.  kEncrypted: kSocket over TLS.
+enum class Backend { kLocal, kSocket, kOvertaking, kEncrypted };
+inline constexpr Backend kBackends[] = {Backend::kLocal, Backend::kSocket, Backend::kOvertaking, Backend::kEncrypted};
 std::string BackendName(Backend backend);
 
 // Far enough never to be met by a healthy test, near enough to end a broken one.
@@ -57,6 +58,12 @@ class DirectoryStore : public comm::RendezvousStore {
   std::string PathOf(absl::string_view key) const;
   const std::string directory_;
 };
+
+// The two ends of a stream; they do not block, and the kernel holds `send_bytes` or so of each direction.
+std::pair<UniqueFd, UniqueFd> ConnectedPair(int send_bytes = 32 << 10);
+
+// Connects to rank 0 of the group, by its address in the store, and proves to be options.rank.  The connection blocks.
+UniqueFd JoinByHand(const comm::GroupOptions& options, comm::RendezvousStore* store);
 
 // Connects to a port of loopback, says something, and stays.
 class Stranger {

@@ -36,7 +36,8 @@ class RendezvousTest : public testing::TestWithParam<test::Backend> {
     return test::FormGroup(GetParam(), options, store);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Backends, RendezvousTest, testing::Values(test::Backend::kSocket, test::Backend::kOvertaking),
+INSTANTIATE_TEST_SUITE_P(Backends, RendezvousTest,
+                         testing::Values(test::Backend::kSocket, test::Backend::kOvertaking, test::Backend::kEncrypted),
                          [](const auto& i) { return test::BackendName(i.param); });
 
 TEST_P(RendezvousTest, OptionsAreChecked) {

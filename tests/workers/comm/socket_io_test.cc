@@ -33,9 +33,9 @@ MessageId Rows(int64_t sequence) { return {.comm_class = CommClass::kAllToAll, .
 class End {
  public:
   End(int rank, UniqueFd fd, SocketTraffic* traffic) : peer_(1 - rank) {
-    std::vector<UniqueFd> fds(2);
-    fds[static_cast<size_t>(peer_)] = std::move(fd);
-    auto io = SocketIo::Start(std::move(fds), pool_,
+    SocketIo::Streams streams(2);
+    streams[static_cast<size_t>(peer_)] = MakePlainStream(std::move(fd));
+    auto io = SocketIo::Start(std::move(streams), pool_,
                               {.framing = {.bytes = 16 << 10, .overtakes = true},
                                .traffic = traffic,
                                .on_broken = [this](int, const absl::Status& status) {

@@ -20,6 +20,8 @@
 #include "workers/comm/core/frame_header.h"
 #include "workers/comm/tcp/socket_address.h"
 #include "workers/comm/tcp/socket_communicator.h"
+#include "workers/comm/tcp/socket_handshake.h"
+#include "workers/comm/tcp/socket_tls.h"
 
 namespace switchyard::comm {
 namespace {
@@ -91,7 +93,7 @@ TEST(SocketMeshTest, SendBuffersAreAsTheSettingsSay) {
     SY_CHECK(here.ok() && there.ok());
     int bytes[2] = {};
     for (const auto& [fd, to] :
-         {std::make_pair((*here)[1].get(), bytes), std::make_pair((*there)[0].get(), bytes + 1)}) {
+         {std::make_pair((*here)[1]->fd(), bytes), std::make_pair((*there)[0]->fd(), bytes + 1)}) {
       socklen_t size = sizeof(int);
       SY_CHECK_EQ(getsockopt(fd, SOL_SOCKET, SO_SNDBUF, to, &size), 0);
     }
@@ -179,10 +181,63 @@ class InvadedStore : public InMemoryStore {
 std::string HelloOf(const GroupId& id) {
   const FrameHeader header =
       MakeFrameHeader(id, {.op = CommOp::kHello, .comm_class = CommClass::kControl, .sequence = -1, .bytes = 0}, 0, 0);
-  return std::string(reinterpret_cast<const char*>(&header), sizeof(header));
+  const HelloMessage hello = {.header = header, .nonce = DrawNonce()};
+  return std::string(reinterpret_cast<const char*>(&hello), sizeof(hello));
 }
 
-TEST(SocketMeshTest, StrangersAreRefusedAndTheGroupForms) {
+GroupOptions Encrypting(GroupOptions options) {
+  options.encrypt_links = true;
+  return options;
+}
+
+// What rank 1 of the group of FormingOptions said to a rank 0 of it in an earlier connection, which accepted it.
+std::string SaidBefore(bool encrypted) {
+  const GroupOptions options = test::FormingOptions(0, 2);
+  const auto tls = encrypted ? *TlsContext::Make(options.token) : nullptr;
+  const SocketHandshake::Self accepting = {IdOfGroup(options), options.token, tls.get()};
+  const SocketHandshake::Self connecting = {IdOfGroup(test::FormingOptions(1, 2)), options.token, tls.get()};
+  const auto [to_accepting, accepted] = test::ConnectedPair();
+  const auto [to_connecting, connected] = test::ConnectedPair();
+  SocketHandshake accepts(&accepting, UniqueFd(dup(accepted.get())), -1);
+  SocketHandshake connects(&connecting, UniqueFd(dup(connected.get())), 0);
+  std::string said;
+  for (bool proven = false; !proven;) {
+    SY_CHECK_OK(connects.Advance().status());
+    char bytes[4096];
+    ssize_t got = recv(to_connecting.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (got > 0) said.append(bytes, static_cast<size_t>(got));
+    if (got > 0) SY_CHECK_EQ(send(to_accepting.get(), bytes, static_cast<size_t>(got), 0), got);
+    const absl::StatusOr<bool> whole = accepts.Advance();
+    SY_CHECK_OK(whole.status());
+    proven = *whole;
+    got = recv(to_accepting.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (got > 0) SY_CHECK_EQ(send(to_connecting.get(), bytes, static_cast<size_t>(got), 0), got);
+  }
+  return said;
+}
+
+class StrangersTest : public testing::TestWithParam<bool> {
+ protected:
+  GroupOptions Options(int rank) const {
+    const GroupOptions options = test::FormingOptions(rank, 2);
+    return GetParam() ? Encrypting(options) : options;
+  }
+  // A group forms although strangers with these words come before rank 1.
+  void FormAmong(InvadedStore* store) {
+    auto wait = std::async(std::launch::async, [&] { return Form(Options(1), store); });
+    auto first = Form(Options(0), store);
+    auto second = wait.get();
+    ASSERT_TRUE(first.ok()) << first.status();
+    ASSERT_TRUE(second.ok()) << second.status();
+    auto met = std::async(std::launch::async, [&] { return Meet(second->get()); });
+    EXPECT_TRUE(Meet(first->get()).ok());
+    EXPECT_TRUE(met.get().ok());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Links, StrangersTest, testing::Bool(),
+                         [](const auto& i) { return i.param ? "Encrypted" : "Plain"; });
+
+TEST_P(StrangersTest, AreRefusedAndTheGroupForms) {
   const GroupId own = IdOfGroup(test::FormingOptions(1, 2));
   GroupId other_token = own, other_epoch = own, other_world = own, lower = own, beyond = own;
   other_token.token ^= 1;
@@ -191,18 +246,37 @@ TEST(SocketMeshTest, StrangersAreRefusedAndTheGroupForms) {
   lower.rank = 0;
   beyond.rank = 1000;
   InvadedStore store(
-      {"", "half a hello", "GET / HTTP/1.1\r\nHost: example\r\n\r\nand what else may be 64 bytes long ...",
+      {"", "half a hello",
+       "GET / HTTP/1.1\r\nHost: example\r\n\r\nand what else may be 96 bytes long, as the first message of a rank is",
        HelloOf(other_token), HelloOf(other_epoch), HelloOf(other_world), HelloOf(lower), HelloOf(beyond)});
-  auto wait = std::async(std::launch::async, [&] { return Form(test::FormingOptions(1, 2), &store); });
-  auto first = Form(test::FormingOptions(0, 2), &store);
-  auto second = wait.get();
-  ASSERT_TRUE(first.ok()) << first.status();
-  ASSERT_TRUE(second.ok()) << second.status();
-  auto met = std::async(std::launch::async, [&] { return Meet(second->get()); });
-  EXPECT_TRUE(Meet(first->get()).ok());
-  EXPECT_TRUE(met.get().ok());
+  FormAmong(&store);
   ASSERT_EQ(store.strangers().size(), 8u);
-  for (size_t i = 0; i < 8; ++i) EXPECT_FALSE(store.strangers()[i].Answered()) << i;
+  // (TLS says goodbye with an alert.)
+  for (size_t i = 0; i < 8 && !GetParam(); ++i) EXPECT_FALSE(store.strangers()[i].Answered()) << i;
+}
+
+// Who is a rank's double in all but the secret, and who has listened to one.
+TEST_P(StrangersTest, WhoDoesNotKnowTheSecretProvesNothing) {
+  const std::string hello = HelloOf(IdOfGroup(test::FormingOptions(1, 2)));
+  InvadedStore store({hello, hello + std::string(sizeof(Digest), 'x'), SaidBefore(false), SaidBefore(true)});
+  FormAmong(&store);
+}
+
+// One rank encrypts, and the other does not: neither takes the other for a peer.
+TEST(SocketMeshTest, PlainAndEncryptedLinksDoNotMeet) {
+  for (const int encrypting : {0, 1}) {
+    InMemoryStore store;
+    const auto form = [&](int rank) {
+      const GroupOptions options = test::FormingOptions(rank, 2, absl::Seconds(2));
+      return Form(rank == encrypting ? Encrypting(options) : options, &store).status();
+    };
+    auto connects = std::async(std::launch::async, form, 1);
+    const absl::Status accepts = form(0);
+    const absl::Status refused = connects.get();
+    EXPECT_EQ(accepts.message(), "rank 1 of 2 did not connect in epoch 7 in time");
+    EXPECT_FALSE(refused.ok());
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("rank 0"));
+  }
 }
 
 }  // namespace

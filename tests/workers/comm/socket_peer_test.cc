@@ -19,7 +19,6 @@
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "workers/comm/core/frame_header.h"
-#include "workers/comm/tcp/socket_address.h"
 #include "workers/comm/tcp/socket_communicator.h"
 #include "workers/comm/tcp/socket_io.h"
 
@@ -63,16 +62,7 @@ class SocketPeerTest : public testing::Test {
     const std::string prefix = GroupPrefix(Options(1));
     ASSERT_TRUE(store.Set(absl::StrCat(prefix, "member/1"), "2").ok());
     auto forming = std::async(std::launch::async, [&] { return FormSocketGroup({.group = Options(0)}, &store); });
-    const auto text = store.Get({absl::StrCat(prefix, "socket/0")}, test::Soon());
-    ASSERT_TRUE(text.ok());
-    const auto to = SocketAddress::Parse(text->front());
-    ASSERT_TRUE(to.ok());
-    fd_ = UniqueFd(socket(AF_INET, SOCK_STREAM, 0));
-    ASSERT_EQ(connect(fd_.get(), to->get(), to->size()), 0);
-    constexpr OpKey kHello = {.op = CommOp::kHello, .comm_class = CommClass::kControl, .sequence = -1, .bytes = 0};
-    Write(BytesOf(MakeFrameHeader(IdOfGroup(Options(1)), kHello, 0, 0)));
-    char answer[sizeof(FrameHeader)];
-    ASSERT_EQ(recv(fd_.get(), answer, sizeof(answer), MSG_WAITALL), static_cast<ssize_t>(sizeof(answer)));
+    fd_ = test::JoinByHand(Options(1), &store);
     auto formed = forming.get();
     ASSERT_TRUE(formed.ok()) << formed.status();
     comm_ = *std::move(formed);
@@ -203,11 +193,11 @@ TEST(SocketNonsenseTest, AnyBytesEndEveryWait) {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
     UniqueFd peer(ends[1]);
-    std::vector<UniqueFd> fds(2);
-    fds[1] = UniqueFd(ends[0]);
+    SocketIo::Streams streams(2);
+    streams[1] = MakePlainStream(UniqueFd(ends[0]));
     const auto pool = MessagePool::Create();
     SocketTraffic traffic;
-    auto io = SocketIo::Start(std::move(fds), pool,
+    auto io = SocketIo::Start(std::move(streams), pool,
                               {.framing = {.bytes = 16 << 10, .overtakes = true},
                                .traffic = &traffic,
                                .on_broken = [](int, const absl::Status&) {}});

@@ -7,8 +7,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/comm/group/group_secret.h"
 
 namespace switchyard::comm {
 namespace {
@@ -41,16 +41,16 @@ absl::Status CheckGroupAddress(const std::string& address) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("group address ", address,
-                   " is neither loopback nor private: collectives are not encrypted; give an address of a",
+                   " is neither loopback nor private: workers' ports are for their own network; give an address of a",
                    " private interface (10/8, 172.16/12, 192.168/16, fc00::/7)"));
 }
 
 GroupId IdOfGroup(const GroupOptions& options) {
-  return {.epoch = options.epoch, .token = Fnv1a(options.token), .rank = options.rank, .world = options.world};
+  return {.epoch = options.epoch, .token = GroupTag(options.token), .rank = options.rank, .world = options.world};
 }
 
 std::string GroupPrefix(const GroupOptions& options) {
-  return absl::StrCat("group/", options.epoch, "/", absl::Hex(Fnv1a(options.token)), "/");
+  return absl::StrCat("group/", options.epoch, "/", absl::Hex(GroupTag(options.token)), "/");
 }
 
 absl::Status CallTheRoll(const GroupOptions& options, RendezvousStore* store) {

@@ -15,9 +15,10 @@ struct GroupOptions {
   int rank = 0;
   int world = 1;
   int64_t epoch = 1;
-  std::string token;    // the group's secret, the same on all ranks
-  std::string address;  // "127.0.0.1": an IPv4 or IPv6 address of this host that the peers reach
-  absl::Time deadline;  // by when the group must have formed
+  std::string token;           // the group's secret, the same on all ranks; 128 bits that nobody can guess
+  std::string address;         // "127.0.0.1": an IPv4 or IPv6 address of this host that the peers reach
+  absl::Time deadline;         // by when the group must have formed
+  bool encrypt_links = false;  // TLS on every connection; the same on all ranks
 };
 
 // InvalidArgument names the option and its value.  A world of one needs neither deadline nor address.

@@ -25,7 +25,7 @@ using Exchange = Communicator::Exchange;
 // The connections of one rank in one epoch, and why they ended.
 class SocketGroup {
  public:
-  static absl::StatusOr<std::shared_ptr<SocketGroup>> Make(const SocketGroupOptions& options, std::vector<UniqueFd> fds,
+  static absl::StatusOr<std::shared_ptr<SocketGroup>> Make(const SocketGroupOptions& options, SocketIo::Streams streams,
                                                            std::shared_ptr<MessagePool> pool) {
     auto group = std::make_shared<SocketGroup>(options, pool);
     const SocketIo::Options io = {.framing = options.framing,
@@ -36,7 +36,7 @@ class SocketGroup {
                                   }};
     // (The thread may look at io_ before this returns: it waits for the lock.)
     absl::MutexLock lock(&group->mu_);
-    ASSIGN_OR_RETURN(group->io_, SocketIo::Start(std::move(fds), std::move(pool), io));
+    ASSIGN_OR_RETURN(group->io_, SocketIo::Start(std::move(streams), std::move(pool), io));
     return group;
   }
   SocketGroup(const SocketGroupOptions& options, std::shared_ptr<MessagePool> pool)
@@ -272,9 +272,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> FormSocketGroup(const SocketGroupO
   }
   if (options.group.world == 1) return MakeSoloCommunicator(options.group.epoch);
   RETURN_IF_ERROR(CallTheRoll(options.group, store));
-  ASSIGN_OR_RETURN(std::vector<UniqueFd> fds, ConnectMesh(options.group, options.socket, store));
+  ASSIGN_OR_RETURN(SocketIo::Streams streams, ConnectMesh(options.group, options.socket, store));
   std::shared_ptr<MessagePool> pool = MessagePool::Create();
-  ASSIGN_OR_RETURN(std::shared_ptr<SocketGroup> group, SocketGroup::Make(options, std::move(fds), pool));
+  ASSIGN_OR_RETURN(std::shared_ptr<SocketGroup> group, SocketGroup::Make(options, std::move(streams), pool));
   return std::make_unique<SocketCommunicator>(std::move(pool), std::move(group));
 }
 

@@ -12,8 +12,9 @@
 // closes its connection, which ends at once every call that needs the peer, even if the call waits for another rank at
 // the moment; Abort closes ours.  Closing a group and forming the next in the same process leaks nothing.
 //
-// Safety: neither encrypted nor authenticated beyond the group's secret, with which every connection begins
-// (socket_mesh.h).  `address` must be one loopback or private address of this host.
+// Safety: both ends of every connection prove that they know the group's secret (socket_handshake.h).  What follows is
+// encrypted and authenticated only with GroupOptions::encrypt_links.  `address` must be one loopback or private address
+// of this host.
 #pragma once
 
 #include <memory>

@@ -26,26 +26,26 @@ absl::Status NoRoom(const char* what) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SocketIo>> SocketIo::Start(std::vector<UniqueFd> fds, std::shared_ptr<MessagePool> pool,
+absl::StatusOr<std::unique_ptr<SocketIo>> SocketIo::Start(Streams streams, std::shared_ptr<MessagePool> pool,
                                                           const Options& options) {
   UniqueFd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (epoll.get() < 0) return NoRoom("epoll");
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake.get() < 0) return NoRoom("eventfd");
   std::unique_ptr<SocketIo> io(
-      new SocketIo(std::move(fds), std::move(pool), options, std::move(epoll), std::move(wake)));
+      new SocketIo(std::move(streams), std::move(pool), options, std::move(epoll), std::move(wake)));
   RETURN_IF_ERROR(io->Watch());
   io->thread_ = std::thread([started = io.get()] { started->Run(); });
   return io;
 }
 
-SocketIo::SocketIo(std::vector<UniqueFd> fds, std::shared_ptr<MessagePool> pool, const Options& options, UniqueFd epoll,
+SocketIo::SocketIo(Streams streams, std::shared_ptr<MessagePool> pool, const Options& options, UniqueFd epoll,
                    UniqueFd wake)
     : options_(options), epoll_(std::move(epoll)), wake_(std::move(wake)) {
-  for (size_t r = 0; r < fds.size(); ++r) {
-    const bool is_peer = fds[r].get() >= 0;
-    connections_.push_back(is_peer ? std::make_unique<Connection>(static_cast<int>(r), std::move(fds[r]), pool, options)
-                                   : nullptr);
+  for (size_t r = 0; r < streams.size(); ++r) {
+    const bool is_peer = streams[r] != nullptr;
+    connections_.push_back(
+        is_peer ? std::make_unique<Connection>(static_cast<int>(r), std::move(streams[r]), pool, options) : nullptr);
   }
 }
 
@@ -59,7 +59,7 @@ absl::Status SocketIo::Watch() {
     if (connection == nullptr) continue;
     event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
     event.data.ptr = connection.get();
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->fd.get(), &event) != 0) return NoRoom("event");
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->fd(), &event) != 0) return NoRoom("event");
   }
   return absl::OkStatus();
 }
@@ -72,9 +72,8 @@ SocketIo::~SocketIo() {
   std::array<char, 4096> unread;
   for (const std::unique_ptr<Connection>& connection : connections_) {
     if (connection == nullptr) continue;
-    shutdown(connection->fd.get(), SHUT_WR);
-    for (int i = 0; i < kMostUnread && recv(connection->fd.get(), unread.data(), unread.size(), MSG_DONTWAIT) > 0;
-         ++i) {
+    shutdown(connection->fd(), SHUT_WR);
+    for (int i = 0; i < kMostUnread && recv(connection->fd(), unread.data(), unread.size(), MSG_DONTWAIT) > 0; ++i) {
     }
   }
 }
@@ -94,12 +93,12 @@ void SocketIo::Abort() {
     if (connection == nullptr) continue;
     connection->receiver.End(SocketEnd::kAborted);
     connection->sender.End(SocketEnd::kAborted);
-    shutdown(connection->fd.get(), SHUT_RDWR);
+    shutdown(connection->fd(), SHUT_RDWR);
   }
 }
 
 void SocketIo::Run() {
-  bool more = false;
+  bool more = true;
   while (!stop_) {
     AwaitEvents(!more);
     more = false;
@@ -131,7 +130,7 @@ bool SocketIo::Serve(Connection* connection) {
   // Reads first, as grants permit writes.
   if (connection->may_read && !Read(connection)) {
     connection->open = false;
-    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->fd.get(), nullptr);
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->fd(), nullptr);
     connection->receiver.End(SocketEnd::kClosed);
     connection->sender.End(SocketEnd::kClosed);
     for (const std::unique_ptr<Connection>& other : connections_) {

@@ -18,6 +18,7 @@
 #include "workers/comm/local/message.h"
 #include "workers/comm/tcp/socket_receiver.h"
 #include "workers/comm/tcp/socket_sender.h"
+#include "workers/comm/tcp/socket_stream.h"
 #include "workers/comm/tcp/socket_traffic.h"
 
 namespace switchyard::comm {
@@ -29,8 +30,9 @@ class SocketIo {
     SocketTraffic* traffic = nullptr;                       // borrowed
     std::function<void(int peer, absl::Status)> on_broken;  // called on the thread if a peer breaks the protocol
   };
-  // fds: [R], connected; -1 for this rank.  Errors: Unavailable (the system has no room for another epoll or event).
-  static absl::StatusOr<std::unique_ptr<SocketIo>> Start(std::vector<UniqueFd> fds, std::shared_ptr<MessagePool> pool,
+  using Streams = std::vector<std::unique_ptr<SocketStream>>;
+  // streams: [R]; null for this rank.  Errors: Unavailable (the system has no room for another epoll or event).
+  static absl::StatusOr<std::unique_ptr<SocketIo>> Start(Streams streams, std::shared_ptr<MessagePool> pool,
                                                          const Options& options);
   ~SocketIo();
 
@@ -43,23 +45,25 @@ class SocketIo {
 
  private:
   struct Connection {
-    Connection(int rank, UniqueFd socket, std::shared_ptr<MessagePool> pool, const Options& options)
+    Connection(int rank, std::unique_ptr<SocketStream> bytes, std::shared_ptr<MessagePool> pool, const Options& options)
         : peer(rank),
-          fd(std::move(socket)),
-          receiver(fd.get(), std::move(pool)),
-          sender(fd.get(), options.framing, options.traffic) {}
+          stream(std::move(bytes)),
+          receiver(stream.get(), std::move(pool)),
+          sender(stream.get(), options.framing, options.traffic) {}
+    int fd() const { return stream->fd(); }
+
     const int peer;
-    const UniqueFd fd;
+    const std::unique_ptr<SocketStream> stream;
     SocketReceiver receiver;
     SocketSender sender;
     std::atomic<bool> write_soon = false;
     // Used by the thread alone.
     bool open = true, hung_up = false;
-    bool may_read = false, may_write = false;  // the socket may have bytes to read, or accept more
+    // The stream may have bytes to read (also from the beginning, beside the socket's), or accept more.
+    bool may_read = true, may_write = false;
   };
 
-  SocketIo(std::vector<UniqueFd> fds, std::shared_ptr<MessagePool> pool, const Options& options, UniqueFd epoll,
-           UniqueFd wake);
+  SocketIo(Streams streams, std::shared_ptr<MessagePool> pool, const Options& options, UniqueFd epoll, UniqueFd wake);
   absl::Status Watch();
   void Run();
   void AwaitEvents(bool block);

@@ -9,14 +9,17 @@
 #include <cstring>
 #include <iterator>
 #include <list>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/comm/core/frame_header.h"
 #include "workers/comm/tcp/socket_address.h"
+#include "workers/comm/tcp/socket_handshake.h"
+#include "workers/comm/tcp/socket_tls.h"
 
 namespace switchyard::comm {
 namespace {
@@ -24,7 +27,6 @@ namespace {
 constexpr absl::Duration kHelloLimit = absl::Seconds(5);
 constexpr absl::Duration kLongestPoll = absl::Milliseconds(50);  // after which a cancellation is noticed
 constexpr int kMostStrangers = 64;  // that may be connected and silent; beyond, the oldest goes
-constexpr OpKey kHello = {.op = CommOp::kHello, .comm_class = CommClass::kControl, .sequence = -1, .bytes = 0};
 
 absl::Status NetworkError(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
@@ -48,19 +50,27 @@ absl::StatusOr<UniqueFd> NewSocket(const SocketAddress& own, const SocketSetting
   return fd;
 }
 
+using Streams = std::vector<std::unique_ptr<SocketStream>>;
+
 class Mesh {
  public:
   Mesh(const GroupOptions& options, const SocketSettings& settings, RendezvousStore* store)
-      : options_(options), settings_(settings), store_(store), id_(IdOfGroup(options)) {
-    assignments_.resize(static_cast<size_t>(options.world));
-  }
+      : options_(options),
+        settings_(settings),
+        store_(store),
+        self_{.id = IdOfGroup(options), .secret = options.token},
+        peers_(static_cast<size_t>(options.world)) {}
 
-  absl::StatusOr<std::vector<UniqueFd>> Connect() {
+  absl::StatusOr<Streams> Connect() {
+    if (options_.encrypt_links) {
+      ASSIGN_OR_RETURN(tls_, TlsContext::Make(options_.token));
+      self_.tls = tls_.get();
+    }
     RETURN_IF_ERROR(Listen());
     for (int peer = 0; peer < options_.rank; ++peer) RETURN_IF_ERROR(StartConnecting(peer));
     for (;;) {
       const int missing = FirstMissing();
-      if (missing < 0) return std::move(assignments_);
+      if (missing < 0) return std::move(peers_);
       if (absl::Now() >= options_.deadline) {
         return absl::DeadlineExceededError(absl::StrCat("rank ", missing, " of ", options_.world,
                                                         " did not connect in epoch ", options_.epoch, " in time"));
@@ -71,13 +81,9 @@ class Mesh {
   }
 
  private:
-  // A connection of a peer that has not sent its identity yet.
+  // A connection whose peer is not proven yet.
   struct Candidate {
-    UniqueFd fd;
-    int peer = -1;  // that this rank connects to
-    bool connected = false;
-    FrameHeader hello = {};
-    size_t got = 0;  // bytes of it
+    SocketHandshake handshake;
     absl::Time give_up = absl::InfiniteFuture();
   };
   using Candidates = std::list<Candidate>;
@@ -86,7 +92,7 @@ class Mesh {
 
   int FirstMissing() const {
     for (int peer = 0; peer < options_.world; ++peer) {
-      if (peer != options_.rank && assignments_[static_cast<size_t>(peer)].get() < 0) return peer;
+      if (peer != options_.rank && peers_[static_cast<size_t>(peer)] == nullptr) return peer;
     }
     return -1;
   }
@@ -104,16 +110,17 @@ class Mesh {
     ASSIGN_OR_RETURN(const SocketAddress to, SocketAddress::Parse(text.front()));
     RETURN_IF_ERROR(CheckGroupAddress(to.ip()));
     ASSIGN_OR_RETURN(const SocketAddress own, SocketAddress::Of(options_.address, 0));
-    Candidate& candidate = candidates_.emplace_back();
-    candidate.peer = peer;
-    ASSIGN_OR_RETURN(candidate.fd, NewSocket(own, settings_));
-    if (connect(candidate.fd.get(), to.get(), to.size()) == 0 || errno == EINPROGRESS) return absl::OkStatus();
-    return Refused(peer, errno);
+    ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(own, settings_));
+    if (connect(fd.get(), to.get(), to.size()) != 0 && errno != EINPROGRESS) {
+      return WhyNot(peer, absl::UnavailableError(std::strerror(errno)));
+    }
+    candidates_.push_back({.handshake = SocketHandshake(&self_, std::move(fd), peer)});
+    return absl::OkStatus();
   }
 
-  static absl::Status Refused(int peer, int error) {
-    return absl::UnavailableError(
-        absl::StrCat("rank ", peer, " refused the connection, or left: ", std::strerror(error)));
+  static absl::Status WhyNot(int peer, const absl::Status& status) {
+    const char* const what = absl::IsUnavailable(status) ? " refused the connection, or left: " : "'s connection: ";
+    return absl::Status(status.code(), absl::StrCat("rank ", peer, what, status.message()));
   }
 
   // Waits for an event, and handles it.
@@ -121,19 +128,17 @@ class Mesh {
     std::vector<pollfd> polled = {{listening_.get(), POLLIN, 0}};
     absl::Time until = std::min(options_.deadline, absl::Now() + kLongestPoll);
     for (const Candidate& candidate : candidates_) {
-      polled.push_back(
-          {candidate.fd.get(), static_cast<short>(candidate.peer >= 0 && !candidate.connected ? POLLOUT : POLLIN), 0});
+      polled.push_back({candidate.handshake.fd(), candidate.handshake.events(), 0});
       until = std::min(until, candidate.give_up);
     }
-    const size_t first_assignment = polled.size();
-    for (const UniqueFd& assignment : assignments_)
-      polled.push_back({assignment.get(), POLLRDHUP, 0});  // poll ignores -1
+    const size_t first_peer = polled.size();
+    for (const auto& peer : peers_) polled.push_back({peer == nullptr ? -1 : peer->fd(), POLLRDHUP, 0});
     const int64_t wait = absl::ToInt64Milliseconds(until - absl::Now()) + 1;
     if (poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(wait, 0))) < 0 && errno != EINTR) {
       return NetworkError("forming a group");
     }
-    for (size_t peer = 0; peer < assignments_.size(); ++peer) {
-      if (polled[first_assignment + peer].revents == 0) continue;
+    for (size_t peer = 0; peer < peers_.size(); ++peer) {
+      if (polled[first_peer + peer].revents == 0) continue;
       return absl::UnavailableError(absl::StrCat("rank ", peer, " left while the group formed"));
     }
     size_t at = 1;
@@ -151,59 +156,29 @@ class Mesh {
       const bool again = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
       return again ? absl::OkStatus() : NetworkError("accepting a connection");
     }
-    const auto is_unknown = [](const Candidate& candidate) { return candidate.peer < 0; };
-    if (std::count_if(candidates_.begin(), candidates_.end(), is_unknown) >= kMostStrangers + options_.world) {
-      candidates_.erase(std::find_if(candidates_.begin(), candidates_.end(), is_unknown));
+    const auto is_accepted = [](const Candidate& candidate) { return candidate.handshake.accepted(); };
+    if (std::count_if(candidates_.begin(), candidates_.end(), is_accepted) >= kMostStrangers + options_.world) {
+      candidates_.erase(std::find_if(candidates_.begin(), candidates_.end(), is_accepted));
     }
-    candidates_.push_back({.fd = std::move(fd), .connected = true, .give_up = absl::Now() + kHelloLimit});
+    candidates_.push_back(
+        {.handshake = SocketHandshake(&self_, std::move(fd), -1), .give_up = absl::Now() + kHelloLimit});
     return absl::OkStatus();
   }
 
   // Whether it stays a candidate.
   absl::StatusOr<bool> ServeCandidate(Candidate* candidate, bool ready) {
-    if (!ready) return candidate->give_up > absl::Now() || Refuse("it said nothing");
-    if (!candidate->connected) {
-      int error = 0;
-      socklen_t size = sizeof(error);
-      getsockopt(candidate->fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-      if (error != 0) return Refused(candidate->peer, error);
-      candidate->connected = true;
-      if (!SayHello(candidate->fd.get())) return Refused(candidate->peer, ECONNRESET);
-      return true;
+    SocketHandshake& handshake = candidate->handshake;
+    if (candidate->give_up <= absl::Now()) return Refuse("it did not say and prove who it is in time");
+    if (!ready) return true;
+    const absl::StatusOr<bool> proven = handshake.Advance();
+    if (!proven.ok()) {
+      if (!handshake.accepted()) return WhyNot(handshake.peer(), proven.status());
+      return Refuse(proven.status().message());
     }
-    char* const hello = reinterpret_cast<char*>(&candidate->hello);
-    const ssize_t got = recv(candidate->fd.get(), hello + candidate->got, sizeof(FrameHeader) - candidate->got, 0);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-    if (got <= 0) {
-      if (candidate->peer >= 0) return Refused(candidate->peer, got == 0 ? ECONNRESET : errno);
-      return Refuse("it left before it had said who it is");
-    }
-    candidate->got += static_cast<size_t>(got);
-    if (candidate->got < sizeof(FrameHeader)) return true;
-    if (candidate->peer >= 0) return TakeAnswer(candidate);
-    return TakeHello(candidate);
-  }
-
-  bool SayHello(int fd) const {
-    const FrameHeader hello = MakeFrameHeader(id_, kHello, 0, 0);
-    return send(fd, &hello, sizeof(hello), MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof(hello));
-  }
-
-  absl::StatusOr<bool> TakeAnswer(Candidate* candidate) {
-    RETURN_IF_ERROR(CheckFrameHeader(candidate->hello, id_, candidate->peer, kHello, 0));
-    assignments_[static_cast<size_t>(candidate->peer)] = std::move(candidate->fd);
-    return false;
-  }
-
-  bool TakeHello(Candidate* candidate) {
-    const int peer = candidate->hello.source;
-    const absl::Status status = CheckFrameHeader(candidate->hello, id_, peer, kHello, 0);
-    if (!status.ok()) return Refuse(status.message());
-    if (peer <= options_.rank || peer >= options_.world || assignments_[static_cast<size_t>(peer)].get() >= 0) {
-      return Refuse(absl::StrCat("it says it is rank ", peer));
-    }
-    if (!SayHello(candidate->fd.get())) return Refuse("it left at once");
-    assignments_[static_cast<size_t>(peer)] = std::move(candidate->fd);
+    if (!*proven) return true;
+    std::unique_ptr<SocketStream>& peer = peers_[static_cast<size_t>(handshake.peer())];
+    if (peer != nullptr) return Refuse(absl::StrCat("it says it is rank ", handshake.peer(), ", which is connected"));
+    peer = handshake.Take();
     return false;
   }
 
@@ -216,16 +191,17 @@ class Mesh {
   const GroupOptions& options_;
   const SocketSettings& settings_;
   RendezvousStore* const store_;
-  const GroupId id_;
+  std::unique_ptr<TlsContext> tls_;  // null: plain links
+  SocketHandshake::Self self_;
   UniqueFd listening_;
   Candidates candidates_;
-  std::vector<UniqueFd> assignments_;  // [R]
+  Streams peers_;  // [R] proven
 };
 
 }  // namespace
 
-absl::StatusOr<std::vector<UniqueFd>> ConnectMesh(const GroupOptions& options, const SocketSettings& settings,
-                                                  RendezvousStore* store) {
+absl::StatusOr<Streams> ConnectMesh(const GroupOptions& options, const SocketSettings& settings,
+                                    RendezvousStore* store) {
   return Mesh(options, settings, store).Connect();
 }
 

@@ -1,10 +1,8 @@
 #include "workers/comm/tcp/socket_receiver.h"
 
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "scheduler/base/status_macros.h"
@@ -15,16 +13,7 @@ namespace switchyard::comm {
 absl::StatusOr<int64_t> SocketReceiver::ReadOnce() {
   const absl::Span<char> room = table_.Room();
   iovec parts[2] = {{room.data(), room.size()}, {staged_ + num_staged_, kStagedBytes - num_staged_}};
-  msghdr message = {};
-  message.msg_iov = room.empty() ? parts + 1 : parts;
-  message.msg_iovlen = room.empty() ? 1 : 2;
-  ssize_t got = 0;
-  do {
-    got = recvmsg(fd_, &message, MSG_DONTWAIT);
-  } while (got < 0 && errno == EINTR);
-  more_ = false;
-  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
-  if (got <= 0) return absl::UnavailableError("the connection has closed");
+  ASSIGN_OR_RETURN(const int64_t got, room.empty() ? stream_.Read(parts + 1, 1) : stream_.Read(parts, 2));
   more_ = static_cast<size_t>(got) == room.size() + parts[1].iov_len;
   const auto of_frame = std::min(static_cast<size_t>(got), room.size());
   table_.Received(static_cast<int64_t>(of_frame));

@@ -18,17 +18,18 @@
 #include "workers/comm/local/message.h"
 #include "workers/comm/tcp/socket_receive_table.h"
 #include "workers/comm/tcp/socket_sender.h"
+#include "workers/comm/tcp/socket_stream.h"
 #include "workers/comm/tcp/socket_wire.h"
 
 namespace switchyard::comm {
 
 class SocketReceiver {
  public:
-  // fd: connected and non-blocking; borrowed.
-  SocketReceiver(int fd, std::shared_ptr<MessagePool> pool) : fd_(fd), table_(std::move(pool)) {}
+  // stream: borrowed.
+  SocketReceiver(SocketStream* stream, std::shared_ptr<MessagePool> pool) : stream_(*stream), table_(std::move(pool)) {}
 
   // Called by one thread.  Returns whether there is more to read now.  Appends the peer's grants.  Errors: Unavailable
-  // (the connection has closed), FailedPrecondition (the bytes are no record, or break the rules).
+  // (the connection has closed), FailedPrecondition (the bytes are no record, break the rules, or are not the peer's).
   absl::StatusOr<bool> Read(std::vector<MessageId>* grants) ABSL_LOCKS_EXCLUDED(mu_);
 
   // Records that the call that receives the message is launched.  False: it was recorded before.
@@ -52,7 +53,7 @@ class SocketReceiver {
   absl::StatusOr<int64_t> ReadOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status TakeStaged(std::vector<MessageId>* grants) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const int fd_;
+  SocketStream& stream_;
   absl::Mutex mu_;
   SocketReceiveTable table_ ABSL_GUARDED_BY(mu_);
   char staged_[kStagedBytes] ABSL_GUARDED_BY(mu_);

@@ -1,9 +1,6 @@
 #include "workers/comm/tcp/socket_sender.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "scheduler/base/status_macros.h"
@@ -13,17 +10,10 @@ namespace switchyard::comm {
 int64_t SocketSender::WriteOnce() {
   if (end_ != SocketEnd::kDone) return 0;
   iovec parts[SocketSendQueue::kMostParts];
-  msghdr message = {};
-  message.msg_iov = parts;
-  message.msg_iovlen = static_cast<size_t>(queue_.Next(parts));
-  if (message.msg_iovlen == 0) return 0;
-  ssize_t sent = 0;
-  do {
-    sent = sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
+  const int num_parts = queue_.Next(parts);
   // (The receiving direction reports that the connection is gone, after all bytes before.)
-  if (sent < 0) return 0;
-  queue_.Wrote(sent);
+  const int64_t sent = num_parts == 0 ? 0 : stream_.Write(parts, num_parts);
+  if (sent > 0) queue_.Wrote(sent);
   return sent;
 }
 

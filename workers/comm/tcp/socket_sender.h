@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "workers/comm/local/message.h"
 #include "workers/comm/tcp/socket_send_queue.h"
+#include "workers/comm/tcp/socket_stream.h"
 #include "workers/comm/tcp/socket_traffic.h"
 #include "workers/comm/tcp/socket_wire.h"
 
@@ -26,8 +27,9 @@ enum class SocketEnd : uint8_t { kDone, kClosed, kAborted, kLate, kElsewhere };
 
 class SocketSender {
  public:
-  // fd: connected and non-blocking; borrowed, as is traffic.
-  SocketSender(int fd, const SocketFraming& framing, SocketTraffic* traffic) : fd_(fd), queue_(framing, traffic) {}
+  // stream, traffic: borrowed.
+  SocketSender(SocketStream* stream, const SocketFraming& framing, SocketTraffic* traffic)
+      : stream_(*stream), queue_(framing, traffic) {}
 
   // Grants the peer messages that this rank receives, and sends one of its own (null: none) as far as it may go now.
   // True: there is more to write (Write).  False: nothing may go, or the socket is full; epoll wakes the I/O thread
@@ -47,7 +49,7 @@ class SocketSender {
   // Returns the bytes written; 0: nothing may go now, or the socket is full or gone.
   int64_t WriteOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const int fd_;
+  SocketStream& stream_;
   absl::Mutex mu_;
   SocketSendQueue queue_ ABSL_GUARDED_BY(mu_);
   SocketEnd end_ ABSL_GUARDED_BY(mu_) = SocketEnd::kDone;  // kDone: it has not ended
