@@ -19,15 +19,14 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/clock.h"
+#include "server/fleet/loss_causes.h"
 
 namespace switchyard::server {
 namespace {
 
-// Whose end makes the next start later: younger ones may end again.  A few that were killed in a row are started again
-// at once, as they have not failed by themselves; more may be killed for want of memory.
-constexpr absl::Duration kYoung = absl::Seconds(10), kYoungKilled = absl::Seconds(3);
-constexpr int kFreeKills = 4;
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
+// As many looks in a row must find a worker stopped; that counts no time in which this process was stopped itself.
+constexpr int kLooksStopped = 25;
 constexpr int kRefused = 2;
 constexpr int kCannotRun = 127;  // exec failed
 
@@ -91,7 +90,9 @@ absl::Status LocalFleet::Spawn(int index) {
   }
   children_[index].pid = pid;
   children_[index].refusal = std::move(refusal);
+  children_[index].looks_stopped = 0;
   children_[index].started = MonotonicNow();
+  children_[index].oom_kills = LossCauses::OomKills();
   LogInfo("started ", options_.what, " ", index, ", pid ", pid);
   return absl::OkStatus();
 }
@@ -102,12 +103,7 @@ std::string LocalFleet::Reap(int index, int status, absl::Time now) {
   child.last_pid = std::exchange(child.pid, -1);
   child.last_end = how;
   ++child.deaths;
-  // (Asked to stop, by SIGTERM, a worker exits with 0.)
-  const bool killed = WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM
-                                          : WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  child.early_deaths = now - child.started < (killed ? kYoungKilled : kYoung) ? child.early_deaths + 1 : 0;
-  const int slower = std::clamp(killed ? child.early_deaths - kFreeKills : child.early_deaths, 0, 7);
-  child.start_at = now + std::min(absl::Milliseconds(50) * (1 << slower), absl::Duration(absl::Seconds(5)));
+  child.start_at = now + child.pause.After(status, now - child.started, LossCauses::OomKills() > child.oom_kills);
   const bool refused = WIFEXITED(status) && (WEXITSTATUS(status) == kRefused || WEXITSTATUS(status) == kCannotRun);
   if (stopping_) return "";
   LogWarn(options_.what, " ", index, " (pid ", child.last_pid, ") ended: ", how);
@@ -128,6 +124,16 @@ std::string LocalFleet::Reap(int index, int status, absl::Time now) {
                       why.empty() ? " (exit code 2; it gave no reason)" : absl::StrCat(": ", why));
 }
 
+void LocalFleet::EndIfStopped(int index) {
+  Child& child = children_[index];
+  siginfo_t seen = {};  // si_pid stays 0 while it runs
+  const bool asked = waitid(P_PID, child.pid, &seen, WSTOPPED | WNOHANG | WNOWAIT) == 0;
+  child.looks_stopped = asked && seen.si_pid != 0 ? child.looks_stopped + 1 : 0;
+  if (child.looks_stopped != kLooksStopped) return;
+  LogWarn(options_.what, " ", index, " (pid ", child.pid, ") is stopped, and is killed");
+  kill(child.pid, SIGKILL);
+}
+
 void LocalFleet::Reap() {
   std::vector<std::string> fatal;
   {
@@ -139,6 +145,7 @@ void LocalFleet::Reap() {
       if (child.pid > 0 && waitpid(child.pid, &status, WNOHANG) == child.pid) {
         if (std::string text = Reap(index, status, now); !text.empty()) fatal.push_back(std::move(text));
       }
+      if (child.pid > 0 && !stopping_) EndIfStopped(index);
       if (child.pid < 0 && !child.refused && !stopping_ && now >= child.start_at) {
         ++restarts_;
         if (const absl::Status spawned = Spawn(index); !spawned.ok()) {

@@ -4,9 +4,9 @@
 // inherited in-memory file (--refusal_file) and to standard error, which it shares with the server.  Before Finalize a
 // refusal is fatal: it is reported once, and the worker is not restarted; the same holds for a worker that ends again
 // and again.  After Finalize the reason may pass (memory is short for a while, a file is being replaced), so a refusing
-// worker is restarted like any other: after a pause that grows from 50 ms to 5 s while workers die young.  Worker
-// `index` takes rank `index`.  The workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread watches the
-// children.
+// worker is restarted like any other, after a pause (restart_pause.h).  A worker that is stopped (SIGSTOP) for half a
+// second is killed, so that a group does not wait for it, whatever it was doing.  Worker `index` takes rank `index`.
+// The workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread watches the children.
 #pragma once
 
 #include <sys/types.h>
@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "scheduler/base/io/unique_fd.h"
+#include "server/fleet/restart_pause.h"
 
 namespace switchyard::server {
 
@@ -70,13 +71,17 @@ class LocalFleet {
     std::string last_end;
     absl::Time started;
     absl::Time start_at = absl::InfinitePast();
-    int early_deaths = 0;
+    RestartPause pause;
+    int64_t oom_kills = 0;  // of the kernel, on this machine, before it started
     int deaths = 0;
+    int looks_stopped = 0;  // looks in a row that found it stopped
     bool refused = false;
     UniqueFd refusal;  // the in-memory file for the reason of a refusal
   };
 
   absl::Status Spawn(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Kills a child that stands stopped.
+  void EndIfStopped(int index) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Watch();
   void Reap() ABSL_LOCKS_EXCLUDED(mu_);
   // Handles the end of a child that was reaped.  Returns why that is fatal; empty if the worker will be restarted.

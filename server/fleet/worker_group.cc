@@ -58,7 +58,11 @@ void WorkerGroup::Fault(WorkerId id, int64_t epoch, const std::string& message, 
   Break(absl::StrCat("rank ", member->rank, ": ", message), now);
 }
 
-void WorkerGroup::Break(const std::string& reason, absl::Time now) { GoDown(reason, now, PauseAfter(failed_tries_++)); }
+void WorkerGroup::Break(const std::string& reason, absl::Time now) {
+  if (state_ == State::kWaiting) return;
+  broken_epoch_ = epoch_;
+  GoDown(reason, now, PauseAfter(failed_tries_++));
+}
 
 void WorkerGroup::Evict(WorkerId id, const absl::Status& status, absl::Time now) {
   const Member* member = Find(id);
@@ -87,6 +91,12 @@ void WorkerGroup::Lost(WorkerId id, const std::string& reason, absl::Time now) {
   // LocalFleet reports why a local worker ended before it served.
   const bool by_fleet = !has_served_ && IsOwn(member->info) && now - member->last_seen <= options_.fence_after;
   if (!by_fleet) LogWarn("worker ", id, " (rank ", member->rank, ", pid ", member->info.pid, ") is lost: ", reason);
+  if (state_ == State::kWaiting && member->rank >= 0 && broken_epoch_ == epoch_) {
+    // Its peers noticed first.
+    broken_epoch_ = 0;
+    --failed_tries_;
+    next_try_ = now;
+  }
   // Clients see this, so it names no process.
   const std::string reported = by_fleet ? absl::StrCat("worker of rank ", member->rank, " ended before it served")
                                         : absl::StrCat("worker of rank ", member->rank, " was lost: ", reason);

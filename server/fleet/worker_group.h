@@ -103,7 +103,8 @@ class WorkerGroup {
   void Execute(const batching::StepPlan& plan, absl::Time now);
   // Lets training on the ranks run for `slice`, or until the next plan.  REQUIRES: kReady.
   void GiveSlice(absl::Duration slice);
-  // Ends the group; the next one may form after a pause that grows with failed tries.
+  // Ends the group; the next one may form after a pause that grows with failed tries.  If a member is lost meanwhile,
+  // that was why, and the pause ends.
   void Break(const std::string& reason, absl::Time now);
   // The server stops: no more plans are sent or groups formed, and workers may leave.
   void Dismiss();
@@ -157,6 +158,7 @@ class WorkerGroup {
   absl::Time last_progress_ = absl::InfinitePast();
   absl::Time next_try_ = absl::InfinitePast();
   int failed_tries_ = 0;
+  int64_t broken_epoch_ = 0;  // the last that Break ended without a loss that explains it
   bool dismissed_ = false;
   ServerStall server_stall_;
   std::unique_ptr<const fleet::WorkerInfo> own_;  // the local worker that registered last; null before

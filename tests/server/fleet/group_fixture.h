@@ -54,6 +54,7 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
     options.world = world;
     options.local_workers = local_workers;
     options.dtype = dtype;
+    options.encrypt_links = encrypt_links;
     options.tokens = {.shared = "secret", .local = local_token};
     group = std::make_unique<WorkerGroup>(options, this);
   }
@@ -125,7 +126,8 @@ class GroupTest : public testing::Test, public WorkerGroup::Listener {
   std::unique_ptr<WorkerGroup> group;
   std::map<WorkerId, std::shared_ptr<FakeWorker>> workers;
   std::vector<std::string> tokens;
-  std::string unread_of;  // incarnation of the worker whose messages are unread
+  bool encrypt_links = false;  // of the next Make
+  std::string unread_of;       // incarnation of the worker whose messages are unread
   std::vector<std::string> log;
 };
 

@@ -103,9 +103,20 @@ TEST_F(LocalFleetTest, KillMeansThatProcessOnly) {
   fleet->Kill(1, first);
   fleet->Kill(-1, first);
   EXPECT_EQ(waitpid(first, nullptr, WNOHANG), 0) << "it lives";
-  kill(first, SIGSTOP);  // a stopped worker is also killed
   fleet->Kill(0, first);
   EXPECT_TRUE(Eventually([&] { return fleet->Pids()[0] > 0 && fleet->Pids()[0] != first; }));
+}
+
+TEST_F(LocalFleetTest, OneThatIsStoppedIsReplaced) {
+  auto fleet = Make(2, kSleeps);
+  ASSERT_TRUE(fleet->Start().ok());
+  const std::vector<pid_t> before = fleet->Pids();
+  kill(before[1], SIGSTOP);
+  kill(before[1], SIGCONT);  // a short stop does no harm
+  kill(before[0], SIGSTOP);
+  EXPECT_TRUE(Eventually([&] { return fleet->Pids()[0] > 0 && fleet->Pids()[0] != before[0]; }));
+  EXPECT_EQ(fleet->EndOf(0, before[0]), "signal 9 (Killed)");
+  EXPECT_EQ(fleet->Pids()[1], before[1]);
 }
 
 TEST_F(LocalFleetTest, CodeTwoIsFatalOnceAndNotTriedAgain) {
