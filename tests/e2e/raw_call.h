@@ -18,7 +18,7 @@ struct RawAnswer {
   std::multimap<std::string, std::string> trailers;
 };
 struct RawOptions {
-  std::map<std::string, std::string> metadata = {};
+  std::multimap<std::string, std::string> metadata = {};
   int times = 1;           // how often the message is sent
   bool half_close = true;  // ends the client's stream
 };

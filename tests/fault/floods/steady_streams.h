@@ -1,0 +1,67 @@
+// Clients whose streams go on while a server is attacked: each asks for one greedy answer after the other and compares
+// it with that of an undisturbed server.  Knows the gaps between messages of each stream.
+//
+// Thread-safe.  One thread and one connection for each stream; all are made on construction.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "tests/e2e/harness.h"
+
+namespace switchyard {
+
+struct Gaps {
+  absl::Duration median, p99, longest;
+  int64_t count = 0;
+};
+
+class SteadyStreams {
+ public:
+  // The requests of `count` streams.
+  static std::vector<v1::GenerateRequest> Requests(int count);
+
+  // `wanted` are the undisturbed answers of `requests`; all three outlive this.
+  SteadyStreams(const TestServer& server, const std::vector<v1::GenerateRequest>& requests,
+                const std::vector<StreamSeen>& wanted);
+  ~SteadyStreams() { Stop(); }
+  // Cancels what runs.
+  void Stop();
+
+  // Of the gaps that ended since `from`, and those that go on.
+  Gaps GapsSince(absl::Time from);
+  // Until each stream has got something since `from`; false after `limit`.
+  bool AwaitAll(absl::Time from, absl::Duration limit);
+  int64_t whole() const { return whole_; }
+  // What went wrong and how often: ends, refusals, other tokens.
+  std::map<std::string, int> faults();
+
+ private:
+  struct Gap {
+    absl::Time end;
+    absl::Duration length;
+  };
+  void Run(size_t number);
+  void Came(size_t number);
+  std::string RunOnce(client::Client& client, size_t number);
+
+  const TestServer& server_;
+  const std::vector<v1::GenerateRequest>& requests_;
+  const std::vector<StreamSeen>& wanted_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int64_t> whole_{0};
+  absl::Mutex mu_;
+  std::vector<Gap> gaps_ ABSL_GUARDED_BY(mu_);         // by end
+  std::vector<absl::Time> last_ ABSL_GUARDED_BY(mu_);  // each stream's last message or start; past: it does not run
+  std::map<std::string, int> faults_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::thread> threads_;  // last: they use what is above
+};
+
+}  // namespace switchyard
