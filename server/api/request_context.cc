@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "proto/support/api_key.h"
 #include "proto/support/errors.h"
+#include "server/api/call_metadata.h"
 #include "server/clock.h"
 
 namespace switchyard::server {
@@ -22,6 +23,7 @@ grpc::Status OnTheWire(const absl::Status& status, absl::string_view request_id,
 }
 
 absl::StatusOr<Caller> RequestContext::Admit(const grpc::ServerContextBase& context, absl::string_view method) const {
+  RETURN_IF_ERROR(CheckMetadata(context.client_metadata()));
   if (keys == nullptr) return Caller();
   std::vector<absl::string_view> values;
   const auto [begin, end] = context.client_metadata().equal_range(rpc::kAuthorization);

@@ -38,8 +38,8 @@ struct RequestContext {
   // Whether the worker's connection has bytes that are not read yet; empty before the server listens.
   std::function<bool(const fleet::WorkerInfo&)> has_unread;
 
-  // Returns who makes `context`'s call of `method` (a name of keys/roles.h).  Errors, which are counted, are those of
-  // KeyRing::Admit.  Every handler asks this first.
+  // Returns who makes `context`'s call of `method` (a name of keys/roles.h).  Errors are those of CheckMetadata and of
+  // KeyRing::Admit, which are counted.  Every handler asks this first.
   absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, absl::string_view method) const;
 
   // Returns the client whose turn at the front pool the call uses: its key, or without keys FrontClientOfPeer.
