@@ -32,6 +32,7 @@ RawAnswer RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::stri
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout));
   for (const auto& [key, value] : options.metadata) context.AddMetadata(key, value);
+  if (options.compress) context.set_compression_algorithm(GRPC_COMPRESS_GZIP);
   grpc::CompletionQueue queue;
   grpc::GenericStub stub(channel);
   const auto call = stub.PrepareCall(&context, method, &queue);

@@ -21,6 +21,7 @@ struct RawOptions {
   std::multimap<std::string, std::string> metadata = {};
   int times = 1;           // how often the message is sent
   bool half_close = true;  // ends the client's stream
+  bool compress = false;   // by gzip
 };
 // Sends `bytes` as the one message of a call of `method` ("/package.Service/Method") and reads to the end.
 RawAnswer RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& bytes,

@@ -46,7 +46,7 @@ int Milliseconds(absl::Duration time) {
 }  // namespace
 
 RawConnection::RawConnection(const std::string& address, const Options& options)
-    : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), answers_(options.answers) {
   const int on = 1;
   if (options.receive_buffer > 0)
     setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &options.receive_buffer, sizeof(options.receive_buffer));
@@ -105,6 +105,7 @@ bool RawConnection::Discard() { return Read(absl::ZeroDuration(), false); }
 bool RawConnection::Pump(absl::Duration limit) {
   Read(limit, true);
   HandleFrames();
+  if (!answers_) unsent_.clear();
   Flush();
   return !ended_;
 }

@@ -19,8 +19,9 @@ namespace switchyard {
 class RawConnection {
  public:
   struct Options {
-    std::string from;        // address of this end; empty: the system's choice
+    std::string from = {};   // address of this end; empty: the system's choice
     int receive_buffer = 0;  // of the socket, in bytes; 0: the system's choice
+    bool answers = true;     // false: Pump sends nothing
   };
   // What Pump has read.
   struct Seen {
@@ -72,6 +73,7 @@ class RawConnection {
   void Flush();
 
   const int fd_;
+  const bool answers_;
   bool was_connected_ = false;
   bool ended_ = false;
   int64_t bytes_sent_ = 0;

@@ -137,7 +137,7 @@ struct ManyConnections {
   int connections;
   int clients = 1;  // addresses from which they come
   std::string greeting = {};
-  int receive_buffer = 0;
+  bool answers = true;  // to SETTINGS and PING
   std::function<void(RawConnection*, bool is_new)> tend = {};
   absl::Duration pause = {};  // between rounds
 };
@@ -145,7 +145,7 @@ void KeepMany(AttackScope* scope, const ManyConnections& crowd) {
   std::vector<std::unique_ptr<Attacker>> all;
   for (int i = 0; i < crowd.connections; ++i) {
     RawConnection::Options options = From(i % crowd.clients);
-    options.receive_buffer = crowd.receive_buffer;
+    options.answers = crowd.answers;
     all.push_back(std::make_unique<Attacker>(scope, options, crowd.greeting));
   }
   while (!scope->over) {
@@ -224,6 +224,7 @@ void SlowPrefaces(AttackScope* scope, int) {
   std::map<RawConnection*, size_t> sent;
   const std::string text = http2::Preface() + http2::CallHeaders(1, kGenerate);
   KeepMany(scope, {.connections = 200,
+                   .answers = false,
                    .tend =
                        [&](RawConnection* connection, bool is_new) {
                          size_t& at = sent[connection];
@@ -243,6 +244,7 @@ void CutHeaders(AttackScope* scope, int) {
   const std::string start = http2::Frame(http2::kHeaders, 0, 1, http2::HeaderBlock(http2::CallFields(kGenerate)));
   KeepMany(scope, {.connections = 200,
                    .greeting = http2::Preface() + start,
+                   .answers = false,
                    .tend = [](RawConnection* connection, bool) { connection->Pump(absl::ZeroDuration()); },
                    .pause = absl::Milliseconds(20)});
 }

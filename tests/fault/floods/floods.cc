@@ -38,7 +38,7 @@ namespace {
 int g_seconds = 1, g_streams = 8;  // set once, by main
 std::vector<std::string> g_flags;  // likewise
 
-constexpr int64_t kMostMegabytes = 200;  // of growth
+constexpr int64_t kMostMegabytes = 200;     // of growth
 constexpr int64_t kEnoughMegabytes = 1500;  // at which a flood ends, so that this machine outlives it
 constexpr absl::Duration kPatience = absl::Seconds(60);
 // From SIGTERM to the end: streams have ended before, so that there is nothing to wait for but calls and last bytes.
