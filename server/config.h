@@ -95,6 +95,10 @@ struct ServerConfig {
   // Checks the configuration and fills in derived fields (names, workers).  InvalidArgument lists every problem, one a
   // line.
   absl::Status Finish();
+  // Whether workers may join that this server does not start, so that their port is open.
+  bool ExpectsWorkersFromElsewhere() const {
+    return workers > local_workers || train_workers > local_train_workers || !join_token_file.empty();
+  }
   // Most calls, of all kinds, that one connection may have open.
   int StreamsPerConnection() const { return 2 * max_streams_per_client + 64; }
   // Most calls that one connection may reset before they are answered, within ten seconds.

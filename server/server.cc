@@ -183,7 +183,7 @@ absl::Status Server::Listen() {
   options.front = front_.get();
   options.flag = "worker_port";
   options.peers = Front::Peers::kWorkers;
-  if (elsewhere > 0) options.host = c.worker_host;
+  if (c.ExpectsWorkersFromElsewhere()) options.host = c.worker_host;
   options.port = c.worker_port;
   options.connections = {.connections = kConnectionsPerWorker * elsewhere + kStrangers,
                          .per_client = kConnectionsPerWorker * elsewhere + kStrangers / 2,
@@ -218,7 +218,7 @@ absl::Status Server::Listen() {
   const std::string page = absl::StrCat(rpc::JoinHostPort(c.metrics_host, metrics_port_), "/metrics");
   LogInfo("gRPC on ", users_->address(),
           operators_ ? absl::StrCat(", jobs and administration on ", operators_->address()) : "",
-          elsewhere > 0 ? absl::StrCat(", workers on ", members_->address()) : "",
+          c.ExpectsWorkersFromElsewhere() ? absl::StrCat(", workers on ", members_->address()) : "",
           metrics_port_ >= 0 ? absl::StrCat(", metrics on ", front_->has_tls() ? "https://" : "http://", page) : "",
           front_->has_tls() ? "; all by TLS" : "");
   return absl::OkStatus();

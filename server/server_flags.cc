@@ -92,8 +92,8 @@ void AddWorkerFlags(ServerConfig* c, FlagSet* set) {
            "workers in the serving group, including workers from elsewhere; 0 = --local_workers")
       .Range(0, 1024);
   set->Add("worker_port", &c->worker_port,
-           "gRPC port that workers from elsewhere join at, open if --workers or --train_workers expects any; 0 = two "
-           "after --port")
+           "gRPC port that workers from elsewhere join at, open if --workers or --train_workers expects any or "
+           "--join_token_file is given; 0 = two after --port")
       .Range(0, 65535);
   set->Add("worker_host=ADDRESS", &c->worker_host,
            "address of --worker_port; any but loopback requires --join_token_file, and --tls_cert or --insecure");

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
+#include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
 #include "proto/support/host_port.h"
 
@@ -81,6 +82,10 @@ client::Client& TestServer::admin_client() {
     admin_client_ = *std::move(client);
   }
   return *admin_client_;
+}
+
+std::shared_ptr<grpc::Channel> TestServer::worker_channel() const {
+  return grpc::CreateChannel(worker_address_, grpc::InsecureChannelCredentials());
 }
 
 std::vector<pid_t> TestServer::WorkerPids() {

@@ -47,6 +47,10 @@ class TestServer {
   const std::string& admin_address() const { return admin_address_; }
   const std::string& worker_address() const { return worker_address_; }  // "" if no worker from elsewhere is expected
   const std::string& metrics_address() const { return metrics_address_; }
+  // Channels to the services of each port.
+  const std::shared_ptr<grpc::Channel>& channel() { return client().channel(); }
+  const std::shared_ptr<grpc::Channel>& admin_channel() { return admin_client().channel(); }
+  std::shared_ptr<grpc::Channel> worker_channel() const;  // a new one, in plaintext
   // A client with other limits or a connection of its own.
   std::unique_ptr<client::Client> Connect(absl::Duration request_timeout = absl::Seconds(120)) const;
 

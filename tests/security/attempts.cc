@@ -7,6 +7,7 @@
 #include <fstream>
 #include <optional>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -66,7 +67,7 @@ const std::string& AttackedServers::job_of_tina() {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = TrainingServer::TinySpec();
   v1::SubmitJobResponse response;
-  const auto stub = v1::TrainingService::NewStub(keyed()->client().channel());
+  const auto stub = v1::TrainingService::NewStub(keyed()->admin_channel());
   const grpc::Status status = stub->SubmitJob(server::ContextOf("tina").get(), request, &response);
   EXPECT_TRUE(status.ok()) << status.error_message();
   job_ = response.job().id();
@@ -102,7 +103,8 @@ std::string AttackedServers::CallAs(const std::string& name, const std::string& 
   RawOptions options;
   if (!name.empty()) options.metadata = {{"authorization", "Bearer key-" + name}};
   if (keyed() == nullptr) return "no server";
-  return InWords(RawCall(keyed()->client().channel(), "/switchyard.v1." + method, bytes, kPatience, options).status);
+  const auto& channel = absl::StartsWith(method, "InferenceService") ? keyed()->channel() : keyed()->admin_channel();
+  return InWords(RawCall(channel, "/switchyard.v1." + method, bytes, kPatience, options).status);
 }
 
 std::string InWords(const grpc::Status& status) {

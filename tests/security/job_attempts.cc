@@ -29,7 +29,7 @@ std::function<std::string(AttackedServers&)> OnAnothersJob(const char* method) {
 std::string ListAnothersJobs(AttackedServers& servers) {
   const std::string id = servers.job_of_tina();
   v1::ListJobsResponse jobs;
-  const grpc::Status status = v1::TrainingService::NewStub(servers.keyed()->client().channel())
+  const grpc::Status status = v1::TrainingService::NewStub(servers.keyed()->admin_channel())
                                   ->ListJobs(server::ContextOf("theo").get(), v1::ListJobsRequest(), &jobs);
   if (!status.ok()) return InWords(status);
   return id.empty() || jobs.jobs_size() > 0 ? absl::StrCat("it shows ", jobs.jobs_size()) : "an empty list";

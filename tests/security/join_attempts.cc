@@ -39,13 +39,13 @@ std::string Registration(const std::string& token, int local_index = -1, const s
 std::function<std::string(AttackedServers&)> Link(std::string bytes) {
   return [=](AttackedServers& servers) {
     const RawAnswer answer =
-        RawCall(servers.open()->client().channel(), kLinkMethod, bytes, kPatience, {.half_close = false});
+        RawCall(servers.open()->worker_channel(), kLinkMethod, bytes, kPatience, {.half_close = false});
     return absl::StrCat(answer.messages.empty() ? "" : "let in, then ", InWords(answer.status));
   };
 }
 std::function<std::string(AttackedServers&)> Store(const char* method, std::string bytes) {
   return [=](AttackedServers& servers) {
-    return InWords(RawCall(servers.open()->client().channel(), absl::StrCat("/switchyard.v1.WorkerService/", method),
+    return InWords(RawCall(servers.open()->worker_channel(), absl::StrCat("/switchyard.v1.WorkerService/", method),
                            bytes, kPatience)
                        .status);
   };
@@ -151,6 +151,10 @@ std::vector<Attempt> JoinAttempts() {
       {"StoreGetWithoutAToken", kNoStore, Store("StoreGet", GetOf(""))},
       {"StoreGetWithAWrongToken", kNoStore, Store("StoreGet", GetOf("0123456789abcdef"))},
       {"StoreGetOfJunk", "^INVALID_ARGUMENT", Store("StoreGet", std::string(100, '\xff'))},
+      {"JoinAtThePortOfUsers", "^UNIMPLEMENTED .*WorkerService is on that of --worker_port",
+       [](AttackedServers& servers) {
+         return InWords(RawCall(servers.open()->channel(), kLinkMethod, "", kPatience).status);
+       }},
       {"DataPlaneSilent", "^all .* ended, 0 bytes", OnTheDataPlane("")},
       {"DataPlaneJunk", "^all .* ended, 0 bytes", OnTheDataPlane(std::string(4096, '\xff'))},
   };

@@ -89,7 +89,7 @@ std::vector<Attempt> KeyAttempts() {
       {"TheRoleInMetadata", "^PERMISSION_DENIED WRONG_ROLE",
        [](AttackedServers& servers) {
          return InWords(
-             RawCall(servers.keyed()->client().channel(), "/switchyard.v1.AdminService/GetPlan", "", kPatience,
+             RawCall(servers.keyed()->admin_channel(), "/switchyard.v1.AdminService/GetPlan", "", kPatience,
                      {.metadata = {{"authorization", "Bearer key-alice"}, {"role", "admin"}, {"x-role", "admin"}}})
                  .status);
        }},

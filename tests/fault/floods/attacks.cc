@@ -280,12 +280,12 @@ const std::vector<FloodKind> kFloods = {
      [](AttackScope* s, int) { PourFrames(s, Frame(http2::kWindowUpdate, 0, 0, BigEndian(1, 4)), true); }},
     {"Priorities", 2,
      [](AttackScope* s, int) { PourFrames(s, Frame(http2::kPriority, 0, 1, BigEndian(0, 4) + "x"), true); }},
-    {"WindowZero", 1, WindowZeroReaders, true},
+    {"WindowZero", 1, WindowZeroReaders, false, true},
     {"Idle", 1, IdleConnections},
     {"SlowPrefaces", 1, SlowPrefaces},
     {"Watches", 1, Watches},
-    {"FalseWorkers", 1, FalseWorkers},
-    {"LargeTexts", 1, LargeTexts, true},
+    {"FalseWorkers", 1, FalseWorkers, true},
+    {"LargeTexts", 1, LargeTexts, false, true},
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ struct FloodKind {
   const char* name;
   int threads;
   void (*attack)(AttackScope* scope, int thread);  // returns soon after scope->over
+  bool at_workers = false;                         // at the workers' port, instead of that of users
   bool is_load = false;                            // also asks for answers, so that streams beside it have fewer turns
 };
 inline void PrintTo(const FloodKind& flood, std::ostream* out) { *out << flood.name; }

@@ -31,6 +31,7 @@
 #include "tests/e2e/metrics_page.h"
 #include "tests/fault/floods/attacks.h"
 #include "tests/fault/floods/steady_streams.h"
+#include "tests/workers/model/temp_dir.h"
 
 namespace switchyard {
 namespace {
@@ -111,7 +112,9 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
  protected:
   void Start() {
     // The attackers' address is not this process's, so its share of the places is that of one client elsewhere.
-    std::vector<std::string> flags = {"--threads=1", "--max_streams_per_client=256"};
+    std::ofstream(dir_.path() + "/token") << "a token of more than sixteen bytes";
+    std::vector<std::string> flags = {"--threads=1", "--max_streams_per_client=256",
+                                      "--join_token_file=" + dir_.path() + "/token"};
     flags.insert(flags.end(), g_flags.begin(), g_flags.end());
     server_ = TestServer::Start({.model = kDemoModel, .workers = 2, .flags = flags});
     ASSERT_NE(server_, nullptr);
@@ -129,7 +132,7 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
     absl::SleepFor(std::max(absl::Seconds(2), absl::Seconds(g_seconds) / 3));
     row->before = streams_->GapsSince(from);
     row->megabytes_before = Megabytes(pid, "VmRSS:");
-    RunningFlood flood(GetParam(), server_->address());
+    RunningFlood flood(GetParam(), GetParam().at_workers ? server_->worker_address() : server_->address());
     const double cpu = CpuSeconds(pid);
     for (from = absl::Now(); absl::Now() - from < absl::Seconds(g_seconds);) {
       absl::SleepFor(absl::Milliseconds(20));
@@ -172,7 +175,7 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
 
   // SIGTERM in the midst of the same flood.
   void End(FloodRow* row) {
-    RunningFlood flood(GetParam(), server_->address());
+    RunningFlood flood(GetParam(), GetParam().at_workers ? server_->worker_address() : server_->address());
     absl::SleepFor(std::min(absl::Seconds(1), absl::Seconds(g_seconds) / 2));
     const absl::Time begin = absl::Now();
     server_->process().Signal(SIGTERM);
@@ -186,6 +189,7 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
   std::vector<StreamSeen> wanted_;
   std::vector<pid_t> pids_;
   int64_t epoch_ = 0;
+  const model::TempDir dir_;
   std::unique_ptr<TestServer> server_;
   std::unique_ptr<SteadyStreams> streams_;  // last: its threads use what is above
 };
