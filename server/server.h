@@ -79,7 +79,7 @@ class Server {
   std::unique_ptr<TrainingSubsystem> training_;
   std::unique_ptr<WorkerServiceImpl> workers_;
   std::unique_ptr<Front> front_;
-  std::unique_ptr<ConnectionGate> page_gate_;               // of the metrics page, with TLS
+  std::unique_ptr<ConnectionGate> page_gate_;              // of the metrics page, with TLS
   std::unique_ptr<Listener> users_, operators_, members_;  // members: workers; operators: null without --admin_port
   std::unique_ptr<LocalFleet> fleet_;
   int metrics_port_ = -1;

@@ -33,7 +33,7 @@ class Listener {
     int streams_per_connection = 0;
     int64_t max_message_bytes = 0;
     bool reflection = false;
-    Front* front = nullptr;                // borrowed
+    Front* front = nullptr;  // borrowed
     Front::Peers peers = Front::Peers::kClients;
     std::vector<grpc::Service*> services;  // borrowed
   };
