@@ -85,6 +85,7 @@ void FrameGuard::Violate(FrontLimit limit, int64_t allowed, int64_t actual) {
 size_t FrameGuard::FromClient(absl::string_view bytes, absl::Time now) {
   size_t at = 0;
   waits_until_ = absl::InfinitePast();
+  wants_room_ = false;
   if (violation_.has_value()) return 0;
   if (!begun_) {
     const size_t known = std::min(bytes.size(), kClientPreface.size());
@@ -149,6 +150,11 @@ bool FrameGuard::AdmitHeaders(const FrameHead& head, absl::Time now) {
   block_bytes_ = block_continuations_ = 0;
   if (head.stream <= last_stream_) {  // trailers, or a stream that is no longer open
     return AdmitOther(&others_, FrontLimit::kOtherFrames, now) && AdmitBlock(head);
+  }
+  wants_room_ = held_bytes_ + kBytesOfStream > most_held_;
+  if (wants_room_) {
+    frame_rate_.Give(1);
+    return false;
   }
   if (!stream_rate_.Take(now)) {
     frame_rate_.Give(1);

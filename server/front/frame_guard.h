@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -96,6 +97,12 @@ class FrameGuard {
   // Reads what gRPC sends, in any pieces.
   void FromServer(absl::string_view bytes);
 
+  // How many bytes more open calls may hold: a call for which there is no room waits.  Data is let on, so that the
+  // caller must present less than it can bear.
+  void SetRoom(int64_t bytes) { most_held_ = held_bytes_ + bytes; }
+  // Whether a call waits for room.
+  bool wants_room() const { return wants_room_; }
+
   const std::optional<FrontViolation>& violation() const { return violation_; }
   absl::Time waits_until() const { return waits_until_; }
   // Whether the client's preface was passed on.
@@ -152,7 +159,8 @@ class FrameGuard {
 
   absl::flat_hash_map<uint32_t, Stream> streams_;  // open ones
   uint32_t last_stream_ = 0;
-  int64_t held_bytes_ = 0;
+  int64_t held_bytes_ = 0, most_held_ = std::numeric_limits<int64_t>::max();
+  bool wants_room_ = false;
   int64_t unread_answers_ = 0;
   double resets_ = 0;  // less those forgiven
   int64_t most_resets_;

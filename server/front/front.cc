@@ -19,12 +19,14 @@ namespace {
 
 // Of the memory that is left, so much may unfinished calls take; never less than the second.
 constexpr int64_t kHeadroomPart = 2, kLeastMemory = 8 << 20;
+// That a client may open before it has read how many it may.
+constexpr int kStreamsBeforeSettings = 100;
 constexpr absl::Duration kWatchEvery = absl::Seconds(1);
 
 FrameGuard::Limits LimitsOf(const ServerConfig& config) {
   FrameGuard::Limits limits;
   limits.resets = config.MostResets();
-  limits.open_streams = 2 * config.StreamsPerConnection();  // gRPC refuses those beyond half of it
+  limits.open_streams = config.StreamsPerConnection() + kStreamsBeforeSettings;
   limits.stream_burst = std::max(limits.stream_burst, 2.0 * config.StreamsPerConnection());
   return limits;
 }

@@ -1,9 +1,10 @@
 // Budget of the bytes that unfinished calls hold, over all connections.
 //
-// While less than half of it is used, all may send on.  Beyond that only those may that hold less than an equal part of
-// this half: the largest wait, small ones do not notice.  Thread-safe.
+// While less than half of it is used, all may take of that half.  Beyond that only those may that hold less than an
+// equal part of it: the largest wait, small ones do not notice.  Thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -25,14 +26,14 @@ class MemoryBudget {
     const auto it = held_.try_emplace(client, 0).first;
     if ((it->second += bytes) == 0) held_.erase(it);
   }
-  // Whether the client may send more.
-  bool MayGrow(const std::string& client) const {
+  // Returns how many bytes more the client may take now; 0: it must wait until others, or its own, are done.
+  int64_t Room(const std::string& client) const {
     absl::MutexLock lock(&mu_);
-    const auto it = held_.find(client);
     const int64_t half = limit_ / 2;
-    if (it == held_.end() || total_ < half) return true;
-    const auto clients = static_cast<int64_t>(held_.size());
-    return it->second < half / clients;
+    const auto it = held_.find(client);
+    const bool is_new = it == held_.end();
+    const auto clients = static_cast<int64_t>(held_.size()) + (is_new ? 1 : 0);
+    return std::max({int64_t{0}, half - total_, half / clients - (is_new ? 0 : it->second)});
   }
   // Sets the limit anew, as the memory that is left changes.
   void SetLimit(int64_t limit) {

@@ -18,7 +18,7 @@ namespace switchyard::server {
 class Offenders {
  public:
   static constexpr absl::Duration kFirstWait = absl::Seconds(1), kLongestWait = absl::Seconds(60),
-                                  kMemory = absl::Minutes(10);
+                                  kTogether = absl::Milliseconds(500), kMemory = absl::Minutes(10);
   static constexpr size_t kMost = 65536;  // remembered clients
 
   // Counts a violation of the client.
@@ -27,8 +27,8 @@ class Offenders {
     if (clients_.size() >= kMost && !clients_.contains(client)) ForgetLocked(now);
     Client& entry = clients_[client];
     if (now - entry.last > kMemory) entry.violations = 0;
-    // Connections that were open together are one offence: more of them double nothing.
-    if (now >= entry.until) ++entry.violations;
+    // Connections that are ended together are one offence: more of them double nothing.
+    if (now - entry.last >= kTogether) ++entry.violations;
     entry.last = now;
     const int doubled = is_loopback ? 0 : std::min(entry.violations - 1, 6);
     entry.until = now + std::min(kLongestWait, kFirstWait * (1 << doubled));

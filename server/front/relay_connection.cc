@@ -21,7 +21,8 @@ constexpr int kMostRounds = 8;              // then other connections have their
 constexpr absl::Duration kLookAtMemoryEvery = absl::Milliseconds(20);
 constexpr FrontLimit kFloods[] = {FrontLimit::kFrameSize, FrontLimit::kHeaderBytes,   FrontLimit::kContinuations,
                                   FrontLimit::kResets,    FrontLimit::kPings,         FrontLimit::kSettings,
-                                  FrontLimit::kUnread,    FrontLimit::kWindowUpdates, FrontLimit::kOtherFrames};
+                                  FrontLimit::kUnread,    FrontLimit::kWindowUpdates, FrontLimit::kOtherFrames,
+                                  FrontLimit::kSequence,  FrontLimit::kOpenStreams};
 
 // Where bytes arrive, so that a buffer is no larger than what is in it.
 thread_local char scratch[RelayConnection::kBufferBytes];
@@ -158,6 +159,7 @@ bool RelayConnection::Judge(absl::Time now) {
     up_judged_ = up_.size();
     return true;
   }
+  guard_->SetRoom(shared_->memory.Room(share_));
   const size_t passed = guard_->FromClient(absl::string_view(up_).substr(up_judged_), now);
   up_judged_ += passed;
   if (guard_->violation().has_value()) End(*guard_->violation(), now);
@@ -258,7 +260,8 @@ void RelayConnection::End(const FrontViolation& violation, absl::Time now) {
 }
 
 void RelayConnection::CheckMemory(absl::Time now) {
-  if (shared_->memory.MayGrow(share_)) {
+  const int64_t wanted = guard_.has_value() && guard_->wants_room() ? FrameGuard::kBytesOfStream : 1;
+  if (shared_->memory.Room(share_) >= wanted) {
     full_since_ = absl::InfiniteFuture();
     return;
   }

@@ -63,6 +63,25 @@ TEST_F(PortsTest, PlaintextStaysOnLoopback) {
   EXPECT_TRUE(config_.Finish().ok());
 }
 
+TEST_F(PortsTest, AnAddressForOthersWantsTlsAndAWayToKnowWhoCalls) {
+  config_.host = config_.metrics_host = "0.0.0.0";
+  config_.tls_cert = "cert.pem";
+  EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("--tls_cert and --tls_key: one is given without"));
+  config_.tls_key = "key.pem";
+  EXPECT_EQ(std::string(config_.Finish().message()),
+            "--host=0.0.0.0: calls without a key on another address than loopback wants --insecure; or give "
+            "--api_keys_file or --tls_client_ca");
+  for (std::string* file : {&config_.api_keys_file, &config_.tls_client_ca}) {
+    *file = "some.file";
+    EXPECT_TRUE(config_.Finish().ok()) << config_.Finish();
+    *file = "";
+  }
+  config_.tls_cert = config_.tls_key = "";
+  config_.tls_worker_ca = "ca.pem";
+  config_.host = config_.metrics_host = "127.0.0.1";
+  EXPECT_EQ(std::string(config_.Finish().message()), "--tls_worker_ca=ca.pem: is for --tls_cert, which is not given");
+}
+
 // Without a token, any process that reaches the port could join as a rank and see its prompts.
 TEST_F(PortsTest, WorkersFromElsewhereWantATokenUnlessOnLoopback) {
   config_.workers = config_.local_workers + 1;

@@ -254,6 +254,18 @@ TEST_F(FrameGuardTest, HeldBytesAreThoseOfTheLastMessageOfEachCall) {
   EXPECT_EQ(guard_.held_bytes(), 0);
 }
 
+TEST_F(FrameGuardTest, ACallForWhichThereIsNoRoomWaits) {
+  Passes(Begin());
+  guard_.SetRoom(2 * FrameGuard::kBytesOfStream);
+  Passes(Call(1) + Call(3));
+  EXPECT_EQ(guard_.FromClient(Call(5), now_), 0u);
+  EXPECT_TRUE(guard_.wants_room());
+  EXPECT_FALSE(guard_.violation().has_value());
+  guard_.FromServer(Answer(1, true));
+  Passes(Call(5));
+  EXPECT_FALSE(guard_.wants_room());
+}
+
 TEST_F(FrameGuardTest, KnowsWhereTheServersFramesEnd) {
   const std::string frame = Frame(kDataFrame, 0, 1, "12345");
   for (size_t i = 0; i < 3 * frame.size(); ++i) {

@@ -62,22 +62,23 @@ TEST(OffendersTest, SoManyAreRememberedAndNoMore) {
 
 TEST(MemoryBudgetTest, TheLargestWaitAndSmallOnesDoNotNotice) {
   MemoryBudget budget(2000);
-  budget.Add("large", 999);
-  budget.Add("small", 0);
-  EXPECT_TRUE(budget.MayGrow("large"));
-  budget.Add("large", 1);
-  EXPECT_FALSE(budget.MayGrow("large")) << "half of it is used";
-  EXPECT_TRUE(budget.MayGrow("new"));
+  EXPECT_EQ(budget.Room("large"), 1000);
+  budget.Add("large", 990);
+  EXPECT_EQ(budget.Room("large"), 10) << "half of it is used then";
+  EXPECT_EQ(budget.Room("new"), 500);
+  budget.Add("large", 10);
+  EXPECT_EQ(budget.Room("large"), 0);
   budget.Add("small", 499);
-  EXPECT_TRUE(budget.MayGrow("small")) << "an equal part is 500";
-  budget.Add("small", 1);
-  EXPECT_FALSE(budget.MayGrow("small"));
-  budget.Add("small", -500);
-  budget.Add("large", -1);
-  EXPECT_TRUE(budget.MayGrow("large"));
-  EXPECT_EQ(budget.held(), 999);
+  EXPECT_EQ(budget.Room("small"), 1) << "an equal part is 500";
+  EXPECT_EQ(budget.Room("new"), 333);
+  budget.Add("small", 2);
+  EXPECT_EQ(budget.Room("small"), 0);
+  budget.Add("small", -501);
+  budget.Add("large", -300);
+  EXPECT_EQ(budget.held(), 700);
+  EXPECT_EQ(budget.Room("large"), 300);
   budget.SetLimit(1000);
-  EXPECT_FALSE(budget.MayGrow("large"));
+  EXPECT_EQ(budget.Room("large"), 0);
 }
 
 TEST(MemoryHeadroomTest, IsTheLeastOfWhatTheMachineAndItsCgroupsLeave) {
