@@ -7,6 +7,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
@@ -17,6 +18,9 @@ namespace {
 
 constexpr absl::string_view kRelayed = "unix-abstract:";
 constexpr size_t kNetworkBytes = 8;  // of a /64
+
+// Of an address that may have a scope.
+absl::string_view FamilyOf(absl::string_view address) { return absl::StrContains(address, ':') ? "ipv6:" : "ipv4:"; }
 
 // Decodes %XX.
 std::string PercentDecoded(absl::string_view text) {
@@ -33,7 +37,7 @@ std::string PercentDecoded(absl::string_view text) {
 }  // namespace
 
 std::string RelayedName(absl::string_view address, int port, absl::string_view id) {
-  const absl::string_view family = rpc::IsIpv6(address) ? "ipv6:" : "ipv4:";
+  const absl::string_view family = FamilyOf(address);
   return absl::StrCat(family, rpc::JoinHostPort(address, port), "#", id);
 }
 
@@ -68,7 +72,7 @@ std::string ClientOfAddress(absl::string_view address) {
 std::string ClientOfPeer(absl::string_view peer) {
   const std::string address = AddressOfPeer(peer);
   if (address.empty()) return std::string(peer);
-  return absl::StrCat(rpc::IsIpv6(address) ? "ipv6:" : "ipv4:", ClientOfAddress(address));
+  return absl::StrCat(FamilyOf(address), ClientOfAddress(address));
 }
 
 }  // namespace switchyard::server

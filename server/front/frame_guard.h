@@ -85,7 +85,7 @@ class FrameGuard {
     int64_t unread_answers = 1000;
   };
   // What an open call costs gRPC besides the bytes of its message.
-  static constexpr int64_t kBytesOfStream = 20 << 10;
+  static constexpr int64_t kBytesOfStream = 32 << 10;
 
   // `part` (0 to 1) of every burst: less for clients whose connections were ended before.
   FrameGuard(const Limits& limits, absl::Time now, double part = 1);

@@ -1,7 +1,8 @@
 // Budget of the bytes that unfinished calls hold, over all connections.
 //
-// While less than half of it is used, all may take of that half.  Beyond that only those may that hold less than an
-// equal part of it: the largest wait, small ones do not notice.  Thread-safe.
+// While less than half of it is used, all may take of that half.  Beyond that a client may take a little of what is
+// left, while it holds less than an equal part of the half: the largest wait.  Little ones never do, so that the budget
+// is exceeded by them alone.  Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -16,6 +17,9 @@ namespace switchyard::server {
 
 class MemoryBudget {
  public:
+  static constexpr int64_t kPart = 8;  // of what is left beyond the half
+  static constexpr int64_t kLittle = 512 << 10;
+
   explicit MemoryBudget(int64_t limit) : limit_(limit) {}
 
   // Adds to what the client holds; negative: it holds less now.
@@ -33,7 +37,9 @@ class MemoryBudget {
     const auto it = held_.find(client);
     const bool is_new = it == held_.end();
     const auto clients = static_cast<int64_t>(held_.size()) + (is_new ? 1 : 0);
-    return std::max({int64_t{0}, half - total_, half / clients - (is_new ? 0 : it->second)});
+    const int64_t own = is_new ? 0 : it->second;
+    return std::max(
+        {int64_t{0}, half - total_, std::min(half / clients - own, (limit_ - total_) / kPart), kLittle - own});
   }
   // Sets the limit anew, as the memory that is left changes.
   void SetLimit(int64_t limit) {

@@ -1,5 +1,10 @@
 // TLS from end to end: clients, a worker from elsewhere and the metrics page of one server, who is refused, and
 // certificates that change while it serves.
+#include <openssl/ssl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"
+#include "tests/half_requests.h"
 #include "tests/server/front/certificates.h"
 #include "tests/workers/model/temp_dir.h"
 
@@ -56,6 +62,31 @@ class TlsTest : public testing::Test {
     return load.ok() ? "" : std::string(load.status().message());
   }
 
+  // The metrics page as a client with that certificate sees it; empty: it does not.
+  std::string PageSeenBy(const std::string& address, const rpc::TlsFiles& own) const {
+    const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()), &SSL_CTX_free);
+    SSL_CTX_load_verify_file(context.get(), users_.file().c_str());
+    SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+    if (!own.cert.empty()) {
+      SSL_CTX_use_certificate_file(context.get(), own.cert.c_str(), SSL_FILETYPE_PEM);
+      SSL_CTX_use_PrivateKey_file(context.get(), own.key.c_str(), SSL_FILETYPE_PEM);
+    }
+    const std::unique_ptr<SSL, decltype(&SSL_free)> session(SSL_new(context.get()), &SSL_free);
+    const int fd = ConnectTo(std::atoi(address.c_str() + address.rfind(':') + 1));
+    SSL_set_fd(session.get(), fd);
+    const std::string request = "GET /metrics HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+    std::string page;
+    if (SSL_connect(session.get()) == 1 &&
+        SSL_write(session.get(), request.data(), static_cast<int>(request.size())) > 0) {
+      char bytes[4096];
+      for (int got = 0; (got = SSL_read(session.get(), bytes, sizeof(bytes))) > 0;) {
+        page.append(bytes, static_cast<size_t>(got));
+      }
+    }
+    close(fd);
+    return page;
+  }
+
   const model::TempDir dir_;
   TestAuthority users_{dir_.path(), "users"}, workers_{dir_.path(), "workers"}, others_{dir_.path(), "others"};
   TestAuthority::Files server_ = users_.Issue({.name = "localhost", .file = "server"});
@@ -85,7 +116,10 @@ TEST_F(TlsTest, ClientsAWorkerFromElsewhereAndThePageAreServed) {
                                    "--tls_ca=" + alice_.ca, "--tls_cert=" + alice_.cert, "--tls_key=" + alice_.key});
   ASSERT_NE(cli, nullptr);
   EXPECT_EQ(cli->Wait(kSoon).value_or(-1), 0) << cli->Output();
-  EXPECT_EQ(Scrape(server->metrics_address()), "") << "no plaintext";
+  const std::string at = server->metrics_address();
+  EXPECT_THAT(PageSeenBy(at, alice_), HasSubstr("switchyard_certificate_expiry_seconds"));
+  EXPECT_EQ(PageSeenBy(at, {}), "") << "without a certificate";
+  EXPECT_EQ(Scrape(at), "") << "plaintext";
 }
 
 TEST_F(TlsTest, OthersAreRefused) {

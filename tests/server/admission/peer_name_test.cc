@@ -36,6 +36,7 @@ TEST(ClientOfAddressTest, IsOfIpv6ItsNetwork) {
 TEST(RelayedNameTest, TellsTheAddress) {
   EXPECT_EQ(RelayedName("10.0.0.1", 4711, "ab-7"), "ipv4:10.0.0.1:4711#ab-7");
   EXPECT_EQ(RelayedName("fd00::1", 4711, "ab-7"), "ipv6:[fd00::1]:4711#ab-7");
+  EXPECT_EQ(RelayedName("fe80::1%eth0", 1, "a"), "ipv6:[fe80::1%eth0]:1#a");
   const char kFour[] = "unix-abstract:ipv4:10.0.0.1:4711%23ab-7",
              kSix[] = "unix-abstract:ipv6:%5Bfe80::1%25eth0%5D:1%23a";
   EXPECT_EQ(RelayedNameOfPeer(kFour), "ipv4:10.0.0.1:4711#ab-7");

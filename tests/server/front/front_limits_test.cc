@@ -60,24 +60,29 @@ TEST(OffendersTest, SoManyAreRememberedAndNoMore) {
   EXPECT_EQ(offenders.WaitsUntil("0"), absl::InfinitePast()) << "forgotten, as it need not wait";
 }
 
-TEST(MemoryBudgetTest, TheLargestWaitAndSmallOnesDoNotNotice) {
-  MemoryBudget budget(2000);
-  EXPECT_EQ(budget.Room("large"), 1000);
-  budget.Add("large", 990);
-  EXPECT_EQ(budget.Room("large"), 10) << "half of it is used then";
-  EXPECT_EQ(budget.Room("new"), 500);
-  budget.Add("large", 10);
+TEST(MemoryBudgetTest, TheLargestWaitAndLittleOnesDoNotNotice) {
+  constexpr int64_t kMb = 1 << 20;
+  MemoryBudget budget(200 * kMb);
+  EXPECT_EQ(budget.Room("large"), 100 * kMb);
+  budget.Add("large", 99 * kMb);
+  EXPECT_EQ(budget.Room("large"), kMb) << "half of it is used then";
+  budget.Add("large", kMb);
   EXPECT_EQ(budget.Room("large"), 0);
-  budget.Add("small", 499);
-  EXPECT_EQ(budget.Room("small"), 1) << "an equal part is 500";
-  EXPECT_EQ(budget.Room("new"), 333);
-  budget.Add("small", 2);
-  EXPECT_EQ(budget.Room("small"), 0);
-  budget.Add("small", -501);
-  budget.Add("large", -300);
-  EXPECT_EQ(budget.held(), 700);
-  EXPECT_EQ(budget.Room("large"), 300);
-  budget.SetLimit(1000);
+  EXPECT_EQ(budget.Room("second"), 100 * kMb / 8) << "of what is left";
+  budget.Add("second", 60 * kMb);
+  EXPECT_EQ(budget.Room("second"), 0) << "it holds more than an equal part";
+  EXPECT_EQ(budget.Room("third"), 40 * kMb / 8);
+  budget.Add("third", 40 * kMb);
+  EXPECT_EQ(budget.Room("third"), 0);
+  EXPECT_EQ(budget.Room("little"), MemoryBudget::kLittle);
+  budget.Add("little", MemoryBudget::kLittle);
+  EXPECT_EQ(budget.Room("little"), 0);
+  for (const char* client : {"second", "third"}) budget.Add(client, client[0] == 's' ? -60 * kMb : -40 * kMb);
+  budget.Add("little", -MemoryBudget::kLittle);
+  budget.Add("large", -30 * kMb);
+  EXPECT_EQ(budget.held(), 70 * kMb);
+  EXPECT_EQ(budget.Room("large"), 30 * kMb);
+  budget.SetLimit(100 * kMb);
   EXPECT_EQ(budget.Room("large"), 0);
 }
 
