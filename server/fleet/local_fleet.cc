@@ -26,7 +26,7 @@ namespace {
 
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
 // As many looks in a row must find a worker stopped; that counts no time in which this process was stopped itself.
-constexpr int kLooksStopped = 25;
+constexpr int kLooksStopped = 10;
 constexpr int kRefused = 2;
 constexpr int kCannotRun = 127;  // exec failed
 

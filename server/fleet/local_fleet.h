@@ -4,9 +4,9 @@
 // inherited in-memory file (--refusal_file) and to standard error, which it shares with the server.  Before Finalize a
 // refusal is fatal: it is reported once, and the worker is not restarted; the same holds for a worker that ends again
 // and again.  After Finalize the reason may pass (memory is short for a while, a file is being replaced), so a refusing
-// worker is restarted like any other, after a pause (restart_pause.h).  A worker that is stopped (SIGSTOP) for half a
-// second is killed, so that a group does not wait for it, whatever it was doing.  Worker `index` takes rank `index`.
-// The workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread watches the children.
+// worker is restarted like any other, after a pause (restart_pause.h).  A worker that is stopped (SIGSTOP) for a fifth
+// of a second is killed, so that a group does not wait for it, whatever it was doing.  Worker `index` takes rank
+// `index`. The workers die with the server (PR_SET_PDEATHSIG).  Thread-safe; a thread watches the children.
 #pragma once
 
 #include <sys/types.h>

@@ -105,6 +105,7 @@ void WorkerGroup::Lost(WorkerId id, const std::string& reason, absl::Time now) {
 }
 
 void WorkerGroup::Result(WorkerId id, int64_t epoch, int64_t step, batching::RankResult result, absl::Time now) {
+  Heartbeat(id, now);
   const Member* member = Find(id);
   if (member == nullptr || state_ != State::kReady || epoch != epoch_) return;
   for (Step& waiting : steps_) {

@@ -85,7 +85,8 @@ class WorkerGroup {
   // Whether this server started the worker.
   bool IsOwn(const fleet::WorkerInfo& info) const;
 
-  // Events of workers.  If Register returns an error, the caller closes the worker's link with it.
+  // Events of workers.  If Register returns an error, the caller closes the worker's link with it.  Progress, readiness
+  // and results are signs of life as heartbeats are, which may be late on a busy machine.
   absl::Status Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info, absl::Time now);
   void Heartbeat(WorkerId id, absl::Time now);
   // Figures that differ from the worker's last ones move form_timeout on; only what is more than in all epochs before

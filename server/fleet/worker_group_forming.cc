@@ -195,6 +195,7 @@ void WorkerGroup::TryForm(absl::Time now) {
 // Other figures than before show that the worker is at work.  What it loads for an epoch that has ended serves this
 // one, too.  But a start that fails at the same point in every epoch makes no progress.
 void WorkerGroup::LoadProgress(WorkerId id, const fleet::LoadProgress& progress, absl::Time now) {
+  Heartbeat(id, now);
   Member* member = Find(id);
   if (member == nullptr || state_ != State::kJoining || progress.epoch > epoch_ || progress == member->load) return;
   member->load = progress;
@@ -206,6 +207,7 @@ void WorkerGroup::LoadProgress(WorkerId id, const fleet::LoadProgress& progress,
 }
 
 void WorkerGroup::Ready(WorkerId id, const fleet::GroupReady& ready, absl::Time now) {
+  Heartbeat(id, now);
   Member* member = Find(id);
   if (member == nullptr || state_ != State::kJoining || ready.epoch != epoch_) return;
   member->ready = true;

@@ -43,6 +43,28 @@ TEST_F(GroupTest, ALossForgetsOneFailedTryAndNoMore) {
   EXPECT_EQ(group->state(), WorkerGroup::State::kJoining);
 }
 
+// On a busy machine heartbeats may be late, while a worker says otherwise that it lives.
+TEST_F(GroupTest, WhoeverSaysSomethingIsNotFenced) {
+  Make(2);
+  ASSERT_TRUE(Register(1, Info("a")).ok());
+  ASSERT_TRUE(Register(2, Info("b")).ok());
+  for (int i = 1; i <= 4; ++i) {
+    Pass(absl::Seconds(1), {1});
+    group->LoadProgress(2, {.epoch = 1, .done = i, .total = 4}, now);
+  }
+  Pass(absl::Seconds(1), {1});
+  MakeReady();
+  for (int64_t step = 1; step <= 4; ++step) {
+    Execute(step);
+    Pass(absl::Seconds(1), {1});
+    Answer(1, step);
+    Answer(2, step);
+  }
+  EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
+  Pass(absl::Milliseconds(1550), {1});
+  EXPECT_EQ(group->members().count(2), 0u) << "it says nothing any more";
+}
+
 TEST_F(GroupTest, RanksAreToldWhetherTheirLinksAreEncrypted) {
   for (const bool encrypt : {false, true}) {
     encrypt_links = encrypt;

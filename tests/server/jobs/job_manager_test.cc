@@ -8,6 +8,20 @@ namespace {
 
 using testing::ElementsAre;
 
+TEST_F(ManagerTest, RanksAreToldWhetherTheirLinksAreEncrypted) {
+  for (const bool encrypt : {false, true}) {
+    options_.encrypt_links = encrypt;
+    Restart();
+    FakeTrainer* const first = Connect(1);
+    FakeTrainer* const second = Connect(2);
+    Submit(Spec(), encrypt ? "encrypted" : "plain");
+    manager_->Tick();
+    ASSERT_FALSE(first->assignments.empty() || second->assignments.empty());
+    EXPECT_EQ(first->assignments[0].encrypt_links, encrypt);
+    EXPECT_EQ(second->assignments[0].encrypt_links, encrypt);
+  }
+}
+
 TEST_F(ManagerTest, AJobRunsToItsEnd) {
   FakeTrainer* first = Connect(1);
   FakeTrainer* second = Connect(2);

@@ -50,7 +50,7 @@ struct OpKey {
 // One rank's place in a group; frames of another group are refused.
 struct GroupId {
   int64_t epoch = 0;
-  uint64_t token = 0;  // derived from the group's secret, and public (group_secret.h): mixes up no two groups
+  uint64_t token = 0;  // derived from the group's secret, and public (group_secret.h): tells groups apart
   int rank = 0;
   int world = 1;
 };
