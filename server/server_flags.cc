@@ -251,7 +251,7 @@ void AddLimitFlags(ServerConfig* c, FlagSet* set) {
            "most open connections of one client (one address); 0 = half of --max_connections");
   set->Add("max_connection_bytes", &c->max_connection_bytes,
            "most bytes that unfinished calls of all connections hold; less if memory is short. Beyond half of it those "
-           "connections that hold most are not read, and after 5 s without progress closed")
+           "connections that hold most are not read, and after 1.5 s without progress closed")
       .Range(int64_t{8} << 20, int64_t{1} << 40);
   set->Add("max_waiting_text_bytes", &c->max_waiting_text_bytes,
            "most bytes of calls whose text waits to be parsed and tokenized; half of it for one client (on loopback: "

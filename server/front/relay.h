@@ -28,7 +28,7 @@ class Relay {
  public:
   struct Options {
     int threads = 2;
-    int64_t memory_bytes = int64_t{160} << 20;  // that unfinished calls of all connections may hold
+    int64_t memory_bytes = int64_t{128} << 20;  // that unfinished calls of all connections may hold
   };
   explicit Relay(Options options);
   ~Relay();  // Stop

@@ -66,7 +66,8 @@ struct RelayShared {
 class RelayConnection {
  public:
   static constexpr absl::Duration kHandshakeLimit = absl::Seconds(5);  // of TLS, and then of the first bytes
-  static constexpr absl::Duration kMemoryLimit = absl::Seconds(5);     // for holding too much without getting on
+  // For holding too much without getting on.  Shorter than gRPC's keepalive (2 s), whose answers then wait, too.
+  static constexpr absl::Duration kMemoryLimit = absl::Milliseconds(1500);
   static constexpr absl::Duration kLastBytesLimit = absl::Seconds(5);  // for reading what is left at the end
   static constexpr absl::Duration kLingerLimit = absl::Seconds(1);     // for reading why it was ended
   static constexpr size_t kBufferBytes = 64 << 10;                     // each way

@@ -16,6 +16,7 @@ namespace switchyard::server {
 namespace {
 
 constexpr int kMostEvents = 64;
+constexpr absl::Duration kLongestSleep = absl::Seconds(10);
 constexpr uintptr_t kIsInner = 1;  // in the pointer that epoll keeps of an entry
 
 void Signal(int eventfd) {
@@ -88,7 +89,7 @@ int RelayLoop::TimeoutMs(absl::Time now) const {
   if (due_.empty()) return -1;
   const absl::Duration left = due_.begin()->first - now;
   if (left <= absl::ZeroDuration()) return 0;
-  return static_cast<int>(std::min<int64_t>(absl::ToInt64Milliseconds(left) + 1, 1000));
+  return static_cast<int>(absl::ToInt64Milliseconds(std::min(left, kLongestSleep))) + 1;
 }
 
 void RelayLoop::AcceptNew(absl::Time now) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "gmock/gmock.h"
@@ -86,7 +87,7 @@ void ExpectReported(const grpc::Status& end) {
 TEST(TextFloodTest, AnotherClientIsAnsweredMeanwhile) {
   const auto server = TestServer::Start({.model = kDemoModel, .workers = 1});
   ASSERT_NE(server, nullptr);
-  constexpr int kCalls = 150;
+  constexpr int kCalls = 110;  // less than half of --max_connection_bytes
   Flood flood(server->address(), kCalls, 512 << 10);
   ASSERT_TRUE(flood.Await(1));
   const auto other = server->Connect();
@@ -102,7 +103,7 @@ TEST(TextFloodTest, AnotherClientIsAnsweredMeanwhile) {
     end.ok() ? void(++served) : ExpectReported(end);
   }
   EXPECT_GT(served, 0);
-  EXPECT_LT(served, kCalls) << "75 MB wait";
+  EXPECT_LT(served, kCalls) << "55 MB wait";
 }
 
 // The address space that a process has, in bytes.
@@ -123,8 +124,11 @@ TEST(TextFloodTest, WantOfMemoryIsSaidAndTheServerLives) {
   for (int round = 0; round < 3; ++round) {
     Flood flood(server->address(), 60, (4 << 20) - 1024);
     ASSERT_TRUE(flood.Await(60));
+    // The connection itself is ended if its calls hold more than unfinished calls may.
+    const bool was_ended = absl::StrContains(server->process().Output(), "is ended: memory: limit");
     for (const grpc::Status& end : flood.ends()) {
-      if (!end.ok()) EXPECT_EQ(end.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << end.error_message();
+      if (end.ok() || (was_ended && end.error_code() == grpc::StatusCode::UNAVAILABLE)) continue;
+      EXPECT_EQ(end.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << end.error_message();
     }
     ASSERT_FALSE(server->process().Wait(absl::ZeroDuration()).has_value()) << "the server is dead";
     if (HasFailure()) return;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <ctime>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -337,6 +338,16 @@ TEST_F(RelayTest, AFloodIsEndedWithAReasonAndOthersGoOn) {
   EXPECT_EQ(relay_.num_waiting_clients(), 1);
   EXPECT_EQ(Call(Plain(), "/echo", "later"), "later");
   EXPECT_EQ(relay_.num_waiting_clients(), 0) << "it was let in too early";
+}
+
+TEST_F(RelayTest, WhileNothingMovesItUsesNoProcessor) {
+  Start({});
+  const auto channel = Plain();
+  EXPECT_EQ(Call(channel, "/echo", "hello"), "hello");
+  const std::clock_t before = std::clock();
+  absl::SleepFor(absl::Seconds(2));
+  const double seconds = static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  EXPECT_LT(seconds, 0.2) << "a thread spins";
 }
 
 TEST_F(RelayTest, WhatIsNoHttp2NeverReachesTheServer) {
