@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,8 +25,12 @@ constexpr FrontLimit kFloods[] = {FrontLimit::kFrameSize, FrontLimit::kHeaderByt
                                   FrontLimit::kUnread,    FrontLimit::kWindowUpdates, FrontLimit::kOtherFrames,
                                   FrontLimit::kSequence,  FrontLimit::kOpenStreams};
 
-// Where bytes arrive, so that a buffer is no larger than what is in it.
-thread_local char scratch[RelayConnection::kBufferBytes];
+// Where bytes arrive, so that a buffer is no larger than what is in it.  Not thread_local itself: that would take its
+// size from the stack of every thread of this process, of which the metrics page's have 100 KB.
+char* Scratch() {
+  thread_local const std::unique_ptr<char[]> bytes(new char[RelayConnection::kBufferBytes]);
+  return bytes.get();
+}
 
 bool IsFlood(FrontLimit limit) { return std::count(std::begin(kFloods), std::end(kFloods), limit) > 0; }
 
@@ -193,8 +198,8 @@ bool RelayConnection::WriteInner() {
 bool RelayConnection::ReadInner() {
   if (inner_ended_ || down_.size() >= kBufferBytes) return false;
   const size_t before = down_.size();
-  const ssize_t got = recv(inner_.get(), scratch, kBufferBytes - before, MSG_DONTWAIT);
-  if (got > 0) down_.append(scratch, static_cast<size_t>(got));
+  const ssize_t got = recv(inner_.get(), Scratch(), kBufferBytes - before, MSG_DONTWAIT);
+  if (got > 0) down_.append(Scratch(), static_cast<size_t>(got));
   if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) inner_ended_ = true;
   if (got > 0 && guard_.has_value()) guard_->FromServer(absl::string_view(down_).substr(before));
   return got > 0;
@@ -332,14 +337,14 @@ RelayConnection::Io RelayConnection::Receive(size_t most, std::string* bytes) {
   Io io = Io::kMoved;
   if (ssl_ != nullptr) {
     ERR_clear_error();
-    io = AfterSsl(SSL_read_ex(ssl_.get(), scratch, most, &got));
+    io = AfterSsl(SSL_read_ex(ssl_.get(), Scratch(), most, &got));
   } else {
-    const ssize_t count = recv(client_fd_.get(), scratch, most, MSG_DONTWAIT);
+    const ssize_t count = recv(client_fd_.get(), Scratch(), most, MSG_DONTWAIT);
     got = count > 0 ? static_cast<size_t>(count) : 0;
     if (count == 0) io = Io::kEnd;
     if (count < 0) io = errno == EAGAIN || errno == EINTR ? Io::kBlocked : Io::kFailed;
   }
-  bytes->append(scratch, got);
+  bytes->append(Scratch(), got);
   return io;
 }
 
