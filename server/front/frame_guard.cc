@@ -103,12 +103,19 @@ size_t FrameGuard::FromClient(absl::string_view bytes, absl::Time now) {
     frame_left_ -= static_cast<int64_t>(passing);
     at += passing;
     if (frame_left_ > 0 || bytes.size() - at < kHeadBytes) return at;
+    if (limits_.acknowledges && has_set_ && !is_acknowledged_) return at;
     const FrameHead head = Parse(reinterpret_cast<const unsigned char*>(bytes.data()) + at);
     if (!Admit(head, now)) return at;
+    has_set_ = true;
     frame_ = head;
     frame_left_ = head.length;
     at += kHeadBytes;
   }
+}
+
+bool FrameGuard::TakeAcknowledgement() {
+  const bool is_time = limits_.acknowledges && has_set_ && frame_left_ == 0 && server_has_set_;
+  return is_time && !std::exchange(is_acknowledged_, true);
 }
 
 bool FrameGuard::Admit(const FrameHead& head, absl::Time now) {
@@ -287,6 +294,7 @@ void FrameGuard::OnServerFrame(const FrameHead& head) {
       return CloseStream(head.stream);
     case kPing:
     case kSettings:
+      server_has_set_ = server_has_set_ || head.type == kSettings;
       if ((head.flags & kAck) != 0) {
         unread_answers_ = std::max<int64_t>(0, unread_answers_ - 1);
       } else {

@@ -66,6 +66,8 @@ class RateLimit {
   absl::Time at_;
 };
 
+inline constexpr char kSettingsAck[] = "\0\0\0\4\1\0\0\0\0";  // 9 bytes
+
 class FrameGuard {
  public:
   struct Limits {
@@ -83,6 +85,10 @@ class FrameGuard {
     double window_updates_a_second = 500, window_update_burst = 4000;
     double other_frames_a_second = 100, other_frame_burst = 1000;
     int64_t unread_answers = 1000;
+    // gRPC holds a client to its SETTINGS (streams, bytes of metadata) only once the client has acknowledged them,
+    // which a hostile one never does.  If this is set, nothing goes on behind a client's own SETTINGS before
+    // TakeAcknowledgement.
+    bool acknowledges = false;
   };
   // What an open call costs gRPC besides the bytes of its message.
   static constexpr int64_t kBytesOfStream = 32 << 10;
@@ -102,6 +108,9 @@ class FrameGuard {
   void SetRoom(int64_t bytes) { most_held_ = held_bytes_ + bytes; }
   // Whether a call waits for room.
   bool wants_room() const { return wants_room_; }
+  // Whether the frame kSettingsAck is to go on now, behind what FromClient has let pass: gRPC has sent its SETTINGS,
+  // and the client its own.  True once.
+  bool TakeAcknowledgement();
 
   const std::optional<FrontViolation>& violation() const { return violation_; }
   absl::Time waits_until() const { return waits_until_; }
@@ -145,6 +154,7 @@ class FrameGuard {
   std::optional<FrontViolation> violation_;
   absl::Time waits_until_ = absl::InfinitePast();
   bool begun_ = false;
+  bool has_set_ = false, server_has_set_ = false, is_acknowledged_ = false;  // of SETTINGS
 
   // The client's frame whose payload is passing, and its header block, if it is in one.
   FrameHead frame_;

@@ -25,6 +25,7 @@ constexpr absl::Duration kWatchEvery = absl::Seconds(1);
 
 FrameGuard::Limits LimitsOf(const ServerConfig& config) {
   FrameGuard::Limits limits;
+  limits.acknowledges = true;
   limits.resets = config.MostResets();
   limits.open_streams = config.StreamsPerConnection() + kStreamsBeforeSettings;
   limits.stream_burst = std::max(limits.stream_burst, 2.0 * config.StreamsPerConnection());

@@ -165,8 +165,15 @@ bool RelayConnection::Judge(absl::Time now) {
     return true;
   }
   guard_->SetRoom(shared_->memory.Room(share_));
-  const size_t passed = guard_->FromClient(absl::string_view(up_).substr(up_judged_), now);
+  size_t passed = guard_->FromClient(absl::string_view(up_).substr(up_judged_), now);
   up_judged_ += passed;
+  if (guard_->TakeAcknowledgement()) {
+    constexpr size_t kBytes = sizeof(kSettingsAck) - 1;
+    up_.insert(up_judged_, kSettingsAck, kBytes);
+    up_judged_ += kBytes;
+    passed += kBytes;
+    up_judged_ += guard_->FromClient(absl::string_view(up_).substr(up_judged_), now);
+  }
   if (guard_->violation().has_value()) End(*guard_->violation(), now);
   return passed > 0;
 }

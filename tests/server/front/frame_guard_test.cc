@@ -61,6 +61,31 @@ class FrameGuardTest : public testing::Test {
   FrameGuard guard_{Small(), kStart};
 };
 
+// A client that never acknowledges the server's SETTINGS is held to them all the same.
+TEST(AcknowledgingGuardTest, NothingPassesBeforeBothHaveSet) {
+  const std::string own = Frame(kSettingsFrame, 0, 0, std::string(6, '\0'));
+  FrameGuard guard({.acknowledges = true}, kStart);
+  EXPECT_FALSE(guard.TakeAcknowledgement());
+  EXPECT_EQ(guard.FromClient(kHttp2Preface + own + Call(1), kStart), (kHttp2Preface + own).size());
+  EXPECT_FALSE(guard.TakeAcknowledgement()) << "the server may not have sent them yet";
+  guard.FromServer(Frame(kSettingsFrame, 0, 0));
+  EXPECT_EQ(guard.FromClient(Call(1), kStart), 0u);
+  EXPECT_TRUE(guard.TakeAcknowledgement());
+  EXPECT_FALSE(guard.TakeAcknowledgement()) << "once";
+  EXPECT_EQ(guard.FromClient(Call(1), kStart), Call(1).size());
+  EXPECT_EQ(Frame(kSettingsFrame, kAckFlag, 0), std::string(kSettingsAck, sizeof(kSettingsAck) - 1));
+}
+
+TEST(AcknowledgingGuardTest, ItDoesNotCutAFrame) {
+  const std::string bytes = kHttp2Preface + Frame(kSettingsFrame, 0, 0, std::string(6, '\0'));
+  FrameGuard guard({.acknowledges = true}, kStart);
+  guard.FromServer(Frame(kSettingsFrame, 0, 0));
+  EXPECT_EQ(guard.FromClient(bytes.substr(0, bytes.size() - 1), kStart), bytes.size() - 1);
+  EXPECT_FALSE(guard.TakeAcknowledgement());
+  EXPECT_EQ(guard.FromClient(bytes.substr(bytes.size() - 1), kStart), 1u);
+  EXPECT_TRUE(guard.TakeAcknowledgement());
+}
+
 TEST_F(FrameGuardTest, ACallPasses) {
   EXPECT_EQ(guard_.FromClient(kHttp2Preface.substr(0, 23), now_), 0u);
   EXPECT_FALSE(guard_.begun());
