@@ -75,6 +75,7 @@ const std::string& AttackedServers::job_of_tina() {
 }
 
 void AttackedServers::Stop() {
+  if (on_stop_) on_stop_();
   open_ = nullptr;
   keyed_ = nullptr;
   if (!folder_.empty()) std::filesystem::remove_all(folder_);

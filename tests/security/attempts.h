@@ -9,6 +9,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -40,7 +41,9 @@ class AttackedServers {
   const std::string& job_of_tina();
   // Empty, or what has changed: a server that ended, does not answer as before, or has lost workers.
   std::string Difference();
+  // Ends all servers; calls what OnStop was given first.
   void Stop();
+  void OnStop(std::function<void()> last) { on_stop_ = std::move(last); }
 
   // One call with the key of `name` ("": without one) and its answer.
   std::string CallAs(const std::string& name, const std::string& method, const std::string& bytes = "");
@@ -52,6 +55,7 @@ class AttackedServers {
   std::unique_ptr<TestServer> open_;
   std::unique_ptr<TrainingServer> keyed_;
   std::string job_;
+  std::function<void()> on_stop_;
 };
 
 struct Attempt {
@@ -82,6 +86,7 @@ std::vector<Attempt> HttpAttempts();
 std::vector<Attempt> FrameAttempts();
 std::vector<Attempt> MessageAttempts();
 std::vector<Attempt> StartAttempts();
+std::vector<Attempt> TlsAttempts();
 // What gRPC serves as if the fault were not there; none of it changes who may do what.
 std::vector<Attempt> ToleratedHeaders();
 std::vector<Attempt> ToleratedMessages();

@@ -2,6 +2,8 @@
 // and their number at the end.
 #include "tests/security/attempts.h"
 
+#include <signal.h>
+
 #include <iostream>
 
 #include "absl/strings/match.h"
@@ -45,6 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Http, AttemptTest, testing::ValuesIn(HttpAttempts()), N
 INSTANTIATE_TEST_SUITE_P(Frames, AttemptTest, testing::ValuesIn(FrameAttempts()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Messages, AttemptTest, testing::ValuesIn(MessageAttempts()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Starts, AttemptTest, testing::ValuesIn(StartAttempts()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Tls, AttemptTest, testing::ValuesIn(TlsAttempts()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Headers, ToleratedTest, testing::ValuesIn(ToleratedHeaders()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Messages, ToleratedTest, testing::ValuesIn(ToleratedMessages()), NameOf);
 
@@ -53,6 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Messages, ToleratedTest, testing::ValuesIn(ToleratedMes
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to connections that servers have ended
   const int failed = RUN_ALL_TESTS();
   int attempts = 0, refused = 0, tolerated = 0;
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();

@@ -48,6 +48,7 @@ class Attacker {
     Count();
     if (connection_ != nullptr && connection_->is_connected()) ++scope_->ended;
     connection_ = std::make_unique<RawConnection>(scope_->address, options_);
+    counted_ = 0;
     is_new_ = connection_->is_connected();
     if (is_new_) ++scope_->connections;
     next_try_ = absl::Now() + absl::Milliseconds(is_new_ ? 2 : 100);
@@ -60,7 +61,7 @@ class Attacker {
   void Count() {
     if (connection_ == nullptr) return;
     scope_->bytes += connection_->bytes_sent() - counted_;
-    counted_ = connection_->is_ended() ? 0 : connection_->bytes_sent();
+    counted_ = connection_->bytes_sent();
   }
 
  private:
@@ -80,11 +81,13 @@ struct Pouring {
   std::string greeting = http2::Preface();
   std::function<std::string(uint32_t stream)> next;
   bool reads = true;
-  int steps = 1;  // streams that `next` uses
+  bool answers = true;  // to SETTINGS and PING, if it reads
+  int steps = 1;        // streams that `next` uses
 };
 void Pour(AttackScope* scope, const Pouring& what) {
   RawConnection::Options options = From(0);
   if (!what.reads) options.receive_buffer = 4096;
+  options.answers = what.answers;
   Attacker attacker(scope, options, what.greeting);
   for (uint32_t stream = 1; !scope->over;) {
     RawConnection* const connection = attacker.Get();
@@ -239,6 +242,16 @@ void SlowPrefaces(AttackScope* scope, int) {
 void OpenedCalls(AttackScope* scope, int) {
   Pour(scope, {.next = [](uint32_t stream) { return http2::CallHeaders(stream, kGenerate); }});
 }
+// The same by a client that never acknowledges SETTINGS, so that gRPC does not hold it to them.
+void OpenedCallsUnacknowledged(AttackScope* scope, int) {
+  Pour(scope, {.next = [](uint32_t stream) { return http2::CallHeaders(stream, kGenerate); }, .answers = false});
+}
+// As many fields as a frame can name by a byte each, in calls that never end.
+void IndexedHeaders(AttackScope* scope, int) {
+  const std::string block =
+      http2::HeaderBlock(http2::CallFields(kGenerate)) + "\x40\x01x\x01y" + std::string(15000, '\xbe');
+  Pour(scope, {.next = [&block](uint32_t stream) { return http2::HeaderFrames(stream, block); }, .answers = false});
+}
 // A block of headers that is begun on each of many connections.
 void CutHeaders(AttackScope* scope, int) {
   const std::string start = http2::Frame(http2::kHeaders, 0, 1, http2::HeaderBlock(http2::CallFields(kGenerate)));
@@ -272,6 +285,8 @@ const std::vector<FloodKind> kFloods = {
     {"SettingsUnread", 2,
      [](AttackScope* s, int) { PourFrames(s, Frame(http2::kSettings, 0, 0, http2::Setting(4, 65535)), false); }},
     {"OpenedCalls", 2, OpenedCalls},
+    {"OpenedCallsUnacked", 2, OpenedCallsUnacknowledged},
+    {"IndexedHeaders", 2, IndexedHeaders},
     {"CutHeaders", 1, CutHeaders},
     {"LargeHeaders", 2, LargeHeaders},
     {"EmptyData", 2,
