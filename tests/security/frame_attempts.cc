@@ -115,7 +115,8 @@ std::vector<Attempt> Frames() {
   return {
       {"PaddingBeyondTheFrame", kRefused, AfterPreface(Frame(http2::kHeaders, 0x0d, 1, "\xff" + Block()))},
       {"AFrameOfMoreThanTheLimit", kRefused,
-       AfterPreface(open + BigEndian(0xffffff, 3) + http2::kData + '\0' + BigEndian(1, 4) + std::string(1 << 20, 'x'))},
+       AfterPreface(open + BigEndian(0xffffff, 3) + std::string(2, '\0') + BigEndian(1, 4) +
+                    std::string(1 << 20, 'x'))},
       {"ContinuationOfNothing", kRefused, AfterPreface(Frame(http2::kContinuation, 4, 1, Block()))},
       {"ContinuationOfAnotherStream", kRefused,
        AfterPreface(Frame(http2::kHeaders, 0, 1, Block()) + Frame(http2::kContinuation, 4, 3, ""))},
