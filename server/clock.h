@@ -9,7 +9,11 @@
 
 namespace switchyard::server {
 
+// The clock of a simulation, whose time is virtual; null: the real one.  Set it before anything reads the time.
+inline absl::Time (*simulated_now)() = nullptr;
+
 inline absl::Time MonotonicNow() {
+  if (simulated_now != nullptr) return simulated_now();
   using SteadyClock = std::chrono::steady_clock;
   static const SteadyClock::time_point start = SteadyClock::now();
   static const absl::Time wall_start = absl::Now();

@@ -37,7 +37,8 @@ class EngineInbox {
   bool Await(absl::Time deadline, std::vector<Command>* commands) {
     absl::MutexLock lock(&mu_);
     const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || !commands_.empty(); };
-    mu_.AwaitWithTimeout(absl::Condition(&wanted), deadline - MonotonicNow());
+    const absl::Duration left = deadline - MonotonicNow();
+    if (left > absl::ZeroDuration()) mu_.AwaitWithTimeout(absl::Condition(&wanted), left);
     if (stopping_) return false;
     commands->swap(commands_);
     return true;

@@ -1,8 +1,6 @@
 #include "server/engine/engine_loop.h"
 
-#include <algorithm>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
@@ -50,14 +48,26 @@ void EngineLoop::Stop() {
 
 void EngineLoop::Run() {
   std::vector<EngineInbox::Command> commands;
-  while (inbox_.Await(std::min(next_tick_, steps_.NextDeadline()), &commands)) {
-    for (EngineInbox::Command& command : commands) command();
-    commands.clear();
-    const absl::Time now = MonotonicNow();
-    if (now >= next_tick_) Tick(now);
-    steps_.Advance(now);
-  }
+  while (inbox_.Await(NextTurn(), &commands)) Turn(&commands);
   RunLast();
+}
+
+absl::Time EngineLoop::RunOnce() {
+  std::vector<EngineInbox::Command> commands;
+  if (!inbox_.Await(absl::InfinitePast(), &commands)) {
+    RunLast();
+    return absl::InfiniteFuture();
+  }
+  Turn(&commands);
+  return NextTurn();
+}
+
+void EngineLoop::Turn(std::vector<EngineInbox::Command>* commands) {
+  for (EngineInbox::Command& command : *commands) command();
+  commands->clear();
+  const absl::Time now = MonotonicNow();
+  if (now >= next_tick_) Tick(now);
+  steps_.Advance(now);
 }
 
 void EngineLoop::Tick(absl::Time now) {

@@ -10,12 +10,14 @@
 // Public methods are thread-safe and never block: they post to the inbox.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -45,6 +47,9 @@ class EngineLoop final {
   ~EngineLoop() { Stop(); }
 
   void Start();
+  // Instead of Start, for a caller that lends its own thread: runs what was posted and what is due, and returns when to
+  // call again at the latest.  After Stop it ends the loop as Start's thread does, and returns InfiniteFuture.
+  absl::Time RunOnce();
   // Refuses new requests; calls `done` on the loop's thread when the running ones have ended or `timeout` is over (the
   // remaining ones then end with UNAVAILABLE, DRAINING).
   void Drain(absl::Duration timeout, std::function<void()> done);
@@ -81,6 +86,8 @@ class EngineLoop final {
 
  private:
   void Run();
+  void Turn(std::vector<EngineInbox::Command>* commands);
+  absl::Time NextTurn() const { return std::min(next_tick_, steps_.NextDeadline()); }
   void Tick(absl::Time now);
   void RunLast();
 

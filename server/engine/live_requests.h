@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -65,9 +66,9 @@ class LiveRequests {
   const tokenizer::Tokenizer* const tokenizer_;
   ServerMetrics* const metrics_;
   ServingGroup* const group_;
-  absl::flat_hash_map<uint64_t, std::unique_ptr<LiveRequest>> live_;  // by handle = the scheduler's request id
-  absl::flat_hash_map<std::string, uint64_t> by_request_id_;          // by RequestKey
-  std::vector<uint64_t> touched_;                                     // live requests with chunks to flush
+  std::map<uint64_t, std::unique_ptr<LiveRequest>> live_;     // by handle = the scheduler's request id: oldest first
+  absl::flat_hash_map<std::string, uint64_t> by_request_id_;  // by RequestKey
+  std::vector<uint64_t> touched_;                             // live requests with chunks to flush
   bool draining_ = false;
   absl::Time drain_deadline_ = absl::InfiniteFuture();
   std::function<void()> drained_;

@@ -41,7 +41,7 @@ ServingGroup::ServingGroup(const ServerConfig* config, const text::TextProcessor
       metrics_(metrics),
       hooks_(hooks),
       workers_(GroupOptions(*config), listener),
-      loss_causes_(hooks->end_of) {}
+      loss_causes_(hooks->end_of, hooks->oom_kills) {}
 
 int ServingGroup::RankIn(WorkerId id, int64_t group_epoch) const {
   const auto member = workers_.members().find(id);
