@@ -26,6 +26,8 @@ class LiveRequest {
   const InferenceRequest& request() const { return *request_; }
   // Time since which the oldest output is unread; InfiniteFuture: none is.
   absl::Time UnreadSince() const { return stream_->WaitingSince(); }
+  // This process stood still for `pause` until now.
+  void Forgive(absl::Duration pause, absl::Time now) { stream_->Forgive(pause, now); }
   bool ended(int choice) const { return ended_[choice]; }
   // Whether all choices have ended, or one has failed.
   bool over() const { return !error_.ok() || unfinished_ == 0; }

@@ -91,6 +91,9 @@ bool LiveRequests::Abort(const std::string& request_id, const Caller& caller) {
 }
 
 void LiveRequests::Tick(absl::Time now) {
+  if (const absl::Duration pause = server_stall_.Look(now); pause > absl::ZeroDuration()) {
+    for (const auto& [handle, live] : live_) live->Forgive(pause, now);
+  }
   std::vector<uint64_t> slow;
   for (const auto& [handle, live] : live_) {
     if (now - live->UnreadSince() > config_->slow_client_timeout) slow.push_back(handle);

@@ -19,6 +19,7 @@
 #include "server/engine/live_request.h"
 #include "server/engine/request.h"
 #include "server/engine/token_stream.h"
+#include "server/fleet/server_stall.h"
 #include "server/fleet/serving_group.h"
 #include "server/keys/roles.h"
 #include "server/metrics/metrics.h"
@@ -40,7 +41,8 @@ class LiveRequests {
   // false if there is none.
   bool Abort(const std::string& request_id, const Caller& caller);
   void Publish(std::vector<batching::Event> events, absl::Time now);
-  // Checks time limits: of slow readers, of a group that does not form again, of the drain.
+  // Checks time limits: of slow readers, of a group that does not form again, of the drain.  If a call is late, this
+  // process was paused; readers could not read meanwhile.
   void Tick(absl::Time now);
 
   // Refuses requests from now on.
@@ -69,6 +71,7 @@ class LiveRequests {
   std::map<uint64_t, std::unique_ptr<LiveRequest>> live_;     // by handle = the scheduler's request id: oldest first
   absl::flat_hash_map<std::string, uint64_t> by_request_id_;  // by RequestKey
   std::vector<uint64_t> touched_;                             // live requests with chunks to flush
+  ServerStall server_stall_;
   bool draining_ = false;
   absl::Time drain_deadline_ = absl::InfiniteFuture();
   std::function<void()> drained_;

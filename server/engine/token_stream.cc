@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
+#include "server/fleet/server_stall.h"
 
 namespace switchyard::server {
 namespace {
@@ -133,6 +134,11 @@ void TokenStream::Close(absl::Status status) {
     }
   }
   Notify();
+}
+
+void TokenStream::Forgive(absl::Duration pause, absl::Time now) {
+  absl::MutexLock lock(&mu_);
+  if (!chunks_.empty()) waiting_since_ = WithoutPause(waiting_since_, pause, now);
 }
 
 void TokenStream::Attach(std::function<void()> notify) {

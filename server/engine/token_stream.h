@@ -32,6 +32,9 @@ class TokenStream {
     return waiting_since_;
   }
 
+  // This process stood still for `pause` until now: that was no wait for the reader.
+  void Forgive(absl::Duration pause, absl::Time now);
+
   // --- reactor --- Sets `notify`, which is called on the engine's thread when there is something new, never
   // concurrently with itself.
   void Attach(std::function<void()> notify);

@@ -31,6 +31,17 @@ std::vector<batching::PositionLogprobs> Positions(int count, int first) {
   return out;
 }
 
+TEST(TokenStream, APauseOfTheServerIsNoWaitForTheReader) {
+  TokenStream stream;
+  stream.Forgive(absl::Seconds(5), kStart);
+  EXPECT_EQ(stream.WaitingSince(), absl::InfiniteFuture());
+  stream.Push(Chunk(0, 0, "a"), kStart);
+  stream.Forgive(absl::Seconds(40), kStart + absl::Seconds(42));
+  EXPECT_EQ(stream.WaitingSince(), kStart + absl::Seconds(40));
+  stream.Forgive(absl::Seconds(40), kStart + absl::Seconds(43));  // never later than now
+  EXPECT_EQ(stream.WaitingSince(), kStart + absl::Seconds(43));
+}
+
 TEST(TokenStream, LongChunksAreCut) {
   OutputChunk chunk = Chunk(1, 5, "text");
   chunk.tokens = {0, 1, 2, 3, 4, 5, 6, 7};
