@@ -1,0 +1,132 @@
+#include "tests/simulation/faults.h"
+
+#include <algorithm>
+
+namespace switchyard::simulation {
+
+void Faults::Draw(int count, absl::Duration end) {
+  absl::Duration at;
+  for (int i = 0; i < count; ++i) {
+    // One in three comes right after the one before it.
+    const bool together = i > 0 && world_.random().OneIn(3);
+    at = together ? at + world_.random().Skewed(absl::ZeroDuration(), absl::Milliseconds(100))
+                  : world_.random().Between(absl::ZeroDuration(), end);
+    world_.After(at, [this] { Strike(); });
+  }
+}
+
+void Faults::OnForming() {
+  if (forming_ == 0 || world_.random().OneIn(3)) return;
+  --forming_;
+  world_.After(world_.random().Skewed(absl::ZeroDuration(), absl::Milliseconds(300)), [this] { Strike(); });
+}
+
+void Faults::Strike() {
+  if (healed_) return;
+  if (server_.has_jobs() && world_.random().OneIn(5)) {
+    StrikeDisk();
+  } else if (world_.random().OneIn(4)) {
+    StrikeServer();
+  } else {
+    StrikeWorker(world_.random().Pick(workers_));
+  }
+}
+
+void Faults::StrikeWorker(WorkerProcess* worker) {
+  Random& random = world_.random();
+  const absl::Duration time = random.Skewed(absl::Milliseconds(20), absl::Seconds(5));
+  switch (random.Below(8)) {
+    case 0:
+    case 1:
+      worker->Die("signal 9 (Killed)");
+      break;
+    case 2:
+      worker->Die("signal 11 (Segmentation fault)");
+      break;
+    case 3:
+      if (worker->alive()) ++server_.oom_kills;
+      worker->Die("signal 9 (Killed)");
+      break;
+    case 4:
+      StopFor(worker, time);
+      break;
+    case 5:
+      world_.Note(worker->name(), ": is cut off for ", absl::ToInt64Milliseconds(time), " ms");
+      worker->host().Cut(world_.now(), time);
+      break;
+    case 6:
+      world_.Note(worker->name(), ": its link is reset");
+      worker->BreakLink("connection reset by peer");
+      break;
+    default: {
+      const int slowness = static_cast<int>(random.Between(2, 200));
+      world_.Note(worker->name(), ": is ", slowness, " times slower");
+      worker->set_slowness(slowness);
+      world_.After(time, [worker] { worker->set_slowness(1); });
+      break;
+    }
+  }
+}
+
+void Faults::StrikeServer() {
+  Random& random = world_.random();
+  switch (random.Below(5)) {
+    case 0:
+      if (!server_.alive()) return;
+      if (random.OneIn(2)) {
+        world_.Note("server: the power goes");
+        server_.LosePower();
+      }
+      server_.Die("signal 9 (Killed)");
+      server_.on_death(/*restart=*/true);
+      break;
+    case 1:
+      server_.Terminate();
+      break;
+    default:
+      StopFor(&server_, random.Skewed(absl::Milliseconds(50), absl::Seconds(4)));
+      break;
+  }
+}
+
+void Faults::StrikeDisk() {
+  Random& random = world_.random();
+  if (random.OneIn(4)) {
+    world_.Note("server: its clock jumps");
+    return server_.JumpClock(random.Between(-absl::Hours(1), absl::Hours(1)));
+  }
+  const bool full = random.OneIn(2);
+  world_.Note("server: its disk is ", full ? "full" : "broken");
+  disk_.set_state(full ? MemoryDisk::State::kFull : MemoryDisk::State::kBroken);
+  world_.After(random.Skewed(absl::Milliseconds(20), absl::Seconds(4)),
+               [this] { disk_.set_state(MemoryDisk::State::kGood); });
+}
+
+void Faults::StopFor(Process* process, absl::Duration time) {
+  if (!process->runs()) return;
+  world_.Note("a process is stopped for ", absl::ToInt64Milliseconds(time), " ms");
+  process->Stop();
+  world_.After(time, [process, life = process->life()] {
+    if (process->life() == life) process->Continue();
+  });
+}
+
+void Faults::StartServer(absl::Duration pause) {
+  world_.After(pause, [this] {
+    if (!server_.alive()) server_.Boot();
+  });
+}
+
+void Faults::Heal() {
+  healed_ = true;
+  world_.Note("the faults end");
+  server_.Continue();
+  disk_.set_state(MemoryDisk::State::kGood);
+  for (WorkerProcess* worker : workers_) {
+    worker->Continue();
+    worker->set_slowness(1);
+    worker->host().cut_until = std::min(worker->host().cut_until, world_.now());
+  }
+}
+
+}  // namespace switchyard::simulation
