@@ -68,7 +68,7 @@ TlsPlace& Place(AttackedServers& servers) {
   place.good = place.Make({.name = "alice"});
   place.server = Process::Start(TlsServerArgs(servers, place.Make({.name = "localhost"}), place.authority->file()));
   EXPECT_TRUE(place.server->WaitForOutput("metrics on https://", kPatience)) << place.server->Output();
-  place.address = TextAfter(place.server->Output(), "gRPC with TLS on ", ",\n");
+  place.address = TextAfter(place.server->Output(), "gRPC on ", ",\n");
   place.metrics_address = TextAfter(place.server->Output(), "metrics on https://", "/\n");
   servers.OnStop([] { place = TlsPlace(); });
   return place;
