@@ -26,10 +26,10 @@ if(SY_SANITIZE)
        "UBSAN_OPTIONS=print_stacktrace=1"
        "TSAN_OPTIONS=intercept_memmem=0:second_deadlock_stack=1:suppressions=${CMAKE_SOURCE_DIR}/deploy/cmake/tsan.supp")
 endif()
-# gRPC is the distribution's, not instrumented: where messages go through it (labels rpc and e2e), what one thread hands to the other
+# Unless SY_INSTRUMENT_RPC: gRPC is the distribution's, not instrumented. Where messages go through it (labels rpc and e2e), what one thread hands to the other
 # by its atomics looks like a race, a thousand times in one test.
 set(SY_TEST_RPC ON)
-if(SY_SANITIZE STREQUAL "thread")
+if(SY_SANITIZE STREQUAL "thread" AND NOT SY_INSTRUMENT_RPC)
   set(SY_TEST_RPC OFF)
 endif()
 
@@ -208,7 +208,7 @@ function(sy_proto name)
     list(APPEND generated ${files})
   endforeach()
   add_library(${name} STATIC ${generated})
-  if(SY_SANITIZE STREQUAL "thread")
+  if(SY_SANITIZE STREQUAL "thread" AND NOT SY_INSTRUMENT_RPC)
     target_include_directories(${name} SYSTEM INTERFACE "${CMAKE_SOURCE_DIR}/deploy/cmake/tsan")
   endif()
   target_include_directories(${name} SYSTEM PUBLIC "${out}")
