@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs, builds and runs every test.  usage: tests/run.sh [--preset release|clang|asan|tsan] [ctest arguments, e.g. -R scheduler or -L unit]
+# Installs, builds and runs every test.  usage: tests/run.sh [--preset release|clang|asan|tsan|tsan_rpc] [ctest arguments, e.g. -R scheduler or -L unit]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
