@@ -35,10 +35,14 @@ void Faults::Strike() {
 void Faults::StrikeWorker(WorkerProcess* worker) {
   Random& random = world_.random();
   const absl::Duration time = random.Skewed(absl::Milliseconds(20), absl::Seconds(5));
-  switch (random.Below(8)) {
+  const int64_t kind = random.Below(8);
+  if (kind >= 2) ++suspicious_;
+  switch (kind) {
     case 0:
-    case 1:
       worker->Die("signal 9 (Killed)");
+      break;
+    case 1:
+      worker->Die("exit code 0");
       break;
     case 2:
       worker->Die("signal 11 (Segmentation fault)");
@@ -59,7 +63,7 @@ void Faults::StrikeWorker(WorkerProcess* worker) {
       worker->BreakLink("connection reset by peer");
       break;
     default: {
-      const int slowness = static_cast<int>(random.Between(2, 200));
+      const int slowness = random.OneIn(4) ? 50000 : static_cast<int>(random.Between(2, 200));
       world_.Note(worker->name(), ": is ", slowness, " times slower");
       worker->set_slowness(slowness);
       world_.After(time, [worker] { worker->set_slowness(1); });
@@ -72,11 +76,8 @@ void Faults::StrikeServer() {
   Random& random = world_.random();
   switch (random.Below(5)) {
     case 0:
+      if (random.OneIn(2)) return LosePower();
       if (!server_.alive()) return;
-      if (random.OneIn(2)) {
-        world_.Note("server: the power goes");
-        server_.LosePower();
-      }
       server_.Die("signal 9 (Killed)");
       server_.on_death(/*restart=*/true);
       break;
@@ -89,11 +90,25 @@ void Faults::StrikeServer() {
   }
 }
 
+void Faults::LosePower() {
+  disk_.set_state(MemoryDisk::State::kGood);
+  if (!server_.alive()) return;
+  world_.Note("server: the power goes");
+  server_.LosePower();
+  server_.Die("signal 9 (Killed)");
+  server_.on_death(/*restart=*/true);
+}
+
 void Faults::StrikeDisk() {
   Random& random = world_.random();
   if (random.OneIn(4)) {
     world_.Note("server: its clock jumps");
     return server_.JumpClock(random.Between(-absl::Hours(1), absl::Hours(1)));
+  }
+  if (random.OneIn(3)) {
+    world_.Note("server: the power goes at a later write");
+    return disk_.BreakAt(random.Between(1, 12),
+                         [this] { world_.After(absl::ZeroDuration(), [this] { LosePower(); }); });
   }
   const bool full = random.OneIn(2);
   world_.Note("server: its disk is ", full ? "full" : "broken");
@@ -121,6 +136,7 @@ void Faults::Heal() {
   healed_ = true;
   world_.Note("the faults end");
   server_.Continue();
+  disk_.BreakAt(0, nullptr);
   disk_.set_state(MemoryDisk::State::kGood);
   for (WorkerProcess* worker : workers_) {
     worker->Continue();

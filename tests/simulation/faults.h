@@ -23,6 +23,8 @@ class Faults {
   void Heal();
   // Starts a server that has ended, after a moment.
   void StartServer(absl::Duration pause);
+  // Faults so far that may have been the work of a request, for all that the server knows.
+  int num_suspicious() const { return suspicious_; }
   bool healed() const { return healed_; }
 
  private:
@@ -30,13 +32,14 @@ class Faults {
   void StrikeWorker(WorkerProcess* worker);
   void StrikeServer();
   void StrikeDisk();
+  void LosePower();
   void StopFor(Process* process, absl::Duration time);
 
   World& world_;
   JobServer& server_;
   MemoryDisk& disk_;
   std::vector<WorkerProcess*> workers_;
-  int forming_ = 0;
+  int forming_ = 0, suspicious_ = 0;
   bool healed_ = false;
 };
 

@@ -116,7 +116,7 @@ Scenario DrawScenario(Random* random) {
   Scenario scenario;
   DrawCluster(random, &scenario);
   scenario.faults_end = random->Between(absl::Seconds(2), absl::Seconds(8));
-  scenario.num_faults = static_cast<int>(random->Between(0, 5));
+  scenario.num_faults = static_cast<int>(random->OneIn(8) ? random->Between(8, 20) : random->Between(0, 5));
   scenario.num_forming_faults = random->OneIn(2) ? static_cast<int>(random->Between(1, 3)) : 0;
   const bool trains = random->OneIn(2);
   if (trains) DrawTrainers(random, &scenario);
@@ -126,10 +126,10 @@ Scenario DrawScenario(Random* random) {
                                 DrawUser(random, scenario, id));
   }
   const int64_t num_requests = random->Between(1, trains ? 4 : 12);
-  const bool poisoned = random->OneIn(12);
+  scenario.poisoned = random->OneIn(12);
   for (int id = 0; id < num_requests; ++id) {
     Wish wish = DrawWish(random, scenario, id);
-    if (poisoned && id == 0) wish.prompt[0] = kPoison;
+    if (scenario.poisoned && id == 0) wish.prompt[0] = kPoison;
     scenario.requests.emplace_back(random->Between(absl::ZeroDuration(), scenario.faults_end), std::move(wish));
   }
   return scenario;

@@ -19,6 +19,7 @@ struct Scenario {
   int num_trainers = 0, num_local_trainers = 0;           // 0: the server has no jobs
   server::JobManager::Options jobs;
   std::vector<std::pair<absl::Duration, JobUser::Plan>> users;
+  bool poisoned = false;       // a request crashes its workers
   absl::Duration faults_end;   // from the start; afterwards nothing fails
   int num_faults = 0;          // drawn in advance
   int num_forming_faults = 0;  // more, when a group forms

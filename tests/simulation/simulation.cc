@@ -71,6 +71,9 @@ void Simulation::Start() {
   server_.Boot();
   for (auto& [at, wish] : scenario_.requests) {
     clients_.push_back(std::make_unique<Client>(&world_, &server_, std::move(wish), scenario_.max_context));
+    const int poisoned = scenario_.poisoned ? 1 : 0;
+    // A poisoned request takes its neighbours along twice; the third time it runs alone.
+    clients_.back()->set_may_be_blamed([this, poisoned] { return faults_.num_suspicious() + 2 * poisoned >= 3; });
     world_.After(at, [this, client = clients_.back().get()] {
       ++arrived_;
       client->Begin();

@@ -209,7 +209,7 @@ void ServerProcess::OnLocalDeath(WorkerProcess* worker, const std::string& how) 
     local.last_pid = worker->pid();
     local.last_end = how;
     if (!alive()) return;
-    const bool killed = absl::StartsWith(how, "signal 9 ");
+    const bool killed = absl::StartsWith(how, "signal 9 ") || how == "exit code 0";
     const absl::Duration young = killed ? absl::Seconds(3) : absl::Seconds(10);
     local.early_deaths = world_.now() - local.started < young ? local.early_deaths + 1 : 0;
     const int slower = std::clamp(killed ? local.early_deaths - 4 : local.early_deaths, 0, 7);

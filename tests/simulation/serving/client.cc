@@ -197,7 +197,8 @@ std::string Client::WhyWrong(const absl::Status& status) const {
     case absl::StatusCode::kAlreadyExists:
       return calls_ > 1 ? "" : "no other request has its id";
     case absl::StatusCode::kInternal:
-      return reason == v1::KILLS_WORKERS ? "" : "there is no cause";
+      if (reason != v1::KILLS_WORKERS) return "there is no cause";
+      return wish_.prompt[0] == kPoison || may_be_blamed_() ? "" : "it has killed no worker";
     default:
       return "there is no cause";
   }

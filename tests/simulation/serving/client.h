@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,8 @@ class Client {
   bool ok() const { return over_ && end_.ok(); }
   const Wish& wish() const { return wish_; }
   const absl::Status& end() const { return end_; }
+  // Whether workers may have been lost as if by a request, whichever it was, that often in a row.
+  void set_may_be_blamed(std::function<bool()> may) { may_be_blamed_ = std::move(may); }
   // From now on an end with this error is none that faults explain.
   void ExpectService() { expects_service_ = true; }
   std::string name() const;
@@ -82,6 +85,7 @@ class Client {
   int32_t messages_ = 0;
   absl::Time called_, next_arrival_ = absl::InfinitePast();
   absl::Status end_;
+  std::function<bool()> may_be_blamed_ = [] { return true; };
 };
 
 }  // namespace switchyard::simulation

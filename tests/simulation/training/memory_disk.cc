@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace switchyard::simulation {
 namespace {
@@ -125,6 +126,12 @@ MemoryDisk::MemoryDisk(World* world) : world_(*world) {
 
 MemoryDisk::~MemoryDisk() { the_disk = nullptr; }
 
+void MemoryDisk::Count() {
+  if (calls_left_ == 0 || --calls_left_ > 0) return;
+  state_ = State::kBroken;
+  std::exchange(broke_, nullptr)();
+}
+
 void MemoryDisk::Apply(const Write& write, std::string* content) {
   if (write.cuts) {
     content->resize(static_cast<size_t>(write.offset), '\0');
@@ -137,6 +144,7 @@ void MemoryDisk::Apply(const Write& write, std::string* content) {
 
 int MemoryDisk::WriteTo(File* file, const void* data, int size, int64_t offset) {
   Write write = {.offset = offset, .data = std::string(static_cast<const char*>(data), static_cast<size_t>(size))};
+  Count();
   const bool fails = state_ != State::kGood;
   // A write that fails may have begun.
   if (fails) write.data.resize(write.data.size() / 2 / kSector * kSector);
@@ -149,6 +157,7 @@ int MemoryDisk::WriteTo(File* file, const void* data, int size, int64_t offset) 
 }
 
 int MemoryDisk::Cut(File* file, int64_t size) {
+  Count();
   if (state_ == State::kBroken) return SQLITE_IOERR_TRUNCATE;
   file->unsynced.push_back({.offset = size, .data = "", .cuts = true});
   Apply(file->unsynced.back(), &file->cached);
@@ -156,6 +165,7 @@ int MemoryDisk::Cut(File* file, int64_t size) {
 }
 
 int MemoryDisk::Sync(File* file) {
+  Count();
   if (state_ == State::kBroken || (state_ == State::kFull && world_.random().OneIn(4))) {
     for (Write& write : file->unsynced) write.void_ = true;
     return SQLITE_IOERR_FSYNC;

@@ -9,6 +9,7 @@
 #include <sqlite3.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -28,6 +29,11 @@ class MemoryDisk {
 
   void set_state(State state) { state_ = state; }
   State state() const { return state_; }
+  // The `count`-th write, cut or sync from now on fails; `broke` is called inside of it, and the disk is broken.
+  void BreakAt(int64_t count, std::function<void()> broke) {
+    calls_left_ = count;
+    broke_ = std::move(broke);
+  }
   // The process that had files open has ended: what is left of it writes nothing.
   void EndProcess() { ++process_; }
   // REQUIRES: EndProcess.
@@ -45,6 +51,7 @@ class MemoryDisk {
     std::string durable, cached;
     std::vector<Write> unsynced;
   };
+  void Count();
   static void Apply(const Write& write, std::string* content);
   int WriteTo(File* file, const void* data, int size, int64_t offset);
   int Cut(File* file, int64_t size);
@@ -54,6 +61,8 @@ class MemoryDisk {
   std::map<std::string, std::unique_ptr<File>> files_;
   State state_ = State::kGood;
   uint64_t process_ = 0;
+  int64_t calls_left_ = 0;  // until it breaks; 0: it does not
+  std::function<void()> broke_;
 };
 
 }  // namespace switchyard::simulation
