@@ -36,6 +36,8 @@ void DrawCluster(Random* random, Scenario* scenario) {
   model.num_blocks = static_cast<int32_t>(random->Between(10, 48));
   model.context = 64;
   model.load = random->Skewed(absl::Milliseconds(10), absl::Milliseconds(800));
+  // Long requests meet more faults.
+  if (random->OneIn(2)) model.step = random->Between(absl::Milliseconds(5), absl::Milliseconds(80));
   model.says_again = random->OneIn(2);
   scenario->max_context = std::min(batching.max_model_len, model.num_blocks * model.block_size);
 }

@@ -103,7 +103,7 @@ void ServingWorker::RunNext() {
   plans_.pop_front();
   if (plan.head.train_slice_ms > 0) return RunNext();
   busy_ = true;
-  const absl::Duration time = absl::Microseconds(200 + 30 * plan.mine.NumRows()) * slowness();
+  const absl::Duration time = (model_.step + absl::Microseconds(30) * plan.mine.NumRows()) * slowness();
   After(time, [this, join = join_, plan = std::move(plan)]() mutable {
     if (join == join_ && memory_ != nullptr) Compute(std::move(plan));
   });

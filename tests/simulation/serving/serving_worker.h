@@ -38,7 +38,8 @@ class ServingWorker final : public WorkerProcess {
   struct Model {
     int32_t num_slots = 4, num_blocks = 40, block_size = 4, context = 64;
     absl::Duration load = absl::Milliseconds(100);
-    bool says_again = false;  // what a zombie says
+    absl::Duration step = absl::Microseconds(200);  // beside its rows
+    bool says_again = false;                        // what a zombie says
   };
   ServingWorker(World* world, ServerProcess* server, Identity identity, Fabrics* fabrics, Model model)
       : WorkerProcess(world, server, std::move(identity)), fabrics_(*fabrics), model_(model) {}
