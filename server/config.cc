@@ -166,7 +166,8 @@ void CheckSecurity(const ServerConfig& config, Problems* problems) {
   };
   constexpr absl::string_view kKeys = "--api_keys_file or --tls_client_ca";
   check("host", config.host, knows_clients, kKeys);
-  if (config.admin_port >= 0) check("admin_host", config.admin_host, knows_clients, kKeys);
+  // Certificates tell no roles apart.
+  if (config.admin_port >= 0) check("admin_host", config.admin_host, !config.api_keys_file.empty(), "--api_keys_file");
   check("worker_host", config.worker_host, /*knows_peers=*/true, "");  // CheckJoining asks for the token
   if (config.metrics_port >= 0) check("metrics_host", config.metrics_host, /*knows_peers=*/true, "");
   problems->Check(has_tls == !config.tls_key.empty(), "--tls_cert and --tls_key: one is given without the other");

@@ -24,7 +24,8 @@ namespace {
 
 constexpr int kExitBadConfig = 2;
 constexpr size_t kMinTokenBytes = 16;
-constexpr int64_t kOwnOpenFiles = 128;  // besides the connections of clients and workers
+constexpr int64_t kOwnOpenFiles = 384;     // besides the connections of clients and workers
+constexpr int64_t kFilesOfConnection = 3;  // its socket, and both ends of the pair behind the relay
 
 // Checks what the flags have set, as a whole; reports every problem at once.
 absl::Status Finish(ServerConfig* config) {
@@ -32,10 +33,12 @@ absl::Status Finish(ServerConfig* config) {
   if (token.ok()) config->join_token = *token;
   const absl::Status finished = config->Finish();
   const int64_t workers = int64_t{config->workers} + config->train_workers;
-  const int64_t own_files = kOwnOpenFiles + 2 * workers;
+  const int64_t own_files = kOwnOpenFiles + 2 * kFilesOfConnection * workers;
+  const int ports = config->admin_port >= 0 ? 2 : 1;
   const absl::Status guarded =
-      GuardProcess(config->max_connections + own_files,
-                   absl::StrCat("--max_connections=", config->max_connections, " and ", own_files, " of its own"));
+      GuardProcess(kFilesOfConnection * ports * config->max_connections + own_files,
+                   absl::StrCat("--max_connections=", config->max_connections, " at each of ", ports, " ports (",
+                                kFilesOfConnection, " a connection) and ", own_files, " of its own"));
   std::vector<std::string> problems;
   for (const absl::Status& status : {finished, token.status(), guarded}) {
     if (!status.ok()) problems.emplace_back(status.message());

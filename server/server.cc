@@ -103,7 +103,9 @@ absl::Status Server::ExposeMetrics() {
   if (page < 0 || !gate.ok()) return in_use("?)");
   page_gate_ = *std::move(gate);
   metrics_port_ = page_gate_->port();
-  page_gate_->Open([this, listener = front_->AddPage(page)](int, int fd) { front_->relay().Take(listener, fd); });
+  page_gate_->Open([this, listener = front_->AddPage(page)](int, int fd) {
+    front_->relay(Front::Peers::kClients).Take(listener, fd);
+  });
   return absl::OkStatus();
 }
 
@@ -116,7 +118,8 @@ absl::Status Server::StartRooms() {
   };
   hooks.end_of = [this](int index, int64_t pid) { return fleet_ ? fleet_->EndOf(index, pid) : std::string(); };
   hooks.has_unread = [this](const fleet::WorkerInfo& info) {
-    return members_->gate().HasUnread(info.peer, info.pid) || front_->relay().HasUnread(info.peer);
+    return members_->gate().HasUnread(info.peer, info.pid) ||
+           front_->relay(Front::Peers::kWorkers).HasUnread(info.peer);
   };
   request_context_.has_unread = hooks.has_unread;
   hooks.on_epoch = [this](const std::string& token) {
@@ -209,12 +212,8 @@ absl::Status Server::Listen() {
   options.services = {inference_.get()};
   ASSIGN_OR_RETURN(users_, Listener::Open(options));
   SetReady(false);
-
-  if (!rpc::IsLoopback(c.host) && !front_->has_tls()) {
-    LogWarn(
-        "plaintext on ", c.host, ": ",
-        keys_ == nullptr ? "anyone who reaches this port may use the model" : "who can read the traffic can read keys");
-  }
+  for (Listener* listener : listeners()) listener->Accept();
+  WarnOfOpenPorts();
   const std::string page = absl::StrCat(rpc::JoinHostPort(c.metrics_host, metrics_port_), "/metrics");
   LogInfo("gRPC on ", users_->address(),
           operators_ ? absl::StrCat(", jobs and administration on ", operators_->address()) : "",
@@ -222,6 +221,20 @@ absl::Status Server::Listen() {
           metrics_port_ >= 0 ? absl::StrCat(", metrics on ", front_->has_tls() ? "https://" : "http://", page) : "",
           front_->has_tls() ? "; all by TLS" : "");
   return absl::OkStatus();
+}
+
+// Says what --insecure has allowed.
+void Server::WarnOfOpenPorts() const {
+  const auto warn = [this](absl::string_view flag, const std::string& host, absl::string_view who_may) {
+    if (rpc::IsLoopback(host)) return;
+    if (!front_->has_tls())
+      LogWarn("--", flag, "=", host, ": plaintext: who can read the traffic can read what is in it");
+    if (keys_ == nullptr && config_.tls_client_ca.empty() && !who_may.empty())
+      LogWarn("--", flag, "=", host, ": no keys: anyone who reaches this port may ", who_may);
+  };
+  warn("host", config_.host, "use the model");
+  if (operators_ != nullptr) warn("admin_host", config_.admin_host, "run and end jobs");
+  if (config_.ExpectsWorkersFromElsewhere()) warn("worker_host", config_.worker_host, "");
 }
 
 std::vector<Listener*> Server::listeners() const {

@@ -58,6 +58,7 @@ class Server {
   absl::Status StartRooms();
   absl::Status Listen();
   std::vector<Listener*> listeners() const;
+  void WarnOfOpenPorts() const;
   void Tick(absl::Time now);
   absl::Status StartWorkers();
   absl::Status StartServingWorkers(const std::string& server);

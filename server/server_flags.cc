@@ -45,7 +45,8 @@ void AddServingFlags(ServerConfig* c, FlagSet* set) {
   set->Add("admin_port", &c->admin_port,
            "gRPC port of jobs and administration (TrainingService, AdminService); 0 = the one after --port, -1 = none")
       .Range(-1, 65535);
-  set->Add("admin_host=ADDRESS", &c->admin_host, "address of --admin_port; any but loopback requires what --host does");
+  set->Add("admin_host=ADDRESS", &c->admin_host,
+           "address of --admin_port; any but loopback requires --tls_cert and --api_keys_file, or else --insecure");
   set->Add("insecure", &c->insecure, "allow plaintext, and calls without keys, on addresses other than loopback")
       .Mark(kToServingWorkers | kToTrainingWorkers);
   set->Add("tls_cert=FILE", &c->tls_cert,

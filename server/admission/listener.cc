@@ -20,7 +20,6 @@ namespace {
 constexpr int kReflectionThreads = 16;
 // Time limits at the end: for calls, and then for clients to read their last bytes.
 constexpr absl::Duration kLastCalls = absl::Seconds(1), kLastBytes = absl::Milliseconds(1500);
-constexpr size_t kMostNamed = 64;  // bytes of a client's text in an answer
 
 struct PortOfService {
   absl::string_view service;
@@ -70,7 +69,7 @@ void SetLimits(grpc::ServerBuilder* builder, const Listener::Options& options) {
   builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);  // not one for each core
 }
 
-// "no method /a.B/C here", and where it is if another port has it.
+// Says that this port has no such method, and where it is if another port has it.
 std::string WhyNoMethod(absl::string_view flag, absl::string_view method) {
   std::string text = absl::StrCat("no such method on this port (--", flag, ")");
   for (const auto& [service, elsewhere] : kPorts) {
@@ -141,11 +140,16 @@ absl::Status Listener::Listen() {
     parameters.fd = connection;
     inside_->HandleNewConnection(&parameters);
   };
-  // Local workers are trusted, and their steps should not wait for the relay.
-  gate_->Open([this, pass, relayed = options_.front->AddListener(pass, options_.peers)](int listener, int connection) {
-    gate_->IsLocal(listener) ? pass(connection) : options_.front->relay().Take(relayed, connection);
-  });
+  relayed_ = options_.front->AddListener(pass, options_.peers);
+  pass_ = pass;
   return absl::OkStatus();
+}
+
+void Listener::Accept() {
+  // Local workers are trusted, and their steps should not wait for the relay.
+  gate_->Open([this](int listener, int connection) {
+    gate_->IsLocal(listener) ? pass_(connection) : options_.front->relay(options_.peers).Take(relayed_, connection);
+  });
 }
 
 std::string Listener::address() const { return rpc::JoinHostPort(options_.host, port()); }

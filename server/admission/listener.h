@@ -2,11 +2,12 @@
 // their calls.
 //
 // Each port has services of its own, so a client of one port cannot call those of another: such a call, like any of an
-// unknown method, gets UNIMPLEMENTED with a sentence that names the port.  Thread-safe but for Open, StopAccepting,
-// CancelCalls and AwaitEnd.
+// unknown method, gets UNIMPLEMENTED with a sentence that names the port.  Thread-safe but for Open, Accept,
+// StopAccepting, CancelCalls and AwaitEnd.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -38,10 +39,13 @@ class Listener {
     std::vector<grpc::Service*> services;  // borrowed
   };
 
-  // Listens and answers from now on.  InvalidArgument: listening failed; the message names the flag and the reason.
+  // Listens; connections wait for Accept.  InvalidArgument: listening failed; the message names the flag and the
+  // reason.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(Options options);
   ~Listener();
 
+  // Accepts connections and answers calls from now on.  Call once.
+  void Accept();
   ConnectionGate& gate() { return *gate_; }
   // Sets what the health service of this port says of `service`; "" is the process.
   void SetServing(const std::string& service, bool serving) {
@@ -68,6 +72,8 @@ class Listener {
   std::unique_ptr<Elsewhere> elsewhere_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> inside_;  // gRPC's end of the gate
   std::unique_ptr<grpc::Server> grpc_;
+  std::function<void(int connection)> pass_;  // to gRPC
+  const RelayListener* relayed_ = nullptr;
   absl::Notification ended_;
   std::thread end_connections_;  // from CancelCalls to AwaitEnd
 };

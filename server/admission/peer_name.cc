@@ -62,7 +62,9 @@ std::string ClientOfAddress(absl::string_view address) {
   in6_addr bytes = {};
   const std::string without_scope(address.substr(0, address.find('%')));
   if (inet_pton(AF_INET6, without_scope.c_str(), &bytes) != 1) return std::string(address);
-  if (IN6_IS_ADDR_LOOPBACK(&bytes) || IN6_IS_ADDR_V4MAPPED(&bytes)) return std::string(address);
+  // All hosts of a link have one such /64.
+  if (IN6_IS_ADDR_LINKLOCAL(&bytes) || IN6_IS_ADDR_LOOPBACK(&bytes) || IN6_IS_ADDR_V4MAPPED(&bytes))
+    return std::string(address);
   std::fill(bytes.s6_addr + kNetworkBytes, std::end(bytes.s6_addr), 0);
   char text[INET6_ADDRSTRLEN] = "";
   inet_ntop(AF_INET6, &bytes, text, sizeof(text));

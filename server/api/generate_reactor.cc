@@ -75,7 +75,6 @@ void GenerateReactor::OnReadDone(bool ok) {
     }
     return;
   }
-  request_came_ = ok;
   if (cancelled_.load()) return Refuse(absl::CancelledError("the client cancelled"));
   if (!ok) {
     return Refuse(rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_REQUEST_BYTES,

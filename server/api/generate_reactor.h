@@ -61,7 +61,6 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   const std::string client_;
   bool has_place_ = false;     // the call counts among the open ones
   bool has_share_ = false;     // the call counts in its client's share
-  bool request_came_ = false;  // request_context_->resets was notified
   grpc::ByteBuffer incoming_;  // being read
   grpc::ByteBuffer request_;
   const absl::Time arrival_;

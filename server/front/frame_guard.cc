@@ -255,6 +255,10 @@ void FrameGuard::CountData(absl::string_view payload) {
   }
 }
 
+bool FrameGuard::has_part_of_message() const {
+  return std::any_of(streams_.begin(), streams_.end(), [](const auto& entry) { return entry.second.prefix_bytes > 0; });
+}
+
 void FrameGuard::FromServer(absl::string_view bytes) {
   while (!bytes.empty()) {
     size_t part = 0;
@@ -287,6 +291,8 @@ void FrameGuard::OnServerFrame(const FrameHead& head) {
       if (!std::exchange(stream->second.answered, true)) {
         resets_ = std::max(resets_ - kForgivenByAnAnswer, -static_cast<double>(most_resets_));
       }
+      // Who answers has read the request, unless more of it is on its way.
+      if (stream->second.prefix_bytes == 0) Hold(&stream->second, kBytesOfStream);
       if ((head.flags & kEndStream) != 0) CloseStream(head.stream);
       return;
     }

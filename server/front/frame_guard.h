@@ -119,8 +119,11 @@ class FrameGuard {
   // Bytes of gRPC's last frame, as far as presented, if that is not whole; 0: another frame may be put behind it.
   size_t server_frame_bytes() const { return server_frame_bytes_; }
   uint32_t last_stream() const { return last_stream_; }
-  // Bytes that open calls hold: of each call the message that came last, or as much of it as has come.
+  // Bytes that open calls hold: of each call the message that came last, or as much of it as has come, until the server
+  // sends something for that call.
   int64_t held_bytes() const { return held_bytes_; }
+  // Whether a message has begun whose rest has not come.
+  bool has_part_of_message() const;
   size_t open_streams() const { return streams_.size(); }
 
  private:

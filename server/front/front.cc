@@ -18,6 +18,7 @@ namespace switchyard::server {
 namespace {
 
 // Of the memory that is left, so much may unfinished calls take; never less than the second.
+constexpr int64_t kWorkerBytes = int64_t{32} << 20;
 constexpr int64_t kHeadroomPart = 2, kLeastMemory = 8 << 20;
 // That a client may open before it has read how many it may.
 constexpr int kStreamsBeforeSettings = 100;
@@ -48,13 +49,15 @@ int ConnectToLoopback(int port) {
 Front::Front(const ServerConfig& config)
     : memory_bytes_(config.max_connection_bytes),
       limits_(LimitsOf(config)),
-      relay_({.memory_bytes = config.max_connection_bytes}) {}
+      relay_({.memory_bytes = config.max_connection_bytes}),
+      worker_relay_({.threads = 1, .memory_bytes = kWorkerBytes}) {}
 
 absl::StatusOr<std::unique_ptr<Front>> Front::Open(const ServerConfig& config) {
   std::unique_ptr<Front> front(new Front(config));
   if (!config.tls_cert.empty()) {
     ASSIGN_OR_RETURN(front->tls_, TlsServer::Load({config.tls_cert, config.tls_key, config.tls_client_ca}));
-    ASSIGN_OR_RETURN(front->worker_tls_, TlsServer::Load({config.tls_cert, config.tls_key, config.tls_worker_ca}));
+    ASSIGN_OR_RETURN(front->worker_tls_,
+                     TlsServer::Load({config.tls_cert, config.tls_key, config.tls_worker_ca, "tls_worker_ca"}));
   }
   front->watch_ = std::thread([own = front.get()] { own->Watch(); });
   return front;
@@ -105,21 +108,24 @@ void Front::Stop() {
   }
   if (watch_.joinable()) watch_.join();
   relay_.Stop();
+  worker_relay_.Stop();
 }
 
 void Front::Count(ServerMetrics* metrics) {
-  metrics->unfinished_call_bytes->Set(static_cast<double>(relay_.held_bytes()));
-  metrics->waiting_clients->Set(relay_.num_waiting_clients());
+  metrics->unfinished_call_bytes->Set(static_cast<double>(relay_.held_bytes() + worker_relay_.held_bytes()));
+  metrics->waiting_clients->Set(relay_.num_waiting_clients() + worker_relay_.num_waiting_clients());
   if (tls_ != nullptr) metrics->certificate_expiry().Set(absl::ToDoubleSeconds(tls_->expiry() - absl::UnixEpoch()));
   const auto count = [](prometheus::Counter* counter, int64_t total, int64_t* known) {
     counter->Increment(static_cast<double>(total - std::exchange(*known, total)));
   };
   for (size_t i = 0; i < std::size(ended_); ++i) {
     const auto limit = static_cast<FrontLimit>(i);
-    count(&metrics->connection_ended(std::string(NameOf(limit))), relay_.num_ended(limit), &ended_[i]);
+    count(&metrics->connection_ended(std::string(NameOf(limit))),
+          relay_.num_ended(limit) + worker_relay_.num_ended(limit), &ended_[i]);
   }
-  count(metrics->handshakes_failed, relay_.num_failed_handshakes(), &failed_handshakes_);
-  count(metrics->connections_refused, relay_.num_turned_away(), &turned_away_);
+  count(metrics->handshakes_failed, relay_.num_failed_handshakes() + worker_relay_.num_failed_handshakes(),
+        &failed_handshakes_);
+  count(metrics->connections_refused, relay_.num_turned_away() + worker_relay_.num_turned_away(), &turned_away_);
 }
 
 }  // namespace switchyard::server

@@ -1,7 +1,7 @@
 // The server's front: what its listeners share between clients' connections and the servers behind, made from flags.
 //
 //   front = Front::Open(config);
-//   front->AddListener(...) for each listener; front->relay().Take(listener, fd) for each connection
+//   front->AddListener(...) for each listener; front->relay(peers).Take(listener, fd) for each connection
 //
 // Thread-safe, but for Open and AddListener.
 #pragma once
@@ -34,7 +34,8 @@ class Front {
   // Adds a listener for HTTP/1.1: bytes pass unread to that port on loopback.
   const RelayListener* AddPage(int port);
 
-  Relay& relay() { return relay_; }
+  // Floods and bytes of clients do not count for workers, nor the reverse.
+  Relay& relay(Peers peers) { return peers == Peers::kWorkers ? worker_relay_ : relay_; }
   bool has_tls() const { return tls_ != nullptr; }
 
   // Sets the metrics of connections.  One thread.
@@ -53,7 +54,7 @@ class Front {
   const FrameGuard::Limits limits_;
   std::unique_ptr<TlsServer> tls_, worker_tls_;  // the same certificate, and who asks whom; both null: plaintext
   std::vector<std::unique_ptr<RelayListener>> listeners_;
-  Relay relay_;
+  Relay relay_, worker_relay_;
   absl::Mutex mu_;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread watch_;  // certificates and memory

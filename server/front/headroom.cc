@@ -27,6 +27,17 @@ int64_t NumberIn(const std::string& path, int64_t otherwise) {
   return std::ifstream(path) >> number ? number : otherwise;
 }
 
+// What the group uses and the kernel cannot drop: all but pages of files.
+int64_t UsedBy(const std::string& folder) {
+  int64_t used = NumberIn(folder + "/memory.current", 0);
+  std::ifstream in(folder + "/memory.stat");
+  int64_t bytes = 0;
+  for (std::string word; in >> word >> bytes;) {
+    if (word == "active_file" || word == "inactive_file") used -= bytes;
+  }
+  return std::max<int64_t>(0, used);
+}
+
 // What the cgroup and those around it leave.
 int64_t LeftByCgroups(const std::string& root) {
   std::ifstream in(root + "proc/self/cgroup");
@@ -38,7 +49,7 @@ int64_t LeftByCgroups(const std::string& root) {
   for (;;) {
     const std::string folder = absl::StrCat(root, "sys/fs/cgroup", path);
     const int64_t limit = NumberIn(folder + "/memory.max", kNoLimit);
-    if (limit != kNoLimit) left = std::min(left, limit - NumberIn(folder + "/memory.current", 0));
+    if (limit != kNoLimit) left = std::min(left, limit - UsedBy(folder));
     if (path.empty()) return left;
     path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
   }

@@ -1,10 +1,8 @@
 #include "server/front/relay_connection.h"
 
-#include <linux/sockios.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/clock.h"
 
 namespace switchyard::server {
 namespace {
@@ -24,13 +23,6 @@ constexpr FrontLimit kFloods[] = {FrontLimit::kFrameSize, FrontLimit::kHeaderByt
                                   FrontLimit::kResets,    FrontLimit::kPings,         FrontLimit::kSettings,
                                   FrontLimit::kUnread,    FrontLimit::kWindowUpdates, FrontLimit::kOtherFrames,
                                   FrontLimit::kSequence,  FrontLimit::kOpenStreams};
-
-// Where bytes arrive, so that a buffer is no larger than what is in it.  Not thread_local itself: that would take its
-// size from the stack of every thread of this process, of which the metrics page's have 100 KB.
-char* Scratch() {
-  thread_local const std::unique_ptr<char[]> bytes(new char[RelayConnection::kBufferBytes]);
-  return bytes.get();
-}
 
 bool IsFlood(FrontLimit limit) { return std::count(std::begin(kFloods), std::end(kFloods), limit) > 0; }
 
@@ -140,6 +132,11 @@ void RelayConnection::FailHandshake(absl::string_view why, absl::Time now) {
 
 bool RelayConnection::OpenInner() {
   UniqueFd opened(listener_->open(name_));
+  if (opened.get() < 0) {
+    shared_->Warn(absl::StrCat("the connection of ", name_.substr(0, name_.rfind('#')),
+                               " is closed: no descriptor is left (ulimit -n)"),
+                  MonotonicNow());
+  }
   absl::MutexLock lock(&mu_);
   inner_ = std::move(opened);
   return inner_.get() >= 0;
@@ -273,13 +270,18 @@ void RelayConnection::End(const FrontViolation& violation, absl::Time now) {
 
 void RelayConnection::CheckMemory(absl::Time now) {
   const int64_t wanted = guard_.has_value() && guard_->wants_room() ? FrameGuard::kBytesOfStream : 1;
+  const bool was_full = full_since_ != absl::InfiniteFuture();
   if (shared_->memory.Room(share_) >= wanted) {
     full_since_ = absl::InfiniteFuture();
+    if (was_full) due_ = now;  // what has waited may go on, and no event says so
     return;
   }
-  full_since_ = std::min(full_since_, now);
+  // Time counts while the client has more to send and none of its calls is answered.
+  const bool gets_on = accounted_ < full_with_;
+  full_with_ = accounted_;
+  if (!was_full || gets_on || !HasMore()) full_since_ = now;
   if (now - full_since_ < kMemoryLimit) return;
-  End({.limit = FrontLimit::kMemory, .allowed = shared_->memory.limit(), .actual = accounted_}, now);
+  End({.limit = FrontLimit::kMemory, .allowed = shared_->memory.limit(), .actual = shared_->memory.held()}, now);
   Account();
 }
 
@@ -324,62 +326,6 @@ uint32_t RelayConnection::inner_events() const {
   uint32_t events = down_.size() < kBufferBytes ? static_cast<uint32_t>(EPOLLIN) : 0;
   if (up_sent_ < up_judged_) events |= EPOLLOUT;
   return events;
-}
-
-std::string RelayConnection::identity() {
-  absl::MutexLock lock(&mu_);
-  return identity_;
-}
-
-bool RelayConnection::HasUnread() {
-  absl::MutexLock lock(&mu_);
-  int bytes = 0;
-  if (has_up_.load(std::memory_order_relaxed)) return true;
-  if (ioctl(client_fd_.get(), FIONREAD, &bytes) == 0 && bytes > 0) return true;
-  return ioctl(inner_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
-}
-
-RelayConnection::Io RelayConnection::Receive(size_t most, std::string* bytes) {
-  size_t got = 0;
-  Io io = Io::kMoved;
-  if (ssl_ != nullptr) {
-    ERR_clear_error();
-    io = AfterSsl(SSL_read_ex(ssl_.get(), Scratch(), most, &got));
-  } else {
-    const ssize_t count = recv(client_fd_.get(), Scratch(), most, MSG_DONTWAIT);
-    got = count > 0 ? static_cast<size_t>(count) : 0;
-    if (count == 0) io = Io::kEnd;
-    if (count < 0) io = errno == EAGAIN || errno == EINTR ? Io::kBlocked : Io::kFailed;
-  }
-  bytes->append(Scratch(), got);
-  return io;
-}
-
-RelayConnection::Io RelayConnection::Send(absl::string_view bytes, size_t* sent) {
-  if (ssl_ != nullptr) {
-    ERR_clear_error();
-    return AfterSsl(SSL_write_ex(ssl_.get(), bytes.data(), bytes.size(), sent));
-  }
-  const ssize_t count = send(client_fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-  *sent = count > 0 ? static_cast<size_t>(count) : 0;
-  if (count >= 0) return Io::kMoved;
-  return errno == EAGAIN || errno == EINTR ? Io::kBlocked : Io::kFailed;
-}
-
-RelayConnection::Io RelayConnection::AfterSsl(int result) {
-  ssl_wants_write_ = false;
-  if (result == 1) return Io::kMoved;
-  switch (SSL_get_error(ssl_.get(), result)) {
-    case SSL_ERROR_WANT_WRITE:
-      ssl_wants_write_ = true;
-      return Io::kBlocked;
-    case SSL_ERROR_WANT_READ:
-      return Io::kBlocked;
-    case SSL_ERROR_ZERO_RETURN:
-      return Io::kEnd;
-    default:
-      return Io::kFailed;
-  }
 }
 
 }  // namespace switchyard::server

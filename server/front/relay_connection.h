@@ -123,12 +123,15 @@ class RelayConnection {
   void SayEnd();
   void Linger(absl::Time now);
   void CheckMemory(absl::Time now);
+  // Whether bytes of the client wait, here or unread, or are still to come.
+  bool HasMore() const;
   void CheckDeadlines(absl::Time now);
   void Enter(Stage stage, absl::Time now);
   // Ends the connection for breaking a limit.
   void End(const FrontViolation& violation, absl::Time now);
   void Account();
   void SetDue(absl::Time now);
+  static char* Scratch();  // kBufferBytes, of this thread
   Io Receive(size_t most, std::string* bytes);
   Io Send(absl::string_view bytes, size_t* sent);
   Io AfterSsl(int result);
@@ -156,6 +159,7 @@ class RelayConnection {
 
   absl::Time deadline_;  // of the stage
   absl::Time full_since_ = absl::InfiniteFuture();
+  int64_t full_with_ = 0;  // accounted_ when that was last looked at
   absl::Time due_ = absl::InfiniteFuture();
   int64_t accounted_ = 0;
 };

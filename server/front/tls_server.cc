@@ -121,12 +121,12 @@ void SetOptions(SSL_CTX* context) {
   SSL_CTX_set_alpn_select_cb(context, &SelectProtocol, nullptr);
 }
 
-absl::Status AddClientAuthorities(const std::string& path, SSL_CTX* context) {
-  ASSIGN_OR_RETURN(const std::vector<X509Ptr> authorities, Certificates("tls_client_ca", path));
+absl::Status AddClientAuthorities(absl::string_view flag, const std::string& path, SSL_CTX* context) {
+  ASSIGN_OR_RETURN(const std::vector<X509Ptr> authorities, Certificates(flag, path));
   for (const X509Ptr& authority : authorities) {
     if (X509_STORE_add_cert(SSL_CTX_get_cert_store(context), authority.get()) != 1 ||
         SSL_CTX_add_client_CA(context, authority.get()) != 1) {
-      return Bad("tls_client_ca", path, TlsServer::LastError());
+      return Bad(flag, path, TlsServer::LastError());
     }
   }
   return absl::OkStatus();
@@ -179,7 +179,7 @@ absl::StatusOr<TlsServer::Loaded> TlsServer::Read(const Files& files) {
   bool used = SSL_CTX_use_certificate(context, chain[0].get()) == 1 && SSL_CTX_use_PrivateKey(context, key.get()) == 1;
   for (size_t i = 1; used && i < chain.size(); ++i) used = SSL_CTX_add1_chain_cert(context, chain[i].get()) == 1;
   if (!used) return Bad("tls_cert", files.cert, LastError());
-  if (!files.client_ca.empty()) RETURN_IF_ERROR(AddClientAuthorities(files.client_ca, context));
+  if (!files.client_ca.empty()) RETURN_IF_ERROR(AddClientAuthorities(files.client_ca_flag, files.client_ca, context));
   return loaded;
 }
 

@@ -32,6 +32,7 @@ class TlsServer {
     std::string cert;       // PEM: the server's certificate, then those between it and its authority
     std::string key;        // PEM, without a password; others than owner and group may not read it
     std::string client_ca;  // PEM: authorities of clients; empty: no client can prove who it is
+    const char* client_ca_flag = "tls_client_ca";  // names that file in errors
   };
   struct Session {
     bool asks_clients = false;  // clients must present a certificate.  REQUIRES: Files::client_ca

@@ -65,54 +65,6 @@ std::string GetOf(const std::string& token) {
   return request.SerializeAsString();
 }
 
-// Ports of IPv4 on which the process listens.
-std::set<int> ListeningPorts(pid_t pid) {
-  std::set<std::string> sockets;
-  std::error_code gone;
-  for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/fd"), gone)) {
-    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
-    if (absl::StartsWith(target, "socket:[")) sockets.insert(target.substr(8, target.size() - 9));
-  }
-  std::set<int> ports;
-  std::ifstream in(absl::StrCat("/proc/", pid, "/net/tcp"));
-  std::string line;
-  for (std::getline(in, line); std::getline(in, line);) {
-    std::istringstream words(line);
-    std::string number, local, remote, state, word, inode;
-    words >> number >> local >> remote >> state;
-    for (int i = 0; i < 6 && words >> word; ++i) inode = word;
-    if (state == "0A" && sockets.count(inode) > 0)
-      ports.insert(std::stoi(local.substr(local.find(':') + 1), nullptr, 16));
-  }
-  return ports;
-}
-
-// Connects to whatever the workers of the keyed server (two that train, one that serves) and of the open one listen on,
-// but their metrics pages, and says `bytes`.
-std::function<std::string(AttackedServers&)> OnTheDataPlane(std::string bytes) {
-  return [=](AttackedServers& servers) {
-    if (servers.keyed() == nullptr) return std::string("no server");
-    std::vector<pid_t> pids = servers.training()->TrainWorkerPids();
-    const pid_t own = servers.open()->WorkerPids().at(0);
-    pids.push_back(own);
-    int ports = 0, ended = 0;
-    std::string seen;
-    for (const pid_t pid : pids) {
-      for (const int port : ListeningPorts(pid)) {
-        const std::string address = absl::StrCat("127.0.0.1:", port);
-        if (absl::StartsWith(AfterHttp(address, "GET /metrics HTTP/1.0\r\n\r\n", absl::Seconds(2)), "HTTP")) continue;
-        ++ports;
-        RawConnection connection(address);
-        connection.Send(bytes, absl::Seconds(2));
-        ended += connection.AwaitEnd(absl::Seconds(8)) ? 1 : 0;
-        seen += connection.seen().bytes;
-      }
-    }
-    if (ended < ports) return absl::StrCat(ports - ended, " of ", ports, " connections stay open");
-    return absl::StrCat("all ", ports, " ended, ", seen.size(), " bytes came");
-  };
-}
-
 // A first link message of 4 MB, of which nothing is a registration.
 std::string LargeFirstMessage() {
   v1::LinkRequest large;
@@ -155,8 +107,6 @@ std::vector<Attempt> JoinAttempts() {
        [](AttackedServers& servers) {
          return InWords(RawCall(servers.open()->channel(), kLinkMethod, "", kPatience).status);
        }},
-      {"DataPlaneSilent", "^all .* ended, 0 bytes", OnTheDataPlane("")},
-      {"DataPlaneJunk", "^all .* ended, 0 bytes", OnTheDataPlane(std::string(4096, '\xff'))},
   };
 }
 

@@ -53,7 +53,7 @@ int Complain(const WorkerFlags& flags, absl::string_view text) {
   return kExitBadConfig;
 }
 
-// Links are plaintext: they stay on this machine or in a private network, as the collectives do.
+// Links without TLS stay on this machine or in a private network, as the collectives do.
 std::string CheckServer(const std::string& server, bool may_be_public) {
   const absl::StatusOr<rpc::HostPort> target = rpc::SplitHostPort(server);
   if (!target.ok()) return absl::StrCat("--server: ", target.status().message(), "\n");

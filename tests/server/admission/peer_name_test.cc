@@ -26,7 +26,7 @@ TEST(ClientOfAddressTest, IsOfIpv6ItsNetwork) {
   EXPECT_EQ(ClientOfAddress("2001:db8:0:7::1"), "2001:db8:0:7::/64");
   EXPECT_EQ(ClientOfAddress("2001:db8:0:7:ffff:1:2:3"), "2001:db8:0:7::/64");
   EXPECT_EQ(ClientOfAddress("2001:db8:0:8::1"), "2001:db8:0:8::/64");
-  EXPECT_EQ(ClientOfAddress("fe80::1%eth0"), "fe80::/64");
+  EXPECT_EQ(ClientOfAddress("fe80::1%eth0"), "fe80::1%eth0") << "all hosts of a link have this /64";
   EXPECT_EQ(ClientOfAddress("::1"), "::1");
   EXPECT_EQ(ClientOfPeer("ipv6:%5B2001:db8::1%5D:4711"), "ipv6:2001:db8::/64");
   EXPECT_EQ(ClientOfPeer("ipv4:10.0.0.1:4711"), "ipv4:10.0.0.1");
@@ -45,7 +45,7 @@ TEST(RelayedNameTest, TellsTheAddress) {
   EXPECT_EQ(ClientOfPeer(kFour), "ipv4:10.0.0.1");
   EXPECT_EQ(DirectPeer(kSix), "ipv6:[fe80::1%eth0]:1");
   EXPECT_EQ(AddressOfPeer(kSix), "fe80::1%eth0");
-  EXPECT_EQ(ClientOfPeer(kSix), "ipv6:fe80::/64");
+  EXPECT_EQ(ClientOfPeer(kSix), "ipv6:fe80::1%eth0");
   for (const char* direct : {"ipv4:10.0.0.1:4711", "unix:", "unix:/run/x"}) {
     EXPECT_EQ(RelayedNameOfPeer(direct), "");
     EXPECT_EQ(DirectPeer(direct), direct);

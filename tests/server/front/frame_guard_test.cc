@@ -279,6 +279,18 @@ TEST_F(FrameGuardTest, HeldBytesAreThoseOfTheLastMessageOfEachCall) {
   EXPECT_EQ(guard_.held_bytes(), 0);
 }
 
+TEST_F(FrameGuardTest, AnAnswerFreesItsRequest) {
+  constexpr int64_t kCall = FrameGuard::kBytesOfStream;
+  const std::string message = Prefixed(std::string(1000, 'x'));
+  Passes(Begin() + Call(1) + Frame(kDataFrame, 0, 1, message));
+  EXPECT_EQ(guard_.held_bytes(), kCall + 1000);
+  guard_.FromServer(Frame(kHeadersFrame, kEndHeadersFlag, 1, "x"));
+  EXPECT_EQ(guard_.held_bytes(), kCall);
+  Passes(Frame(kDataFrame, 0, 1, message.substr(0, 505)));
+  guard_.FromServer(Frame(kDataFrame, 0, 1, "x"));
+  EXPECT_EQ(guard_.held_bytes(), kCall + 500) << "the next one is on its way";
+}
+
 TEST_F(FrameGuardTest, ACallForWhichThereIsNoRoomWaits) {
   Passes(Begin());
   guard_.SetRoom(2 * FrameGuard::kBytesOfStream);

@@ -100,6 +100,8 @@ TEST(MemoryHeadroomTest, IsTheLeastOfWhatTheMachineAndItsCgroupsLeave) {
   dir.Write("sys/fs/cgroup/outer/memory.max", "3000\n");
   dir.Write("sys/fs/cgroup/outer/memory.current", "1000\n");
   EXPECT_EQ(MemoryHeadroom(root), 2000);
+  dir.Write("sys/fs/cgroup/outer/memory.stat", "anon 100\nactive_file 300\ninactive_file 400\n");
+  EXPECT_EQ(MemoryHeadroom(root), 2700) << "the cache of files is dropped before anything is killed";
   dir.Write("sys/fs/cgroup/outer/inner/memory.max", "100\n");
   EXPECT_EQ(MemoryHeadroom(root), 93);
   dir.Write("sys/fs/cgroup/outer/inner/memory.current", "200\n");
