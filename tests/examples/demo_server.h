@@ -26,17 +26,23 @@ class DemoServer {
     auto server = server::Server::Start(std::move(config));
     SY_CHECK_OK(server.status());
     server_ = *std::move(server);
-    auto client = client::Client::Connect(absl::StrCat("127.0.0.1:", server_->port()));
-    SY_CHECK_OK(client.status());
-    client_ = *std::move(client);
+    client_ = ConnectTo(server_->port());
+    admin_client_ = ConnectTo(server_->admin_port());
     AwaitReady(*client_);
   }
 
   client::Client& client() { return *client_; }
+  client::Client& admin_client() { return *admin_client_; }  // for jobs and administration
 
  private:
+  static std::unique_ptr<client::Client> ConnectTo(int port) {
+    auto client = client::Client::Connect(absl::StrCat("127.0.0.1:", port));
+    SY_CHECK_OK(client.status());
+    return *std::move(client);
+  }
+
   std::unique_ptr<server::Server> server_;
-  std::unique_ptr<client::Client> client_;
+  std::unique_ptr<client::Client> client_, admin_client_;
 };
 
 }  // namespace switchyard::examples
