@@ -167,9 +167,9 @@ void CheckSecurity(const ServerConfig& config, Problems* problems) {
   constexpr absl::string_view kKeys = "--api_keys_file or --tls_client_ca";
   check("host", config.host, knows_clients, kKeys);
   // Certificates tell no roles apart.
-  if (config.admin_port >= 0) check("admin_host", config.admin_host, !config.api_keys_file.empty(), "--api_keys_file");
+  if (config.admin_port != -1) check("admin_host", config.admin_host, !config.api_keys_file.empty(), "--api_keys_file");
   check("worker_host", config.worker_host, /*knows_peers=*/true, "");  // CheckJoining asks for the token
-  if (config.metrics_port >= 0) check("metrics_host", config.metrics_host, /*knows_peers=*/true, "");
+  if (config.metrics_port != -1) check("metrics_host", config.metrics_host, /*knows_peers=*/true, "");
   problems->Check(has_tls == !config.tls_key.empty(), "--tls_cert and --tls_key: one is given without the other");
   for (const auto& [flag, file] :
        {std::pair("client", &config.tls_client_ca), std::pair("worker", &config.tls_worker_ca)}) {

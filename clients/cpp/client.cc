@@ -75,7 +75,7 @@ std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel, absl:
   if (says("http1.x server") || says("parsing HTTP/2")) {
     return "what listens there does not speak gRPC (the server's metrics page?)";
   }
-  if (says("CERTIFICATE_VERIFY_FAILED")) {
+  if (says("CERTIFICATE_VERIFY_FAILED") || says("certificate verify failed")) {
     return "TLS: its certificate is not by a CA that is known here (--tls_ca), or has expired";
   }
   if (says("Hostname Verification") || says("Peer name")) {

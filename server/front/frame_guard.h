@@ -71,8 +71,8 @@ inline constexpr char kSettingsAck[] = "\0\0\0\4\1\0\0\0\0";  // 9 bytes
 class FrameGuard {
  public:
   struct Limits {
-    int64_t frame_bytes = 16384;  // of all frames but DATA, whose size gRPC itself limits
-    int64_t header_bytes = 16384;
+    int64_t frame_bytes = 16384;      // of all frames but DATA, whose size gRPC itself limits
+    int64_t header_bytes = 64 << 10;  // gRPC refuses calls with more than 8 KB, by themselves
     int64_t continuations = 4;
     int64_t open_streams = 2048;
     int64_t resets = 2000;  // before an answer; within ten seconds, except one for ten answered calls

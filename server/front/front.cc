@@ -18,7 +18,7 @@ namespace switchyard::server {
 namespace {
 
 // Of the memory that is left, so much may unfinished calls take; never less than the second.
-constexpr int64_t kWorkerBytes = int64_t{32} << 20;
+constexpr int64_t kWorkerBytes = int64_t{96} << 20;
 constexpr int64_t kHeadroomPart = 2, kLeastMemory = 8 << 20;
 // That a client may open before it has read how many it may.
 constexpr int kStreamsBeforeSettings = 100;

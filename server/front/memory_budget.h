@@ -31,15 +31,26 @@ class MemoryBudget {
     if ((it->second += bytes) == 0) held_.erase(it);
   }
   // Returns how many bytes more the client may take now; 0: it must wait until others, or its own, are done.
-  int64_t Room(const std::string& client) const {
+  int64_t Room(const std::string& client, const std::string& connection = "") const {
     absl::MutexLock lock(&mu_);
     const int64_t half = limit_ / 2;
     const auto it = held_.find(client);
     const bool is_new = it == held_.end();
     const auto clients = static_cast<int64_t>(held_.size()) + (is_new ? 1 : 0);
     const int64_t own = is_new ? 0 : it->second;
+    if (!connection.empty() && connection == claimant_) return std::max<int64_t>(limit_ - total_, kLittle - own);
     return std::max(
         {int64_t{0}, half - total_, std::min(half / clients - own, (limit_ - total_) / kPart), kLittle - own});
+  }
+  // One connection at a time may use all that is left, so that somebody can always finish a message where many have
+  // begun one.  Does nothing while another has that claim.
+  void Claim(const std::string& connection) {
+    absl::MutexLock lock(&mu_);
+    if (claimant_.empty()) claimant_ = connection;
+  }
+  void Disclaim(const std::string& connection) {
+    absl::MutexLock lock(&mu_);
+    if (claimant_ == connection) claimant_.clear();
   }
   // Sets the limit anew, as the memory that is left changes.
   void SetLimit(int64_t limit) {
@@ -59,6 +70,7 @@ class MemoryBudget {
   mutable absl::Mutex mu_;
   int64_t limit_ ABSL_GUARDED_BY(mu_);
   int64_t total_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string claimant_ ABSL_GUARDED_BY(mu_);                            // empty: nobody
   absl::flat_hash_map<std::string, int64_t> held_ ABSL_GUARDED_BY(mu_);  // by client; never 0
 };
 

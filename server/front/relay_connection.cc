@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMostDiscarded = 1 << 20;  // of an ended connection, so that the client sees why
 constexpr int kMostRounds = 8;              // then other connections have their turn
-constexpr absl::Duration kLookAtMemoryEvery = absl::Milliseconds(20);
+constexpr absl::Duration kLookAtMemoryEvery = absl::Milliseconds(5);
 constexpr FrontLimit kFloods[] = {FrontLimit::kFrameSize, FrontLimit::kHeaderBytes,   FrontLimit::kContinuations,
                                   FrontLimit::kResets,    FrontLimit::kPings,         FrontLimit::kSettings,
                                   FrontLimit::kUnread,    FrontLimit::kWindowUpdates, FrontLimit::kOtherFrames,
@@ -41,7 +41,10 @@ RelayConnection::RelayConnection(const RelayListener* listener, UniqueFd client_
   SetDue(now);
 }
 
-RelayConnection::~RelayConnection() { shared_->memory.Add(share_, -accounted_); }
+RelayConnection::~RelayConnection() {
+  shared_->memory.Add(share_, -accounted_);
+  shared_->memory.Disclaim(name_);
+}
 
 void RelayConnection::Enter(Stage stage, absl::Time now) {
   stage_ = stage;
@@ -160,7 +163,7 @@ bool RelayConnection::Judge(absl::Time now) {
     up_judged_ = up_.size();
     return true;
   }
-  guard_->SetRoom(shared_->memory.Room(share_));
+  guard_->SetRoom(shared_->memory.Room(share_, name_));
   size_t passed = guard_->FromClient(absl::string_view(up_).substr(up_judged_), now);
   up_judged_ += passed;
   if (guard_->TakeAcknowledgement()) {
@@ -269,16 +272,19 @@ void RelayConnection::End(const FrontViolation& violation, absl::Time now) {
 
 void RelayConnection::CheckMemory(absl::Time now) {
   const int64_t wanted = guard_.has_value() && guard_->wants_room() ? FrameGuard::kBytesOfStream : 1;
-  const bool was_full = full_since_ != absl::InfiniteFuture();
-  if (shared_->memory.Room(share_) >= wanted) {
+  const bool was_full = full_since_ != absl::InfiniteFuture(), gets_on = accounted_ < full_with_;
+  full_with_ = accounted_;
+  if (!was_full && shared_->memory.Room(share_, name_) >= wanted) return;
+  const bool has_more = HasMore();
+  if (gets_on || !has_more) shared_->memory.Disclaim(name_);
+  if (has_more && shared_->memory.Room(share_, name_) < wanted) shared_->memory.Claim(name_);
+  if (shared_->memory.Room(share_, name_) >= wanted) {
     full_since_ = absl::InfiniteFuture();
-    if (was_full) due_ = now;  // what has waited may go on, and no event says so
+    due_ = now;  // what has waited may go on, and no event says so
     return;
   }
   // Time counts while the client has more to send and none of its calls is answered.
-  const bool gets_on = accounted_ < full_with_;
-  full_with_ = accounted_;
-  if (!was_full || gets_on || !HasMore()) full_since_ = now;
+  if (!was_full || gets_on || !has_more) full_since_ = now;
   if (now - full_since_ < kMemoryLimit) return;
   End({.limit = FrontLimit::kMemory, .allowed = shared_->memory.limit(), .actual = shared_->memory.held()}, now);
   Account();

@@ -23,7 +23,8 @@ class CliTest : public SharedServerTest {
   // Returns the program's output of both streams; fails the test unless it exits with `code`.
   std::string Run(std::vector<std::string> args, int code = 0) {
     args.insert(args.begin(), Binary("switchyard"));
-    args.push_back("--server=" + server_->address());
+    const bool is_admin = args[1] == "experts" || args[1] == "plan";
+    args.push_back("--server=" + (is_admin ? server_->admin_address() : server_->address()));
     const auto process = Process::Start(args);
     EXPECT_EQ(process->Wait(absl::Seconds(60)).value_or(-1), code) << process->Output();
     return process->Output();

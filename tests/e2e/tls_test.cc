@@ -96,7 +96,7 @@ class TlsTest : public testing::Test {
 };
 
 TEST_F(TlsTest, ClientsAWorkerFromElsewhereAndThePageAreServed) {
-  const std::vector<int32_t> prompt = RandomIds(40, 300, 1);
+  const std::vector<int32_t> prompt = RandomIds(40, 250, 1);
   StreamSeen alone;
   {
     const auto plain = TestServer::Start({.model = kTinyModel, .workers = 1});

@@ -146,29 +146,30 @@ TEST_F(ConfigTest, AllProblemsAreReportedAtOnce) {
   const absl::Status status = config_.Finish();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   const std::string text(status.message());
-  for (const char* part : {"nowhere: no such directory",
-                           "--tokenizer=missing.json: no such file",
-                           "--chat_template=missing.jinja",
-                           "--port=65536: must be within [0, 65535]",
-                           "--metrics_port=-2",
-                           "wants --insecure",
-                           "--workers=1: fewer than --local_workers=2",
-                           "--dtype=int3: must be one of",
-                           "--threads=-1",
-                           "--kv_cache_bytes=-1",
-                           "--max_streams=0",
-                           "block_size=0",
-                           "max_queue=-7",
-                           "max_batched_tokens=3 must be at least max_num_seqs=5",
-                           "--metrics_host=10.0.0.1: another address than loopback wants --insecure",
-                           "--slow_client_timeout=-1s: must be within [1ms, 1000h]",
-                           "--max_deadline=inf: must be",
-                           "--start_timeout=0: must be",
-                           "--drain_timeout=-2s: must be",
-                           "--step_timeout=2000h: must be"}) {
+  for (const char* part :
+       {"nowhere: no such directory",
+        "--tokenizer=missing.json: no such file",
+        "--chat_template=missing.jinja",
+        "--port=65536: must be within [0, 65535]",
+        "--metrics_port=-2",
+        "wants --insecure",
+        "--workers=1: fewer than --local_workers=2",
+        "--dtype=int3: must be one of",
+        "--threads=-1",
+        "--kv_cache_bytes=-1",
+        "--max_streams=0",
+        "block_size=0",
+        "max_queue=-7",
+        "max_batched_tokens=3 must be at least max_num_seqs=5",
+        "--metrics_host=10.0.0.1: plaintext on another address than loopback wants --insecure; or give --tls_cert",
+        "--slow_client_timeout=-1s: must be within [1ms, 1000h]",
+        "--max_deadline=inf: must be",
+        "--start_timeout=0: must be",
+        "--drain_timeout=-2s: must be",
+        "--step_timeout=2000h: must be"}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 19);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 20);
 }
 
 TEST_F(ConfigTest, WhatIsThereButNoRegularFileIsCalledSo) {

@@ -86,6 +86,22 @@ TEST(MemoryBudgetTest, TheLargestWaitAndLittleOnesDoNotNotice) {
   EXPECT_EQ(budget.Room("large"), 0);
 }
 
+TEST(MemoryBudgetTest, OneOfManyThatHaveBegunMayFinish) {
+  constexpr int64_t kMegabyte = 1000000;
+  MemoryBudget budget(100 * kMegabyte);
+  for (int i = 0; i < 50; ++i) budget.Add(absl::StrCat(i), kMegabyte);
+  EXPECT_EQ(budget.Room("1", "1"), 0);
+  budget.Claim("1");
+  budget.Claim("2");
+  EXPECT_EQ(budget.Room("1", "1"), 50 * kMegabyte);
+  EXPECT_EQ(budget.Room("2", "2"), 0);
+  budget.Disclaim("2");
+  budget.Disclaim("1");
+  budget.Claim("2");
+  EXPECT_EQ(budget.Room("1", "1"), 0);
+  EXPECT_EQ(budget.Room("2", "2"), 50 * kMegabyte);
+}
+
 TEST(MemoryHeadroomTest, IsTheLeastOfWhatTheMachineAndItsCgroupsLeave) {
   const model::TempDir dir;
   const std::string root = dir.path() + "/";
