@@ -20,7 +20,7 @@ chmod +x "$work"/deploy/*.sh
 for _ in 1 2 3; do
   port=$((20000 + RANDOM % 20000))
   status=0
-  "$work/deploy/quickstart.sh" --once --port=$port --metrics_port=$((port + 1)) >"$work/out" 2>"$work/err" || status=$?
+  "$work/deploy/quickstart.sh" --once --port=$port --metrics_port=$((port + 3)) >"$work/out" 2>"$work/err" || status=$?
   grep -q 'cannot listen' "$work/err" || break
 done
 if [ $status -ne 0 ] || ! grep -q "^> In the beginning" "$work/out"; then

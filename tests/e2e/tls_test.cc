@@ -111,8 +111,7 @@ TEST_F(TlsTest, ClientsAWorkerFromElsewhereAndThePageAreServed) {
   const StreamSeen seen = Generate(server->client(), IdsRequest(prompt, 60));
   ASSERT_TRUE(seen.ok()) << seen.end;
   EXPECT_EQ(seen.choices.at(0).token_ids, alone.choices.at(0).token_ids);
-  EXPECT_EQ(Refusal(server->admin_address(), alice_).substr(0, 22), "no such method on this")
-      << "but TLS is there, too";
+  EXPECT_THAT(Refusal(server->admin_address(), alice_), HasSubstr("no such method on this port")) << "TLS is there";
   const auto cli = Process::Start({Binary("switchyard"), "status", "--server=" + server->address(),
                                    "--tls_ca=" + alice_.ca, "--tls_cert=" + alice_.cert, "--tls_key=" + alice_.key});
   ASSERT_NE(cli, nullptr);

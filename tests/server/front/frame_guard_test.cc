@@ -30,7 +30,8 @@ std::string Many(int count, const std::function<std::string(uint32_t)>& frame) {
 
 // Few of everything, so that each limit can be seen.
 FrameGuard::Limits Small() {
-  return {.header_bytes = 16384,
+  return {.frame_bytes = 16384,
+          .header_bytes = 16384,
           .open_streams = 10,
           .resets = 8,
           .stream_burst = 100,
