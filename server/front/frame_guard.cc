@@ -289,6 +289,7 @@ void FrameGuard::OnServerFrame(const FrameHead& head) {
       const auto stream = streams_.find(head.stream);
       if (stream == streams_.end()) return;
       if (!std::exchange(stream->second.answered, true)) {
+        ++num_answered_;
         resets_ = std::max(resets_ - kForgivenByAnAnswer, -static_cast<double>(most_resets_));
       }
       // Who answers has read the request, unless more of it is on its way.

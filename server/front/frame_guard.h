@@ -71,7 +71,7 @@ inline constexpr char kSettingsAck[] = "\0\0\0\4\1\0\0\0\0";  // 9 bytes
 class FrameGuard {
  public:
   struct Limits {
-    int64_t frame_bytes = 16384;      // of all frames but DATA, whose size gRPC itself limits
+    int64_t frame_bytes = 64 << 10;   // of all frames but DATA, whose size gRPC itself limits
     int64_t header_bytes = 64 << 10;  // gRPC refuses calls with more than 8 KB, by themselves
     int64_t continuations = 4;
     int64_t open_streams = 2048;
@@ -122,6 +122,8 @@ class FrameGuard {
   // Bytes that open calls hold: of each call the message that came last, or as much of it as has come, until the server
   // sends something for that call.
   int64_t held_bytes() const { return held_bytes_; }
+  // Calls that the server has begun to answer.
+  int64_t num_answered() const { return num_answered_; }
   // Whether a message has begun whose rest has not come.
   bool has_part_of_message() const;
   size_t open_streams() const { return streams_.size(); }
@@ -173,6 +175,7 @@ class FrameGuard {
   absl::flat_hash_map<uint32_t, Stream> streams_;  // open ones
   uint32_t last_stream_ = 0;
   int64_t held_bytes_ = 0, most_held_ = std::numeric_limits<int64_t>::max();
+  int64_t num_answered_ = 0;
   bool wants_room_ = false;
   int64_t unread_answers_ = 0;
   double resets_ = 0;  // less those forgiven

@@ -272,15 +272,22 @@ void RelayConnection::End(const FrontViolation& violation, absl::Time now) {
 
 void RelayConnection::CheckMemory(absl::Time now) {
   const int64_t wanted = guard_.has_value() && guard_->wants_room() ? FrameGuard::kBytesOfStream : 1;
-  const bool was_full = full_since_ != absl::InfiniteFuture(), gets_on = accounted_ < full_with_;
-  full_with_ = accounted_;
-  if (!was_full && shared_->memory.Room(share_, name_) >= wanted) return;
+  const bool was_full = full_since_ != absl::InfiniteFuture();
+  const int64_t answered = guard_.has_value() ? guard_->num_answered() : 0;
+  const bool gets_on = answered != std::exchange(answered_, answered);
+  if (!was_full && !has_claimed_ && shared_->memory.Room(share_, name_) >= wanted) return;
   const bool has_more = HasMore();
-  if (gets_on || !has_more) shared_->memory.Disclaim(name_);
-  if (has_more && shared_->memory.Room(share_, name_) < wanted) shared_->memory.Claim(name_);
+  if (has_claimed_ && (gets_on || !has_more)) {
+    shared_->memory.Disclaim(name_);
+    has_claimed_ = false;
+  }
+  if (has_more && shared_->memory.Room(share_, name_) < wanted) {
+    shared_->memory.Claim(name_);
+    has_claimed_ = true;
+  }
   if (shared_->memory.Room(share_, name_) >= wanted) {
     full_since_ = absl::InfiniteFuture();
-    due_ = now;  // what has waited may go on, and no event says so
+    if (was_full) due_ = now;  // what has waited may go on, and no event says so
     return;
   }
   // Time counts while the client has more to send and none of its calls is answered.

@@ -159,7 +159,8 @@ class RelayConnection {
 
   absl::Time deadline_;  // of the stage
   absl::Time full_since_ = absl::InfiniteFuture();
-  int64_t full_with_ = 0;  // accounted_ when that was last looked at
+  int64_t answered_ = 0;      // calls, when that was last looked at
+  bool has_claimed_ = false;  // tried to, of memory
   absl::Time due_ = absl::InfiniteFuture();
   int64_t accounted_ = 0;
 };

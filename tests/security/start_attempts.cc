@@ -79,7 +79,7 @@ std::vector<Attempt> StartAttempts() {
       {"PlaintextOnEveryAddressOfIpv6", "^exit 2: .*--insecure", Server({"--host=::"})},
       {"MetricsOnEveryAddress", "^exit 2: .*--insecure", Server({"--metrics_host=0.0.0.0"})},
       {"WorkersFromElsewhereWithoutAToken", "^exit 2: .*join_token_file",
-       Server({"--host=0.0.0.0", "--insecure", "--workers=2"})},
+       Server({"--worker_host=0.0.0.0", "--insecure", "--workers=2"})},
       {"AShortToken", "^exit 2: .*at least 16 bytes", Server({"--join_token_file=/dev/null"})},
       {"TheTokenAsAnArgument", "^exit 2: .*unknown flag --join_token", Server({"--join_token=secret"})},
       {"AKeyAsAnArgument", "^exit 2: .*unknown flag --api_key", Server({"--api_key=secret"})},

@@ -366,7 +366,7 @@ TEST_F(RelayTest, WhatIsNoHttp2NeverReachesTheServer) {
 TEST_F(RelayTest, WhoHoldsTooMuchForTooLongIsEnded) {
   Start({});
   const auto good = Plain();
-  std::thread greedy([this] { EXPECT_THAT(Call(Plain(), "/echo", std::string(16 << 20, 'x')), StartsWith("error ")); });
+  std::thread greedy([this] { EXPECT_THAT(Call(Plain(), "/echo", std::string(24 << 20, 'x')), StartsWith("error ")); });
   EXPECT_TRUE(Becomes([&] { return relay_.held_bytes() > 8 << 20; }));
   EXPECT_EQ(Call(good, "/echo", "fine"), "fine");
   greedy.join();
