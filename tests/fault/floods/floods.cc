@@ -52,7 +52,7 @@ struct FloodRow {
   int64_t bytes = 0, calls = 0, connections = 0, ended = 0;
   double own_cpu_seconds = 0, server_cpu_seconds = 0;
   double recovery_seconds = 0, end_seconds = -1;
-  int64_t fenced = 0;
+  int64_t fenced = 0, refused = 0;
 };
 std::vector<FloodRow> g_rows;
 
@@ -154,13 +154,15 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
     const absl::Time begin = absl::Now();
     EXPECT_TRUE(streams_->AwaitAll(begin, kPatience)) << "a stream does not go on";
     const auto beside = server_->Connect(kPatience);
-    EXPECT_TRUE(Generate(*beside, TextRequest("The", 4)).ok()) << "a new client is not answered";
+    EXPECT_TRUE(WaitUntil([&] { return Generate(*beside, TextRequest("The", 4)).ok(); }, kPatience))
+        << "a new client is not answered";
     row->recovery_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
     row->megabytes_peak = std::max(row->megabytes_peak, Megabytes(server_->process().pid(), "VmRSS:"));
     absl::SleepFor(absl::Seconds(1));
     row->megabytes_after = Megabytes(server_->process().pid(), "VmRSS:");
     for (const auto& [fault, count] : streams_->faults()) ADD_FAILURE() << count << " x " << fault;
     streams_->Stop();
+    row->refused = streams_->refused();
     std::string page;
     EXPECT_TRUE(WaitUntil([&] { return !(page = Scrape(server_->metrics_address())).empty(); }, kPatience));
     row->fenced = static_cast<int64_t>(Value(page, "switchyard_workers_fenced_total") +
@@ -199,20 +201,20 @@ void Print(const FloodRow& row) {
   std::cout
       << absl::StreamFormat(
              "%-18s %8.1f %8d %6d/%-6d  %5.1f %6.1f %6.1f   %5.1f %6.1f %7.1f %-6s  %5d %5d %5d  %4.1f %4.1f  %5.1f "
-             "%3d %5.1f",
+             "%3d %5.1f %6d",
              row.name, static_cast<double>(row.bytes) / 1e6, row.calls, row.ended, row.connections,
              ms(row.before.median), ms(row.before.p99), ms(row.before.longest), ms(row.during.median),
              ms(row.during.p99), ms(row.during.longest), row.during.p99 <= 2 * row.before.p99 ? "held" : "MISSED",
              row.megabytes_before, row.megabytes_peak, row.megabytes_after, row.own_cpu_seconds, row.server_cpu_seconds,
-             row.recovery_seconds, row.fenced, row.end_seconds)
+             row.recovery_seconds, row.fenced, row.end_seconds, row.refused)
       << std::endl;
 }
 constexpr char kHeading[] =
     "flood              MB sent    calls  ended/made    gap before, ms         gap during, ms                 RSS, MB "
-    "          cpu, s      recov fen  end\n"
+    "          cpu, s      recov fen  end    new\n"
     "                                                     p50    p99    max     p50    p99     max <= 2x   before  "
     "peak "
-    "after  own  srv      s ced    s\n";
+    "after  own  srv      s ced    s refused\n";
 
 TEST_P(FloodTest, StreamsGoOn) {
   Start();

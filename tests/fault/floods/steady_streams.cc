@@ -58,6 +58,12 @@ std::string SteadyStreams::RunOnce(client::Client& client, size_t number) {
     last_[number] = absl::InfinitePast();
   }
   if (stop_) return "";
+  if (seen.choices.empty() && client::Describe(seen.end).reason == "TOO_MANY_STREAMS") {
+    // The flood holds all places; a client tries again.
+    ++refused_;
+    absl::SleepFor(absl::Milliseconds(20));
+    return "";
+  }
   if (!seen.end.ok()) {
     return absl::StrCat(seen.choices.empty() ? "refused: " : "ended: ", client::Describe(seen.end).reason, " ",
                         seen.end.message());

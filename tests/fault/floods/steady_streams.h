@@ -40,7 +40,8 @@ class SteadyStreams {
   // Until each stream has got something since `from`; false after `limit`.
   bool AwaitAll(absl::Time from, absl::Duration limit);
   int64_t whole() const { return whole_; }
-  // What went wrong and how often: ends, refusals, other tokens.
+  int64_t refused() const { return refused_; }  // new requests, for want of a place
+  // What went wrong and how often: ends, other refusals, other tokens.
   std::map<std::string, int> faults();
 
  private:
@@ -56,7 +57,7 @@ class SteadyStreams {
   const std::vector<v1::GenerateRequest>& requests_;
   const std::vector<StreamSeen>& wanted_;
   std::atomic<bool> stop_{false};
-  std::atomic<int64_t> whole_{0};
+  std::atomic<int64_t> whole_{0}, refused_{0};
   absl::Mutex mu_;
   std::vector<Gap> gaps_ ABSL_GUARDED_BY(mu_);         // by end
   std::vector<absl::Time> last_ ABSL_GUARDED_BY(mu_);  // each stream's last message or start; past: it does not run
