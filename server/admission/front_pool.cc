@@ -35,7 +35,8 @@ absl::Status Full(const std::string& what, int64_t limit, int64_t actual) {
 
 }  // namespace
 
-FrontPool::FrontPool(int num_threads, Limits limits, RoomFn room) : limits_(limits), room_(std::move(room)) {
+FrontPool::FrontPool(int num_threads, Limits limits, RoomFn room)
+    : limits_(limits), room_(std::move(room)), most_long_(std::max(1, num_threads - 1)) {
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
@@ -106,25 +107,38 @@ FrontPool::Work FrontPool::Take(const std::string& name, bool newest) {
   return work;
 }
 
+size_t FrontPool::NextTurn() const {
+  size_t i = 0;
+  while (i < turns_.size() && running_long_ >= most_long_ &&
+         clients_.at(turns_[i]).waiting.front().bytes >= kSmallBytes)
+    ++i;
+  return i;
+}
+
 void FrontPool::Run() {
   for (;;) {
     Work work;
     int64_t under_way = 0;
     {
       absl::MutexLock lock(&mu_);
-      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return stopping_ || calls_ > 0; };
+      const auto wanted = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+        return (stopping_ && calls_ == 0) || NextTurn() < turns_.size();
+      };
       mu_.Await(absl::Condition(&wanted));
       if (calls_ == 0) return;
-      const std::string name = std::move(turns_.front());
-      turns_.pop_front();
+      const auto turn = turns_.begin() + static_cast<std::ptrdiff_t>(NextTurn());
+      const std::string name = std::move(*turn);
+      turns_.erase(turn);
       work = Take(name, /*newest=*/false);
       if (clients_.contains(name)) turns_.push_back(name);
       under_way = running_bytes_ += work.bytes;
+      running_long_ += work.bytes >= kSmallBytes ? 1 : 0;
     }
     const int64_t bytes = work.bytes;
     RunOne(std::move(work), under_way);
     absl::MutexLock lock(&mu_);
     running_bytes_ -= bytes;
+    running_long_ -= bytes >= kSmallBytes ? 1 : 0;
   }
 }
 

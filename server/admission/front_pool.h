@@ -1,8 +1,9 @@
 // Thread pool for work that must not run on gRPC's threads: parsing, rendering, tokenizing.
 //
-// Waiting calls are limited in number and bytes, in total and per client.  Clients take turns, one call each.  Without
-// room for a new call, the pool refuses the newest call of the client that holds most.  Lack of memory ends a call, not
-// the process: a call that needs more than is left is refused, as is one that runs out of memory.  Thread-safe.
+// Waiting calls are limited in number and bytes, in total and per client.  Clients take turns, one call each, and one
+// thread is kept for short texts: they do not wait until long ones are read.  Without room for a new call, the pool
+// refuses the newest call of the client that holds most.  Lack of memory ends a call, not the process: a call that
+// needs more than is left is refused, as is one that runs out of memory.  Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -70,15 +71,19 @@ class FrontPool {
   // Removes the client's newest or oldest call, and the client if that was its last one.  The caller adjusts turns_.
   Work Take(const std::string& client, bool newest) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   const std::string& Largest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Index in turns_ of the first client whose oldest call may run now; turns_.size(): none.
+  size_t NextTurn() const ABSL_SHARED_LOCKS_REQUIRED(mu_);
 
   const Limits limits_;
   const RoomFn room_;
+  const int most_long_;  // calls with long texts that may run at once
   mutable absl::Mutex mu_;
   std::map<std::string, Client> clients_ ABSL_GUARDED_BY(mu_);  // clients with waiting calls
   std::deque<std::string> turns_ ABSL_GUARDED_BY(mu_);          // the same clients, in the order of their turns
   size_t calls_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;
   int64_t running_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  int running_long_ ABSL_GUARDED_BY(mu_) = 0;  // calls with long texts
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::atomic<int64_t> refused_{0};
   std::vector<std::thread> threads_;

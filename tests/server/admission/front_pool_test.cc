@@ -57,6 +57,27 @@ class FrontPoolTest : public testing::Test {
   absl::Status last_;
 };
 
+TEST(FrontPoolThreadsTest, OneIsKeptForShortTexts) {
+  FrontPool pool(2, {.calls = 10, .bytes = 1 << 30, .bytes_per_client = 1 << 30}, [] { return int64_t{1} << 40; });
+  absl::Notification first_runs, go, second_ran, short_ran;
+  const auto refuse = [](const absl::Status& why) { ADD_FAILURE() << why; };
+  pool.Post({.client = "first",
+             .bytes = 100 * kKiB,
+             .run =
+                 [&] {
+                   first_runs.Notify();
+                   go.WaitForNotification();
+                 },
+             .refuse = refuse});
+  first_runs.WaitForNotification();
+  pool.Post({.client = "second", .bytes = 100 * kKiB, .run = [&] { second_ran.Notify(); }, .refuse = refuse});
+  pool.Post({.client = "third", .bytes = kKiB, .run = [&] { short_ran.Notify(); }, .refuse = refuse});
+  EXPECT_TRUE(short_ran.WaitForNotificationWithTimeout(absl::Seconds(60))) << "it waits behind long texts";
+  EXPECT_FALSE(second_ran.HasBeenNotified());
+  go.Notify();
+  EXPECT_TRUE(second_ran.WaitForNotificationWithTimeout(absl::Seconds(60)));
+}
+
 TEST_F(FrontPoolTest, RefusesBeyondItsBoundAndRunsTheRestAtItsEnd) {
   Make({.calls = 3, .bytes = kKiB * kKiB, .bytes_per_client = kKiB * kKiB});
   for (int i = 0; i < 3; ++i) Post("a");
