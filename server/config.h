@@ -77,9 +77,9 @@ struct ServerConfig {
   int max_streams_per_client = 0;      // of one address; 0 = half of max_streams, all on loopback
   int max_connections = 512;           // besides those of local workers and those kept for workers from elsewhere
   int max_connections_per_client = 0;  // of one address; 0 = half of max_connections
-  int64_t max_connection_bytes = int64_t{128} << 20;  // that unfinished calls of all connections hold
+  int64_t max_connection_bytes = int64_t{96} << 20;  // that unfinished calls of all connections hold
   int64_t max_request_bytes = 4 << 20;
-  int64_t max_waiting_text_bytes = 64 << 20;  // of calls whose text waits to be read; half of it for one client
+  int64_t max_waiting_text_bytes = 48 << 20;  // of calls whose text waits to be read; half of it for one client
   int64_t max_prompt_bytes = 4 << 20;
   absl::Duration default_deadline = absl::Seconds(300);        // of requests without one
   absl::Duration max_deadline = absl::Hours(1);                // longest that a request may ask for
