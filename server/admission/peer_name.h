@@ -1,8 +1,8 @@
 // Names of calls' peers.
 //
 // gRPC names a peer "ipv4:10.0.0.1:4711" or "ipv6:%5B::1%5D:4711".  A connection that came through the relay
-// (server/front) has a socket of this machine as its peer, whose abstract name is made here so that it tells whose it
-// is: gRPC reports "unix-abstract:ipv4:10.0.0.1:4711%23..." then.  Peers on the local workers' socket have no name.
+// (server/front) has a socket of this machine as its peer, whose abstract name says whose it is: gRPC reports
+// "unix-abstract:ipv4:10.0.0.1:4711%23..." then.  Peers on the local workers' socket have no name.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace switchyard::server {
 // unique on this machine.
 std::string RelayedName(absl::string_view address, int port, absl::string_view id);
 
-// Returns the abstract name that gRPC's name for a relayed connection tells; empty for any other peer.
+// Returns the abstract name in gRPC's name for a relayed connection; empty for any other peer.
 std::string RelayedNameOfPeer(absl::string_view peer);
 
 // Returns gRPC's name for the peer as if it were connected without a relay: fit for logs.

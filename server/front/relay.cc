@@ -83,13 +83,6 @@ bool Relay::HasUnread(absl::string_view peer) {
   return it != by_name_.end() && it->second->HasUnread();
 }
 
-std::string Relay::IdentityOf(absl::string_view peer) {
-  const std::string name = RelayedNameOfPeer(peer);
-  absl::MutexLock lock(&mu_);
-  const auto it = by_name_.find(name);
-  return it == by_name_.end() ? "" : it->second->identity();
-}
-
 int Relay::num_waiting_clients() const { return shared_.offenders.num_waiting(MonotonicNow()); }
 
 int OpenNamedPair(const std::string& name, absl::FunctionRef<void(int fd)> pass) {

@@ -43,8 +43,6 @@ class Relay {
 
   // Whether bytes of that peer (gRPC's name) are on their way through here.  False if it did not come through here.
   bool HasUnread(absl::string_view peer);
-  // Who that peer is by its certificate; empty: it has shown none.
-  std::string IdentityOf(absl::string_view peer);
 
   // Sets Options::memory_bytes anew.
   void SetMemory(int64_t bytes) { shared_.memory.SetLimit(bytes); }

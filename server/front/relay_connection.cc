@@ -119,10 +119,6 @@ void RelayConnection::Shake(absl::Time now) {
   unsigned size = 0;
   SSL_get0_alpn_selected(ssl_.get(), &protocol, &size);
   if (listener_->http2 && size == 0) return FailHandshake("it does not offer HTTP/2 (ALPN h2)", now);
-  {
-    absl::MutexLock lock(&mu_);
-    identity_ = TlsServer::IdentityOf(ssl_.get());
-  }
   Enter(Stage::kSilent, now);
 }
 

@@ -4,7 +4,7 @@
 // who writes.  HTTP/2 frames of the client pass a FrameGuard.  The server behind gets its socket only once the client
 // has begun to speak, so silent connections cost it nothing.
 //
-// Used by one thread (of relay.h), but for HasUnread and identity.  No call blocks.
+// Used by one thread (of relay.h), but for HasUnread.  No call blocks.
 #pragma once
 
 #include <algorithm>
@@ -91,9 +91,7 @@ class RelayConnection {
   int client_fd() const { return client_fd_.get(); }
   int inner_fd() const { return inner_.get(); }  // -1 before the client speaks, and near the end
   const std::string& name() const { return name_; }
-  // Of any thread: who the client is by its certificate, known before the server behind sees it; and whether bytes of
-  // it are here, or with the server behind but not yet read.
-  std::string identity();
+  // Of any thread: whether bytes of the client are here, or with the server behind but not yet read.
   bool HasUnread();
 
  private:
@@ -144,7 +142,6 @@ class RelayConnection {
   UniqueFd client_fd_;
   absl::Mutex mu_;  // keeps inner_ open while HasUnread looks
   UniqueFd inner_;  // changed by the one thread, under mu_
-  std::string identity_ ABSL_GUARDED_BY(mu_);
   SslPtr ssl_;
   Stage stage_;
   std::optional<FrameGuard> guard_;

@@ -27,11 +27,6 @@ bool RelayConnection::HasMore() const {
   return ioctl(client_fd_.get(), FIONREAD, &bytes) == 0 && bytes > 0;
 }
 
-std::string RelayConnection::identity() {
-  absl::MutexLock lock(&mu_);
-  return identity_;
-}
-
 bool RelayConnection::HasUnread() {
   absl::MutexLock lock(&mu_);
   int bytes = 0;

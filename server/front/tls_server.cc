@@ -6,23 +6,19 @@
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <cstring>
 #include <ctime>
-#include <fstream>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "proto/support/secret_file.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::server {
 namespace {
 
-constexpr off_t kMostFileBytes = 1 << 20;
-constexpr size_t kMostIdentityBytes = 128;
+constexpr size_t kMostFileBytes = 1 << 20;
 constexpr char kCiphersOfTls12[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
 template <auto kFree>
@@ -42,20 +38,14 @@ absl::Status Bad(absl::string_view flag, const std::string& path, absl::string_v
 
 absl::StatusOr<BioPtr> BytesOf(absl::string_view flag, const std::string& path, bool is_secret) {
   struct stat found = {};
-  if (stat(path.c_str(), &found) != 0) return Bad(flag, path, std::strerror(errno));
-  if (!S_ISREG(found.st_mode)) return Bad(flag, path, "not a regular file");
-  if (found.st_size > kMostFileBytes) {
-    return Bad(flag, path, absl::StrCat(found.st_size, " bytes; at most ", kMostFileBytes));
-  }
-  if (is_secret && (found.st_mode & S_IRWXO) != 0) {
+  if (is_secret && stat(path.c_str(), &found) == 0 && (found.st_mode & S_IRWXO) != 0) {
     return Bad(flag, path, "a private key that everyone may use; chmod 600 it");
   }
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  if (!file.good() && !file.eof()) return Bad(flag, path, "cannot be read");
+  const absl::StatusOr<std::string> bytes = rpc::ReadPublicFile(path, kMostFileBytes);
+  if (!bytes.ok()) return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", bytes.status().message()));
   BioPtr bio(BIO_new(BIO_s_mem()));
-  if (bio == nullptr || BIO_write(bio.get(), bytes.data(), static_cast<int>(bytes.size())) < 0) {
-    return Bad(flag, path, bytes.empty() ? "empty, or not readable by this user" : "no memory for it");
+  if (bio == nullptr || BIO_write(bio.get(), bytes->data(), static_cast<int>(bytes->size())) < 0) {
+    return Bad(flag, path, bytes->empty() ? "empty" : "no memory for it");
   }
   return bio;
 }
@@ -130,23 +120,6 @@ absl::Status AddClientAuthorities(absl::string_view flag, const std::string& pat
     }
   }
   return absl::OkStatus();
-}
-
-// Text of a certificate that others wrote: no byte of it may break a line of a log.
-std::string Printable(absl::string_view text) {
-  std::string clean(text.substr(0, kMostIdentityBytes));
-  std::replace_if(
-      clean.begin(), clean.end(), [](char c) { return !absl::ascii_isprint(c) && c >= 0; }, '?');
-  return clean;
-}
-
-std::string TextOf(const ASN1_STRING* text) {
-  unsigned char* bytes = nullptr;
-  const int size = text == nullptr ? -1 : ASN1_STRING_to_UTF8(&bytes, text);
-  if (size < 0) return "";
-  std::string copy = Printable({reinterpret_cast<const char*>(bytes), static_cast<size_t>(size)});
-  OPENSSL_free(bytes);
-  return copy;
 }
 
 }  // namespace
@@ -231,23 +204,6 @@ SslPtr TlsServer::NewSession(Session wanted) const {
   }
   SSL_set_accept_state(session.get());
   return session;
-}
-
-std::string TlsServer::IdentityOf(const SSL* session) {
-  const X509* const certificate = SSL_get0_peer_certificate(session);
-  if (certificate == nullptr || SSL_get_verify_mode(session) == SSL_VERIFY_NONE) return "";
-  const X509_NAME* const name = X509_get_subject_name(certificate);
-  const int at = X509_NAME_get_index_by_NID(name, NID_commonName, -1);
-  if (at >= 0) return TextOf(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(name, at)));
-  using NamesPtr = std::unique_ptr<GENERAL_NAMES, FreeBy<GENERAL_NAMES_free>>;
-  const NamesPtr names(
-      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
-  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
-    const GENERAL_NAME* const entry = sk_GENERAL_NAME_value(names.get(), i);
-    if (entry->type == GEN_DNS) return TextOf(entry->d.dNSName);
-    if (entry->type == GEN_URI) return TextOf(entry->d.uniformResourceIdentifier);
-  }
-  return "";
 }
 
 std::string TlsServer::LastError() {

@@ -59,9 +59,6 @@ class TlsServer {
   absl::Time expiry() const;  // of the server's own certificate
   bool can_ask_clients() const { return !files_.client_ca.empty(); }
 
-  // Returns who the client is by its certificate, which the handshake has checked: its common name, or without one its
-  // first DNS name or URI.  Empty: it has none.  REQUIRES: the handshake is done.
-  static std::string IdentityOf(const SSL* session);
   // Describes why an operation of this thread on a session failed, and forgets that.
   static std::string LastError();
 

@@ -89,7 +89,7 @@ std::string AttackedServers::DifferenceOf(TestServer* server, const std::string&
   const RawAnswer load =
       RawCall(server->client().channel(), "/switchyard.v1.InferenceService/GetLoad", "", kPatience, options);
   v1::GetLoadResponse seen;
-  if (load.messages.empty() || !seen.ParseFromString(load.messages[0])) return "the server does not tell its load";
+  if (load.messages.empty() || !seen.ParseFromString(load.messages[0])) return "the server does not say its load";
   return seen.group_epoch() == 1 ? "" : absl::StrCat("the group is formed for the ", seen.group_epoch(), "th time");
 }
 

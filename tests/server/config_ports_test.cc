@@ -4,22 +4,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/config.h"
-#include "tests/server/tiny_text.h"
+#include "tests/server/config_fixture.h"
 
 namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
 
-class PortsTest : public testing::Test {
- protected:
-  void SetUp() override {
-    dir_.Write("config.json", "{}");
-    config_.model = dir_.path();
-  }
-  model::TempDir dir_;
-  ServerConfig config_;
-};
+class PortsTest : public ConfigTest {};
 
 TEST_F(PortsTest, FollowThatOfUsersUnlessTheyAreGiven) {
   ServerConfig free = config_, given = config_, last = config_;

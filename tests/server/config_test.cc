@@ -14,22 +14,12 @@
 #include "gtest/gtest.h"
 #include "server/server_flags.h"
 #include "server/text/generation_config.h"
-#include "tests/server/tiny_text.h"
+#include "tests/server/config_fixture.h"
 
 namespace switchyard::server {
 namespace {
 
 using testing::HasSubstr;
-
-class ConfigTest : public testing::Test {
- protected:
-  void SetUp() override {
-    dir_.Write("config.json", "{}");
-    config_.model = dir_.path();
-  }
-  model::TempDir dir_;
-  ServerConfig config_;
-};
 
 TEST_F(ConfigTest, DerivesNamesAndWorkers) {
   dir_.Write("tokenizer.json", "{}");

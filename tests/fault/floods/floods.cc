@@ -31,6 +31,7 @@
 #include "tests/e2e/metrics_page.h"
 #include "tests/fault/floods/attacks.h"
 #include "tests/fault/floods/steady_streams.h"
+#include "tests/fault/process_usage.h"
 #include "tests/workers/model/temp_dir.h"
 
 namespace switchyard {
@@ -56,14 +57,7 @@ struct FloodRow {
 };
 std::vector<FloodRow> g_rows;
 
-int64_t Megabytes(pid_t pid, const std::string& name) {
-  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
-  for (std::string word; status >> word;) {
-    int64_t kilobytes = 0;
-    if (word == name && status >> kilobytes) return kilobytes / 1024;
-  }
-  return 0;
-}
+int64_t Megabytes(pid_t pid) { return UsageOf(pid).rss_kb / 1024; }
 
 // Processor seconds that a process has used.
 double CpuSeconds(pid_t pid) {
@@ -131,13 +125,13 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
     absl::Time from = absl::Now();
     absl::SleepFor(std::max(absl::Seconds(2), absl::Seconds(g_seconds) / 3));
     row->before = streams_->GapsSince(from);
-    row->megabytes_before = Megabytes(pid, "VmRSS:");
+    row->megabytes_before = Megabytes(pid);
     RunningFlood flood(GetParam(), GetParam().at_workers ? server_->worker_address() : server_->address());
     const double cpu = CpuSeconds(pid);
     for (from = absl::Now(); absl::Now() - from < absl::Seconds(g_seconds);) {
       absl::SleepFor(absl::Milliseconds(20));
       if (row->megabytes_peak > row->megabytes_before + kEnoughMegabytes) break;
-      row->megabytes_peak = std::max(row->megabytes_peak, Megabytes(pid, "VmRSS:"));
+      row->megabytes_peak = std::max(row->megabytes_peak, Megabytes(pid));
     }
     row->during = streams_->GapsSince(from);
     row->server_cpu_seconds = CpuSeconds(pid) - cpu;
@@ -157,9 +151,9 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
     EXPECT_TRUE(WaitUntil([&] { return Generate(*beside, TextRequest("The", 4)).ok(); }, kPatience))
         << "a new client is not answered";
     row->recovery_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
-    row->megabytes_peak = std::max(row->megabytes_peak, Megabytes(server_->process().pid(), "VmRSS:"));
+    row->megabytes_peak = std::max(row->megabytes_peak, Megabytes(server_->process().pid()));
     absl::SleepFor(absl::Seconds(1));
-    row->megabytes_after = Megabytes(server_->process().pid(), "VmRSS:");
+    row->megabytes_after = Megabytes(server_->process().pid());
     for (const auto& [fault, count] : streams_->faults()) ADD_FAILURE() << count << " x " << fault;
     streams_->Stop();
     row->refused = streams_->refused();

@@ -36,7 +36,7 @@ class TestAuthority {
     std::string file = {};                                           // begins the files' names; empty: a number
   };
 
-  // `dir` exists; `name` tells authorities of one folder apart.
+  // `dir` exists; authorities of one folder differ in `name`.
   TestAuthority(std::string dir, const std::string& name) : path_(absl::StrCat(dir, "/", name)), key_(NewKey()) {
     own_ = Make({.name = name, .also = {}}, key_.get(), /*is_authority=*/true);
     WriteCertificate(file(), own_.get());
