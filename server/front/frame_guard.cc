@@ -45,25 +45,12 @@ std::string GoAway(uint32_t last_stream, absl::string_view why) {
   return frame.append(why.data(), why.size());
 }
 
-bool RateLimit::Take(absl::Time now) {
-  if (now > at_) {
-    Give(rate_ * absl::ToDoubleSeconds(now - at_));
-    at_ = now;
-  }
-  if (left_ < 1) return false;
-  left_ -= 1;
-  return true;
-}
-
-absl::Time RateLimit::When(double count) const {
-  return at_ + absl::Seconds(std::max(0.0, std::min(count, burst_) - left_) / rate_);
-}
-
-FrameGuard::FrameGuard(const Limits& limits, absl::Time now, double part)
+FrameGuard::FrameGuard(const Limits& limits, absl::Time now, double part, std::shared_ptr<SharedRate> client_calls)
     : limits_(limits),
       most_resets_(static_cast<int64_t>(static_cast<double>(limits.resets) * part)),
       resets_at_(now),
-      stream_rate_(limits.streams_a_second, std::max(limits.stream_burst * part, kStreamsAtOnce), now),
+      client_calls_(std::move(client_calls)),
+      stream_rate_(limits.streams_a_second, limits.stream_burst, now),
       frame_rate_(limits.frames_a_second, limits.frame_burst, now),
       pings_(limits.pings_a_second, limits.ping_burst, now),
       settings_(limits.settings_a_second, limits.settings_burst, now),
@@ -163,9 +150,10 @@ bool FrameGuard::AdmitHeaders(const FrameHead& head, absl::Time now) {
     frame_rate_.Give(1);
     return false;
   }
-  if (!stream_rate_.Take(now)) {
+  if (!stream_rate_.Take(now) && (client_calls_ == nullptr || !client_calls_->Take(now))) {
     frame_rate_.Give(1);
     waits_until_ = stream_rate_.When(kStreamsAtOnce);
+    if (client_calls_ != nullptr) waits_until_ = std::min(waits_until_, client_calls_->When(kStreamsAtOnce));
     return false;
   }
   if (static_cast<int64_t>(streams_.size()) >= limits_.open_streams) {

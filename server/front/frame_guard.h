@@ -11,12 +11,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/front/rate_limit.h"
 
 namespace switchyard::server {
 
@@ -50,22 +52,6 @@ struct FrontViolation {
 // Returns the frame GOAWAY that ends a connection which broke a limit: ENHANCE_YOUR_CALM.
 std::string GoAway(uint32_t last_stream, absl::string_view why);
 
-// Allows `rate` a second, and `burst` at once.
-class RateLimit {
- public:
-  RateLimit(double rate, double burst, absl::Time now) : rate_(rate), burst_(burst), left_(burst), at_(now) {}
-  // Takes one, if one is left.
-  bool Take(absl::Time now);
-  void Give(double count) { left_ = left_ + count < burst_ ? left_ + count : burst_; }
-  // When `count` will be left, at the earliest.
-  absl::Time When(double count) const;
-  int64_t burst() const { return static_cast<int64_t>(burst_); }
-
- private:
-  double rate_, burst_, left_;
-  absl::Time at_;
-};
-
 inline constexpr char kSettingsAck[] = "\0\0\0\4\1\0\0\0\0";  // 9 bytes
 
 class FrameGuard {
@@ -76,8 +62,8 @@ class FrameGuard {
     int64_t continuations = 4;
     int64_t open_streams = 2048;
     int64_t resets = 2000;  // before an answer; within ten seconds, except one for ten answered calls
-    // Beyond these the connection waits.
-    double streams_a_second = 2000, stream_burst = 4000;
+    // Beyond these the connection waits.  Calls beyond its own rate may still go on by the rate of its client.
+    double streams_a_second = 20, stream_burst = 20;
     double frames_a_second = 20000, frame_burst = 20000;
     // Beyond these it is ended.
     double pings_a_second = 100, ping_burst = 500;
@@ -93,8 +79,9 @@ class FrameGuard {
   // What an open call costs gRPC besides the bytes of its message.
   static constexpr int64_t kBytesOfStream = 32 << 10;
 
-  // `part` (0 to 1) of every burst: less for clients whose connections were ended before.
-  FrameGuard(const Limits& limits, absl::Time now, double part = 1);
+  // `part` (0 to 1) of the resets: less for clients whose connections were ended before.  `client_calls`: of all
+  // connections of the client; may be null.
+  FrameGuard(const Limits& limits, absl::Time now, double part = 1, std::shared_ptr<SharedRate> client_calls = nullptr);
 
   // Returns how many of `bytes` may go on, from the first.  The rest is to be presented again, with what follows it:
   // when more has come if that is the start of a frame, at waits_until if that is later than now.  With a violation
@@ -181,6 +168,7 @@ class FrameGuard {
   double resets_ = 0;  // less those forgiven
   int64_t most_resets_;
   absl::Time resets_at_;
+  const std::shared_ptr<SharedRate> client_calls_;
   RateLimit stream_rate_, frame_rate_, pings_, settings_, window_updates_, others_;
 };
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,8 +30,18 @@ FrameGuard::Limits LimitsOf(const ServerConfig& config) {
   limits.acknowledges = true;
   limits.resets = config.MostResets();
   limits.open_streams = config.StreamsPerConnection() + kStreamsBeforeSettings;
-  limits.stream_burst = std::max(limits.stream_burst, 2.0 * config.StreamsPerConnection());
   return limits;
+}
+
+// A call that does nothing costs about 100 us of a core.
+constexpr double kCallsASecondAndCore = 500;
+
+Relay::Options RelayOptions(const ServerConfig& config) {
+  Relay::Options options = {.memory_bytes = config.max_connection_bytes};
+  options.calls_a_second = std::max({options.calls_a_second, 1.0 * config.StreamsPerConnection(),
+                                     kCallsASecondAndCore * std::thread::hardware_concurrency()});
+  options.call_burst = options.calls_a_second;
+  return options;
 }
 
 int ConnectToLoopback(int port) {
@@ -49,7 +60,7 @@ int ConnectToLoopback(int port) {
 Front::Front(const ServerConfig& config)
     : memory_bytes_(config.max_connection_bytes),
       limits_(LimitsOf(config)),
-      relay_({.memory_bytes = config.max_connection_bytes}),
+      relay_(RelayOptions(config)),
       worker_relay_({.threads = 1, .memory_bytes = kWorkerBytes}) {}
 
 absl::StatusOr<std::unique_ptr<Front>> Front::Open(const ServerConfig& config) {

@@ -37,7 +37,8 @@ RelayClient ClientOf(int fd) {
 
 }  // namespace
 
-Relay::Relay(Options options) : shared_(options.memory_bytes), instance_(DrawToken().substr(0, 8)) {
+Relay::Relay(Options options)
+    : shared_(options.memory_bytes, options.calls_a_second, options.call_burst), instance_(DrawToken().substr(0, 8)) {
   for (int i = 0; i < options.threads; ++i) loops_.push_back(std::make_unique<RelayLoop>(this));
 }
 

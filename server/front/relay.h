@@ -29,6 +29,8 @@ class Relay {
   struct Options {
     int threads = 2;
     int64_t memory_bytes = int64_t{128} << 20;  // that unfinished calls of all connections may hold
+    // Of one client.  Calls beyond these wait, but for a few of each connection (FrameGuard::Limits).
+    double calls_a_second = 1000, call_burst = 1000;
   };
   explicit Relay(Options options);
   ~Relay();  // Stop

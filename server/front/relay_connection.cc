@@ -37,7 +37,10 @@ RelayConnection::RelayConnection(const RelayListener* listener, UniqueFd client_
       client_fd_(std::move(client_fd)),
       stage_(Stage::kWaiting),
       deadline_(shared->offenders.WaitsUntil(client_.client)) {
-  if (listener_->http2) guard_.emplace(listener_->limits, now, shared_->offenders.BurstPart(client_.client, now));
+  if (listener_->http2) {
+    guard_.emplace(listener_->limits, now, shared_->offenders.BurstPart(client_.client, now),
+                   shared_->calls.Of(client_.client, now));
+  }
   SetDue(now);
 }
 

@@ -24,6 +24,7 @@
 #include "server/front/frame_guard.h"
 #include "server/front/memory_budget.h"
 #include "server/front/offenders.h"
+#include "server/front/rate_limit.h"
 #include "server/front/tls_server.h"
 
 namespace switchyard::server {
@@ -48,8 +49,10 @@ struct RelayClient {
 
 // What the connections of a relay share.
 struct RelayShared {
-  explicit RelayShared(int64_t bytes) : memory(bytes) {}
+  RelayShared(int64_t bytes, double calls_a_second, double call_burst)
+      : memory(bytes), calls(calls_a_second, call_burst) {}
   MemoryBudget memory;
+  ClientRates calls;
   Offenders offenders;
   std::atomic<int64_t> ended[static_cast<size_t>(FrontLimit::kNumLimits)] = {};
   std::atomic<int64_t> handshakes_failed{0}, turned_away{0};

@@ -2,6 +2,7 @@
 #include "server/front/frame_guard.h"
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ FrameGuard::Limits Small() {
           .header_bytes = 16384,
           .open_streams = 10,
           .resets = 8,
+          .streams_a_second = 2000,
           .stream_burst = 100,
           .frame_burst = 1000,
           .ping_burst = 5,
@@ -200,6 +202,22 @@ TEST_F(FrameGuardTest, CallsBeyondARateWait) {
   now_ = guard_.waits_until();
   for (int i = 0; i < 20; ++i, stream += 2) ASSERT_TRUE(answered(stream)) << i;
   EXPECT_FALSE(answered(stream));
+}
+
+TEST_F(FrameGuardTest, ConnectionsOfAClientShareARateButForAFewCallsOfEach) {
+  const auto client = std::make_shared<SharedRate>(/*rate=*/1000, /*burst=*/30, kStart);
+  FrameGuard::Limits limits = Small();
+  limits.open_streams = 100;
+  limits.streams_a_second = 50;
+  limits.stream_burst = 4;
+  FrameGuard first(limits, kStart, /*part=*/1, client), second(limits, kStart, /*part=*/1, client);
+  const std::string many = Begin() + Many(100, [](uint32_t stream) { return Call(stream); });
+  first.FromClient(many, kStart);
+  EXPECT_EQ(first.open_streams(), 34u) << "its own and all of the client's";
+  second.FromClient(many, kStart);
+  EXPECT_EQ(second.open_streams(), 4u);
+  EXPECT_FALSE(first.violation().has_value() || second.violation().has_value());
+  EXPECT_EQ(second.waits_until(), kStart + absl::Milliseconds(20)) << "for 20 calls of the client's";
 }
 
 TEST_F(FrameGuardTest, FramesBeyondARateWait) {

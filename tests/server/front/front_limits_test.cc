@@ -1,12 +1,15 @@
 // What the front shares between connections: who waits, who may hold how much memory, and how much there is.
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "server/front/headroom.h"
 #include "server/front/memory_budget.h"
 #include "server/front/offenders.h"
+#include "server/front/rate_limit.h"
 #include "tests/workers/model/temp_dir.h"
 
 namespace switchyard::server {
@@ -38,6 +41,30 @@ TEST(OffendersTest, ConnectionsThatWereOpenTogetherAreOneOffence) {
   for (int i = 0; i < 100; ++i) offenders.Punish("a", false, now + absl::Milliseconds(i));
   EXPECT_EQ(offenders.WaitsUntil("a"), now + absl::Milliseconds(99) + absl::Seconds(1));
   EXPECT_EQ(offenders.BurstPart("a", now), 0.5);
+}
+
+TEST(ClientRatesTest, AClientThatConnectsAnewHasUsedWhatItHasUsed) {
+  ClientRates rates(/*rate=*/10, /*burst=*/3);
+  absl::Time now = absl::UnixEpoch();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(rates.Of("a", now)->Take(now));
+  EXPECT_FALSE(rates.Of("a", now)->Take(now));
+  EXPECT_TRUE(rates.Of("b", now)->Take(now));
+  EXPECT_EQ(rates.Of("a", now)->When(2), now + absl::Milliseconds(200));
+  now += absl::Milliseconds(100);
+  EXPECT_TRUE(rates.Of("a", now)->Take(now));
+  EXPECT_FALSE(rates.Of("a", now)->Take(now));
+}
+
+TEST(ClientRatesTest, WhoHasUsedNothingLatelyIsForgottenFirst) {
+  ClientRates rates(/*rate=*/1, /*burst=*/1);
+  absl::Time now = absl::UnixEpoch();
+  const std::shared_ptr<SharedRate> connected = rates.Of("connected", now);
+  EXPECT_TRUE(connected->Take(now));
+  for (size_t i = 0; i + 2 < ClientRates::kMost; ++i) (void)rates.Of(absl::StrCat(i), now);
+  EXPECT_TRUE(rates.Of("gone", now)->Take(now));
+  EXPECT_TRUE(rates.Of("new", now)->Take(now));
+  EXPECT_FALSE(rates.Of("gone", now)->Take(now));
+  EXPECT_FALSE(rates.Of("connected", now)->Take(now));
 }
 
 TEST(OffendersTest, OnLoopbackTheWaitIsShort) {
