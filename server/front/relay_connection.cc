@@ -87,13 +87,17 @@ void RelayConnection::Advance(absl::Time now) {
   for (int round = 0; round < kMostRounds; ++round) {
     bool moved = false;
     if (stage_ == Stage::kSilent || stage_ == Stage::kOpen) {
-      moved = ReadClient() | Judge(now);
+      moved = ReadClient();
+      moved = Judge(now) || moved;
       const bool speaks = guard_.has_value() ? guard_->begun() : !up_.empty();
       if (stage_ == Stage::kSilent && speaks) Enter(OpenInner() ? Stage::kOpen : Stage::kOver, now);
       if (stage_ == Stage::kSilent && client_ended_) stage_ = Stage::kOver;
     }
-    if (stage_ == Stage::kOpen) moved = WriteInner() | ReadInner() | moved;
-    if (stage_ >= Stage::kOpen && stage_ < Stage::kOver) moved |= WriteClient();
+    if (stage_ == Stage::kOpen) {
+      moved = WriteInner() || moved;
+      moved = ReadInner() || moved;
+    }
+    if (stage_ >= Stage::kOpen && stage_ < Stage::kOver) moved = WriteClient() || moved;
     if (stage_ == Stage::kOpen && inner_ended_) {
       CloseInner();
       Enter(Stage::kFlushing, now);
