@@ -24,11 +24,16 @@ grpc::Status OnTheWire(const absl::Status& status, absl::string_view request_id,
 
 absl::StatusOr<Caller> RequestContext::Admit(const grpc::ServerContextBase& context, absl::string_view method) const {
   RETURN_IF_ERROR(CheckMetadata(context.client_metadata()));
-  if (keys == nullptr) return Caller();
   std::vector<absl::string_view> values;
   const auto [begin, end] = context.client_metadata().equal_range(rpc::kAuthorization);
   for (auto it = begin; it != end; ++it) values.emplace_back(it->second.data(), it->second.size());
-  absl::StatusOr<Caller> caller = keys->Admit(method, values);
+  return AdmitKey(values, method);
+}
+
+absl::StatusOr<Caller> RequestContext::AdmitKey(absl::Span<const absl::string_view> authorization,
+                                                absl::string_view method) const {
+  if (keys == nullptr) return Caller();
+  absl::StatusOr<Caller> caller = keys->Admit(method, authorization);
   if (!caller.ok()) metrics->call_refused(v1::ErrorReason_Name(rpc::ReasonOf(caller.status()))).Increment();
   return caller;
 }
@@ -38,6 +43,13 @@ std::string RequestContext::FrontClient(const Caller& caller, const grpc::Server
 }
 
 absl::StatusOr<ConvertArgs> RequestContext::Args(const grpc::ServerContextBase& context,
+                                                 std::shared_ptr<const ServedModel>* model) const {
+  // gRPC's deadline is a wall-clock time; only the time until then counts.
+  if (context.deadline() == std::chrono::system_clock::time_point::max()) return Args(std::nullopt, model);
+  return Args(absl::FromChrono(context.deadline() - std::chrono::system_clock::now()), model);
+}
+
+absl::StatusOr<ConvertArgs> RequestContext::Args(std::optional<absl::Duration> limit,
                                                  std::shared_ptr<const ServedModel>* model) const {
   *model = engine->model();
   if (*model == nullptr) {
@@ -58,17 +70,13 @@ absl::StatusOr<ConvertArgs> RequestContext::Args(const grpc::ServerContextBase& 
   args.clock = &MonotonicNow;
   args.wall_now = absl::Now();
   args.deadline = args.now + std::min(config->default_deadline, config->max_deadline);
-  // gRPC's deadline is a wall-clock time; only the time until then counts.
-  if (context.deadline() != std::chrono::system_clock::time_point::max()) {
-    const absl::Duration left = absl::FromChrono(context.deadline() - std::chrono::system_clock::now());
-    if (left > config->max_deadline) {
-      return rpc::BadField(
-          "deadline",
-          absl::StrCat(absl::FormatDuration(left), " away, limit ", absl::FormatDuration(config->max_deadline)),
-          absl::FormatDuration(config->max_deadline), absl::FormatDuration(left));
-    }
-    args.deadline = args.now + left;
+  if (limit.has_value() && *limit > config->max_deadline) {
+    return rpc::BadField(
+        "deadline",
+        absl::StrCat(absl::FormatDuration(*limit), " away, limit ", absl::FormatDuration(config->max_deadline)),
+        absl::FormatDuration(config->max_deadline), absl::FormatDuration(*limit));
   }
+  if (limit.has_value()) args.deadline = args.now + *limit;
   return args;
 }
 

@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "proto/support/raw_message.h"
@@ -45,10 +47,16 @@ struct RequestContext {
   // Returns the client whose turn at the front pool the call uses: its key, or without keys FrontClientOfPeer.
   static std::string FrontClient(const Caller& caller, const grpc::ServerContextBase& context);
 
+  // Likewise, by the `authorization` headers of a call.
+  absl::StatusOr<Caller> AdmitKey(absl::Span<const absl::string_view> authorization, absl::string_view method) const;
+
   // Arguments for convert.h, for the call of `context`.  FAILED_PRECONDITION while the model is not known yet,
   // INVALID_ARGUMENT when the client's deadline is longer than the server allows.  *model keeps the arguments' model
   // alive.
   absl::StatusOr<ConvertArgs> Args(const grpc::ServerContextBase& context,
+                                   std::shared_ptr<const ServedModel>* model) const;
+  // Likewise, for a call whose client waits for so long; without a limit the server's default holds.
+  absl::StatusOr<ConvertArgs> Args(std::optional<absl::Duration> limit,
                                    std::shared_ptr<const ServedModel>* model) const;
 
   // Parses the request of `context`'s call, which must name the served model.  Errors are those of ParseRaw, Args and
