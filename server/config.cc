@@ -140,6 +140,7 @@ void FinishPorts(ServerConfig* config, Problems* problems) {
         absl::StrCat("--port=", config->port, ": no ports are left after it; give --admin_port and --worker_port"));
   }
   const std::pair<absl::string_view, int> ports[] = {{"port", config->port},
+                                                     {"http_port", config->http_port},
                                                      {"admin_port", config->admin_port},
                                                      {"worker_port", config->worker_port},
                                                      {"metrics_port", config->metrics_port}};

@@ -35,7 +35,7 @@ absl::Status Finish(ServerConfig* config) {
   const absl::Status finished = config->Finish();
   const int64_t workers = int64_t{config->workers} + config->train_workers;
   const int64_t own_files = kOwnOpenFiles + 2 * kFilesOfConnection * workers;
-  const int ports = config->admin_port >= 0 ? 2 : 1;
+  const int ports = 1 + (config->admin_port >= 0 ? 1 : 0) + (config->http_port >= 0 ? 1 : 0);
   const absl::Status guarded =
       GuardProcess(kFilesOfConnection * ports * config->max_connections + own_files,
                    absl::StrCat("--max_connections=", config->max_connections, " at each of ", ports, " ports (",

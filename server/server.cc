@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/log.h"
@@ -23,6 +24,7 @@ namespace {
 
 constexpr char kReadiness[] = "readiness";
 constexpr int64_t kFileCallBytes = int64_t{64} << 20;  // of waiting calls that check jobs' files
+constexpr int kHttpPort = 8000;                        // without --http_port
 constexpr int kPageConnections = 64;                   // to the metrics page
 constexpr int kLocalConnections = 2;                   // per worker: its old connection may still count
 constexpr int kConnectionsPerWorker = 2;               // on the workers' port
@@ -143,6 +145,7 @@ absl::Status Server::StartRooms() {
       1, FrontPool::Limits{.calls = 64, .bytes = kFileCallBytes, .bytes_per_client = kFileCallBytes / 2});
   request_context_.file_pool = file_pool_.get();
   request_context_.metrics = metrics_.get();
+  request_context_.start_time = absl::ToUnixSeconds(absl::Now());
   request_context_.keys = keys_.get();
   request_context_.open_calls.Start();
   inference_ = std::make_unique<InferenceServiceImpl>(&request_context_);
@@ -163,10 +166,12 @@ void Server::Tick(absl::Time now) {
   store_.Sweep(now);
   workers_->CheckTime(now);
   int64_t texts = pool_->num_refused(), open = 0, connections = 0;
-  for (Listener* listener : listeners()) {
-    open += listener->gate().num_open();
-    connections += listener->gate().num_refused();
-  }
+  const auto count = [&](ConnectionGate& gate) {
+    open += gate.num_open();
+    connections += gate.num_refused();
+  };
+  for (Listener* listener : listeners()) count(listener->gate());
+  if (http_) count(http_->gate());
   metrics_->open_connections->Set(static_cast<double>(open));
   front_->Count(metrics_.get());
   metrics_->waiting_text_bytes->Set(static_cast<double>(pool_->waiting_bytes()));
@@ -211,15 +216,36 @@ absl::Status Server::Listen() {
   options.port = c.port;
   options.services = {inference_.get()};
   ASSIGN_OR_RETURN(users_, Listener::Open(options));
+  RETURN_IF_ERROR(ListenHttp());
   SetReady(false);
   for (Listener* listener : listeners()) listener->Accept();
+  if (http_) http_->Accept();
   WarnOfOpenPorts();
   const std::string page = absl::StrCat(rpc::JoinHostPort(c.metrics_host, metrics_port_), "/metrics");
+  const char* const scheme = front_->has_tls() ? "https://" : "http://";
   LogInfo("gRPC on ", users_->address(),
           operators_ ? absl::StrCat(", jobs and administration on ", operators_->address()) : "",
           c.ExpectsWorkersFromElsewhere() ? absl::StrCat(", workers on ", members_->address()) : "",
-          metrics_port_ >= 0 ? absl::StrCat(", metrics on ", front_->has_tls() ? "https://" : "http://", page) : "",
+          http_ ? absl::StrCat(", HTTP on ", scheme, http_->address()) : "",
+          metrics_port_ >= 0 ? absl::StrCat(", metrics on ", scheme, page) : "",
           front_->has_tls() ? "; all by TLS" : "");
+  return absl::OkStatus();
+}
+
+absl::Status Server::ListenHttp() {
+  const ServerConfig& c = config_;
+  if (c.http_port < 0) return absl::OkStatus();
+  HttpApi::Options options;
+  options.host = c.host;
+  options.port = c.http_port == 0 && c.port != 0 ? kHttpPort : c.http_port;
+  options.or_any = c.http_port == 0;
+  options.origins = absl::StrSplit(c.http_origins, ',', absl::SkipWhitespace());
+  options.connections = {.connections = c.max_connections, .per_client = c.max_connections_per_client};
+  options.front = front_.get();
+  options.request_context = &request_context_;
+  ASSIGN_OR_RETURN(http_, HttpApi::Open(std::move(options)));
+  if (c.http_port == 0 && c.port != 0 && http_->port() != kHttpPort)
+    LogWarn("port ", kHttpPort, " is in use: HTTP is on ", http_->port(), "; --http_port sets it");
   return absl::OkStatus();
 }
 
@@ -352,6 +378,7 @@ void Server::Stop() {
   store_.CloseAll();  // ends waiting calls, for which Shutdown would wait
   for (Listener* listener : listeners()) listener->StopAccepting();
   if (page_gate_) page_gate_->Close();
+  if (http_) http_->Stop();  // before the front pool, whose calls may still answer
   ShutDownGrpc();
   if (front_) front_->Stop();
   request_context_.open_calls.Stop();

@@ -22,6 +22,7 @@
 #include "server/fleet/local_fleet.h"
 #include "server/fleet/worker_service.h"
 #include "server/front/front.h"
+#include "server/http/http_api.h"
 #include "server/jobs/api/training_subsystem.h"
 
 namespace switchyard::server {
@@ -34,6 +35,7 @@ class Server {
   ~Server();
 
   int port() const { return users_->port(); }
+  int http_port() const { return http_ == nullptr ? -1 : http_->port(); }
   int admin_port() const { return operators_ == nullptr ? -1 : operators_->port(); }
   int worker_port() const { return members_->port(); }
   int metrics_port() const { return metrics_port_; }
@@ -57,6 +59,7 @@ class Server {
   absl::Status ExposeMetrics();
   absl::Status StartRooms();
   absl::Status Listen();
+  absl::Status ListenHttp();
   std::vector<Listener*> listeners() const;
   void WarnOfOpenPorts() const;
   void Tick(absl::Time now);
@@ -82,6 +85,7 @@ class Server {
   std::unique_ptr<Front> front_;
   std::unique_ptr<ConnectionGate> page_gate_;              // of the metrics page, with TLS
   std::unique_ptr<Listener> users_, operators_, members_;  // members: workers; operators: null without --admin_port
+  std::unique_ptr<HttpApi> http_;                          // null: no --http_port
   std::unique_ptr<LocalFleet> fleet_;
   int metrics_port_ = -1;
   int token_fd_ = -1;

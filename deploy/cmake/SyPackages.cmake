@@ -29,6 +29,7 @@ else()
 endif()
 find_package(Threads REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(Boost REQUIRED)  # headers: Beast and Asio
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto SSL)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)

@@ -45,6 +45,10 @@ std::string RelayedNameOfPeer(absl::string_view peer) {
   return absl::ConsumePrefix(&peer, kRelayed) ? PercentDecoded(peer) : "";
 }
 
+std::string PeerOfRelayedName(absl::string_view name) {
+  return absl::StrCat(kRelayed, absl::StrReplaceAll(name, {{"%", "%25"}}));
+}
+
 std::string DirectPeer(absl::string_view peer) {
   const std::string name = RelayedNameOfPeer(peer);
   return name.empty() ? std::string(peer) : name.substr(0, name.rfind('#'));

@@ -18,6 +18,9 @@ std::string RelayedName(absl::string_view address, int port, absl::string_view i
 // Returns the abstract name in gRPC's name for a relayed connection; empty for any other peer.
 std::string RelayedNameOfPeer(absl::string_view peer);
 
+// The reverse: gRPC's name for a peer whose connection has that abstract name.
+std::string PeerOfRelayedName(absl::string_view name);
+
 // Returns gRPC's name for the peer as if it were connected without a relay: fit for logs.
 std::string DirectPeer(absl::string_view peer);
 

@@ -32,6 +32,7 @@ struct RequestContext {
   FrontPool* pool = nullptr;
   FrontPool* file_pool = nullptr;  // for calls that read files or ask a program, and may wait for a disk
   ServerMetrics* metrics = nullptr;
+  int64_t start_time = 0;         // seconds since 1970
   const KeyRing* keys = nullptr;  // null: calls need no key (no --api_keys_file)
   KeyQuotas quotas;
   std::atomic<int> open_streams{0};

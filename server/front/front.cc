@@ -85,13 +85,21 @@ const RelayListener* Front::AddListener(std::function<void(int fd)> pass, Peers 
   return listeners_.back().get();
 }
 
-const RelayListener* Front::AddPage(int port) {
-  listeners_.push_back(std::make_unique<RelayListener>(
-      RelayListener{.open = [port](const std::string&) { return ConnectToLoopback(port); },
-                    .tls = tls_.get(),
-                    .asks_clients = tls_ != nullptr && tls_->can_ask_clients(),
-                    .http2 = false}));
+const RelayListener* Front::AddUnread(std::function<int(const std::string& name)> open) {
+  listeners_.push_back(
+      std::make_unique<RelayListener>(RelayListener{.open = std::move(open),
+                                                    .tls = tls_.get(),
+                                                    .asks_clients = tls_ != nullptr && tls_->can_ask_clients(),
+                                                    .http2 = false}));
   return listeners_.back().get();
+}
+
+const RelayListener* Front::AddHttp(std::function<void(int fd)> pass) {
+  return AddUnread([pass = std::move(pass)](const std::string& name) { return OpenNamedPair(name, pass); });
+}
+
+const RelayListener* Front::AddPage(int port) {
+  return AddUnread([port](const std::string&) { return ConnectToLoopback(port); });
 }
 
 void Front::ReloadCertificates() {

@@ -31,7 +31,9 @@ class Front {
   // Adds a listener for gRPC, with TLS if there are certificates; `pass` gets the server's end of each connection.
   // Clients must present a certificate if there is a --tls_client_ca, workers if there is a --tls_worker_ca.
   const RelayListener* AddListener(std::function<void(int fd)> pass, Peers peers);
-  // Adds a listener for HTTP/1.1: bytes pass unread to that port on loopback.
+  // Adds a listener for HTTP/1.1, whose bytes pass unread; likewise.
+  const RelayListener* AddHttp(std::function<void(int fd)> pass);
+  // Likewise, to that port on loopback.
   const RelayListener* AddPage(int port);
 
   // Floods and bytes of clients do not count for workers, nor the reverse.
@@ -48,6 +50,7 @@ class Front {
 
  private:
   explicit Front(const ServerConfig& config);
+  const RelayListener* AddUnread(std::function<int(const std::string& name)> open);
   void Watch();
 
   const int64_t memory_bytes_;

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "prometheus/text_serializer.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/check.h"
 
@@ -175,6 +176,8 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
   for (const char* reason : {"NO_KEY", "WRONG_ROLE", "QUOTA"}) call_refused(reason);
   ended_connections_ = &NewFamily(prometheus::BuildCounter(), "switchyard_connections_ended_total",
                                   "Connections ended because their client broke a limit, by limit.", registry_.get());
+  http_requests_ = &NewFamily(prometheus::BuildCounter(), "switchyard_http_requests_total",
+                              "Answers over HTTP, by path and status.", registry_.get());
   key_requests_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_requests_total",
                              "Generate calls that went to the engine, by API key.", registry_.get());
   key_tokens_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_tokens_total",
@@ -232,6 +235,10 @@ prometheus::Gauge& ServerMetrics::certificate_expiry() {
   return *certificate_expiry_;
 }
 
+prometheus::Counter& ServerMetrics::http_request(const std::string& path, int status) {
+  return http_requests_->Add(With(labels_, {{"path", path}, {"status", absl::StrCat(status)}}));
+}
+
 prometheus::Counter& ServerMetrics::key_requests(const std::string& key) {
   return key_requests_->Add(With(labels_, {{"key", key}}));
 }
@@ -239,6 +246,8 @@ prometheus::Counter& ServerMetrics::key_requests(const std::string& key) {
 prometheus::Counter& ServerMetrics::key_tokens(const std::string& key) {
   return key_tokens_->Add(With(labels_, {{"key", key}}));
 }
+
+std::string ServerMetrics::Page() const { return prometheus::TextSerializer().Serialize(registry_->Collect()); }
 
 int ServerMetrics::Expose(const std::string& host, int port) {
   try {  // civetweb throws when the address is taken

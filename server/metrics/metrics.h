@@ -33,6 +33,8 @@ class ServerMetrics {
   // Serves /metrics on host:port (0 = any free one); returns the port, or -1 when the address is taken.
   int Expose(const std::string& host, int port);
   std::shared_ptr<prometheus::Registry> registry() const { return registry_; }
+  // The page, as Expose serves it.
+  std::string Page() const;
 
   // Registers the histograms of tokens, whose buckets end at the model's context; later calls do nothing.
   void SetMaxModelLen(int32_t max_model_len);
@@ -48,6 +50,8 @@ class ServerMetrics {
   prometheus::Counter& call_refused(const std::string& reason);
   // Counts connections that were ended for breaking a limit (a FrontLimit's name).
   prometheus::Counter& connection_ended(const std::string& limit);
+  // Counts answers over HTTP, by path (of a closed set) and status.
+  prometheus::Counter& http_request(const std::string& path, int status);
   prometheus::Counter& key_requests(const std::string& key);
   prometheus::Counter& key_tokens(const std::string& key);
   prometheus::Histogram* time_to_first_token = nullptr;
@@ -128,6 +132,7 @@ class ServerMetrics {
   prometheus::Family<prometheus::Counter>* errors_ = nullptr;
   prometheus::Family<prometheus::Counter>* refused_calls_ = nullptr;
   prometheus::Family<prometheus::Counter>* ended_connections_ = nullptr;
+  prometheus::Family<prometheus::Counter>* http_requests_ = nullptr;
   prometheus::Family<prometheus::Counter>* key_requests_ = nullptr;
   prometheus::Family<prometheus::Counter>* key_tokens_ = nullptr;
   prometheus::Family<prometheus::Gauge>* cache_configs_ = nullptr;

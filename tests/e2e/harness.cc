@@ -46,6 +46,7 @@ std::unique_ptr<TestServer> TestServer::Start(const Options& options) {
   server->worker_address_ = After(log, absl::StrCat(", ", kWorkerMark), ",\n");
   // "://" or "s://"
   server->metrics_address_ = After(After(log, kMetricsMark, " \n"), "://", "/");
+  server->http_address_ = After(After(log, "HTTP on ", ",\n"), "://", ",");
   server->tls_ = options.tls;
   server->client_ = server->Connect(options.request_timeout);
   if (server->client_ == nullptr || (options.wait_ready && !server->WaitReady(true, kStartLimit))) {

@@ -47,6 +47,7 @@ class TestServer {
   const std::string& admin_address() const { return admin_address_; }
   const std::string& worker_address() const { return worker_address_; }  // "" if no worker from elsewhere is expected
   const std::string& metrics_address() const { return metrics_address_; }
+  const std::string& http_address() const { return http_address_; }
   // Channels to the services of each port.
   const std::shared_ptr<grpc::Channel>& channel() { return client().channel(); }
   const std::shared_ptr<grpc::Channel>& admin_channel() { return admin_client().channel(); }
@@ -64,7 +65,7 @@ class TestServer {
   TestServer() = default;
   std::unique_ptr<Process> process_;
   rpc::TlsFiles tls_;
-  std::string address_, admin_address_, worker_address_, metrics_address_;
+  std::string address_, admin_address_, worker_address_, metrics_address_, http_address_;
   std::unique_ptr<client::Client> client_, admin_client_;
 };
 

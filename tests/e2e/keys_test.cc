@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"
+#include "tests/e2e/http_client.h"
 #include "tests/workers/model/temp_dir.h"
 
 namespace switchyard {
@@ -86,6 +87,19 @@ TEST_F(KeysTest, KeysOfTheCommandLineOpenTheServerAndSighupReadsTheFileAgain) {
   const std::string admin = After(server->Output(), "jobs and administration on ");
   const Ran plan = RunProgram({Binary("switchyard"), "plan", "--server=" + admin, "--api_key_file=" + alice.file});
   EXPECT_THAT(plan.output, HasSubstr("PERMISSION_DENIED WRONG_ROLE"));
+  const std::string http = After(server->Output(), "HTTP on http://");
+  const auto get = [&](const std::string& path, const std::string& key) {
+    return HttpCall(http, "GET", path, "",
+                    key.empty() ? std::vector<std::string>() : std::vector{"Authorization: Bearer " + key});
+  };
+  EXPECT_EQ(get("/health", "").status, 200);
+  EXPECT_EQ(get("/ready", "").status, 503) << "no worker has joined";
+  EXPECT_EQ(get("/v1/models", "").status, 401);
+  EXPECT_EQ(get("/v1/models", bob.key).json()["error"]["code"], "invalid_api_key");
+  EXPECT_EQ(get("/v1/models", alice.key).status, 200);
+  EXPECT_EQ(get("/metrics", alice.key).status, 403);
+  EXPECT_EQ(get("/metrics", root.key).status, 200);
+  EXPECT_EQ(HttpCall(http, "POST", "/v1/completions", R"({"prompt":"a"})").status, 401);
 
   Private("keys", absl::StrCat(root.line, "\n", bob.line));
   server->Signal(SIGHUP);

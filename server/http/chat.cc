@@ -1,0 +1,187 @@
+#include "server/http/chat.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/json_value.h"
+#include "server/http/openai_request.h"
+
+namespace switchyard::server {
+namespace {
+
+using Json = JsonFields::Json;
+
+Json TokenJson(const v1::TokenLogprob& token) {
+  Json bytes = Json::array();
+  for (const char byte : token.bytes()) bytes.push_back(static_cast<uint8_t>(byte));
+  return {{"token", token.text()}, {"logprob", token.logprob()}, {"bytes", std::move(bytes)}};
+}
+
+Json PositionJson(const v1::PositionLogprobs& position, int top) {
+  Json json = TokenJson(position.chosen());
+  json["top_logprobs"] = Json::array();
+  for (int i = 0; i < position.top_size() && i < top; ++i) json["top_logprobs"].push_back(TokenJson(position.top(i)));
+  return json;
+}
+
+class ChatWriter final : public ResponseWriter {
+ public:
+  ChatWriter(const text::TextProcessor* text, int64_t created) : text_(text), created_(created) {}
+
+  absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
+  bool streams() const override { return options_.stream; }
+  std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
+  std::string Finish() override;
+  std::string Fail(const absl::Status& status) override {
+    return absl::StrCat("data: ", ErrorBody(ErrorShape::kOpenAi, status), "\n\n", kDone);
+  }
+
+ private:
+  struct Choice {
+    std::string content;
+    Json logprobs = Json::array();
+    Json finish = nullptr, stop_reason = nullptr;
+    bool begun = false;
+  };
+  absl::Status ReadLengths(const JsonFields& fields, v1::GenerateRequest* message);
+  Json Head(const char* object) const;
+  // An event of one choice.
+  std::string ChoiceEvent(int index, Json delta, Json logprobs, const Json& finish, const Json& stop_reason) const;
+
+  const text::TextProcessor* const text_;
+  const int64_t created_;
+  StreamOptions options_;
+  int top_logprobs_ = -1;  // < 0: no logprobs
+  bool shows_prompt_logprobs_ = false;
+  std::vector<v1::PositionLogprobs> prompt_logprobs_;
+  std::vector<Choice> choices_;
+  std::string id_, model_;
+  UsageSum usage_;
+};
+
+absl::Status ChatWriter::ReadLengths(const JsonFields& fields, v1::GenerateRequest* message) {
+  const auto set = [message](int64_t value) { message->set_max_tokens(static_cast<int32_t>(value)); };
+  RETURN_IF_ERROR(fields.Integer("max_tokens", set));
+  RETURN_IF_ERROR(fields.Integer("max_completion_tokens", set));
+  bool logprobs = false;
+  RETURN_IF_ERROR(fields.Bool("logprobs", [&](bool value) { logprobs = value; }));
+  if (logprobs) top_logprobs_ = 0;
+  RETURN_IF_ERROR(fields.Integer(
+      "top_logprobs", [this](int64_t value) { top_logprobs_ = static_cast<int>(value); }, 0, 20));
+  if (top_logprobs_ > 0 && !logprobs)
+    return rpc::BadField("top_logprobs", "is allowed with \"logprobs\": true only", "logprobs", "false");
+  if (!logprobs) top_logprobs_ = -1;
+  if (logprobs) message->set_logprobs(top_logprobs_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<v1::GenerateRequest>> ChatWriter::Parse(const std::string& body) {
+  Json json;
+  RETURN_IF_ERROR(ParseBody(body, &json));
+  const JsonFields fields(json);
+  std::vector<v1::GenerateRequest> requests(1);
+  v1::GenerateRequest* const message = &requests.front();
+  RETURN_IF_ERROR(ReadMessages(fields, "messages", message->mutable_messages()));
+  RETURN_IF_ERROR(ReadCommon(fields, message));
+  RETURN_IF_ERROR(ReadStreamOptions(fields, &options_));
+  RETURN_IF_ERROR(ReadLengths(fields, message));
+  RETURN_IF_ERROR(RefuseSet(fields, "continue_final_message", "is not supported"));
+  RETURN_IF_ERROR(RefuseSet(fields, "functions", "is not supported; use tools"));
+  RETURN_IF_ERROR(RefuseSet(fields, "audio", "is not supported"));
+  RETURN_IF_ERROR(fields.Bool("add_special_tokens", [&](bool value) { message->set_add_special_tokens(value); }));
+  shows_prompt_logprobs_ = message->has_prompt_logprobs();
+  choices_.resize(message->has_n() && message->n() > 0 ? static_cast<size_t>(message->n()) : 1);
+  return requests;
+}
+
+Json ChatWriter::Head(const char* object) const {
+  return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}};
+}
+
+std::string ChatWriter::ChoiceEvent(int index, Json delta, Json logprobs, const Json& finish,
+                                    const Json& stop_reason) const {
+  Json event = Head("chat.completion.chunk");
+  Json choice = {
+      {"index", index}, {"delta", std::move(delta)}, {"logprobs", std::move(logprobs)}, {"finish_reason", finish}};
+  if (!finish.is_null()) choice["stop_reason"] = stop_reason;
+  event["choices"] = Json::array({std::move(choice)});
+  if (options_.include_usage) event["usage"] = options_.continuous_usage ? usage_.ToJson() : Json(nullptr);
+  return Event(event);
+}
+
+std::string ChatWriter::Add(size_t, const v1::GenerateResponse& message) {
+  if (id_.empty()) {
+    id_ = ResponseId("chatcmpl-", message.request_id());
+    model_ = message.model();
+  }
+  prompt_logprobs_.insert(prompt_logprobs_.end(), message.prompt_logprobs().begin(), message.prompt_logprobs().end());
+  if (message.token_ids_size() == 0 && !message.has_finish() && message.text().empty()) return "";
+  const int index = message.choice();
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  Json positions = Json::array();
+  if (top_logprobs_ >= 0) {
+    for (const v1::PositionLogprobs& position : message.logprobs())
+      positions.push_back(PositionJson(position, top_logprobs_));
+  }
+  if (message.has_finish()) {
+    const v1::Usage& usage = message.finish().usage();
+    if (index == 0) {
+      usage_.prompt_tokens = usage.prompt_tokens();
+      usage_.cached_tokens = usage.cached_tokens();
+    }
+    usage_.completion_tokens += usage.completion_tokens();
+    choice.finish = FinishName(message.finish().reason());
+    choice.stop_reason = StopReason(message.finish());
+  }
+  if (!options_.stream) {
+    choice.content += message.text();
+    for (Json& position : positions) choice.logprobs.push_back(std::move(position));
+    return "";
+  }
+  std::string events;
+  const bool is_first = !std::exchange(choice.begun, true);
+  if (is_first || !message.text().empty() || !positions.empty()) {
+    Json delta = Json::object();
+    if (is_first) delta["role"] = "assistant";
+    delta["content"] = message.text();
+    Json logprobs = nullptr;
+    if (top_logprobs_ >= 0) logprobs = {{"content", std::move(positions)}};
+    events += ChoiceEvent(index, std::move(delta), std::move(logprobs), nullptr, nullptr);
+  }
+  if (message.has_finish()) events += ChoiceEvent(index, Json::object(), nullptr, choice.finish, choice.stop_reason);
+  return events;
+}
+
+std::string ChatWriter::Finish() {
+  if (options_.stream) {
+    Json event = Head("chat.completion.chunk");
+    event["choices"] = Json::array();
+    event["usage"] = usage_.ToJson();
+    return absl::StrCat(options_.include_usage ? Event(event) : "", kDone);
+  }
+  Json body = Head("chat.completion");
+  body["choices"] = Json::array();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    Choice& choice = choices_[i];
+    Json logprobs = nullptr;
+    if (top_logprobs_ >= 0) logprobs = {{"content", std::move(choice.logprobs)}, {"refusal", nullptr}};
+    body["choices"].push_back({{"index", i},
+                               {"message", {{"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}}},
+                               {"logprobs", std::move(logprobs)},
+                               {"finish_reason", choice.finish},
+                               {"stop_reason", choice.stop_reason}});
+  }
+  body["usage"] = usage_.ToJson();
+  if (shows_prompt_logprobs_) body["prompt_logprobs"] = PromptLogprobs(prompt_logprobs_);
+  return JsonText(body);
+}
+
+}  // namespace
+
+std::unique_ptr<ResponseWriter> NewChatWriter(const text::TextProcessor* text, int64_t created) {
+  return std::make_unique<ChatWriter>(text, created);
+}
+
+}  // namespace switchyard::server

@@ -1,0 +1,18 @@
+// POST /v1/chat/completions: OpenAI's API of conversations.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "server/http/generate_exchange.h"
+#include "server/http/json_fields.h"
+
+namespace switchyard::server {
+
+// `created`: seconds since 1970, for the answer.
+std::unique_ptr<ResponseWriter> NewChatWriter(const text::TextProcessor* text, int64_t created);
+
+// Reads messages, tools and what else a chat template sees.  `key`: of the messages.
+absl::Status ReadMessages(const JsonFields& fields, const char* key, v1::Messages* messages);
+
+}  // namespace switchyard::server

@@ -1,0 +1,162 @@
+#include "server/http/generate_exchange.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard::server {
+namespace {
+
+constexpr char kPing[] = ": ping\n\n";  // a comment of server-sent events, so that nobody takes silence for an end
+
+class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
+ public:
+  GenerateExchange(RequestContext* request_context, std::shared_ptr<HttpExchange> exchange,
+                   const absl::StatusOr<Caller>& caller, std::unique_ptr<ResponseWriter> writer)
+      : request_context_(request_context), exchange_(std::move(exchange)), caller_(caller), writer_(std::move(writer)) {
+    generations_.push_back(NewGeneration());
+    first_ = generations_.front().get();
+  }
+
+  void Start() {
+    if (const absl::Status room = generations_.front()->Enter(); !room.ok()) return Fail(room);
+    exchange_->SetEvents({.on_written = [own = shared_from_this()] { own->Pump(); },
+                          .on_gone = [own = shared_from_this()] { own->OnGone(); },
+                          .on_quiet = [own = shared_from_this()] { own->OnQuiet(); }});
+    const std::string client = caller_->name.empty() ? FrontClientOfPeer(exchange_->request().peer) : caller_->name;
+    request_context_->pool->Post(
+        {.client = client,
+         .bytes = static_cast<int64_t>(exchange_->request().body.size()),
+         .run = [own = shared_from_this()] { own->Prepare(); },
+         .refuse = [own = shared_from_this()](
+                       const absl::Status& why) { own->exchange_->Post([own, why] { own->Fail(why); }); }});
+  }
+
+ private:
+  std::unique_ptr<Generation> NewGeneration() {
+    return std::make_unique<Generation>(request_context_, caller_, exchange_->request().peer);
+  }
+
+  // On the front pool.  Nobody else uses generations_ and writer_ until what it posts at the end runs.
+  void Prepare() {
+    const absl::Status status = [this]() -> absl::Status {
+      ASSIGN_OR_RETURN(std::vector<v1::GenerateRequest> requests, writer_->Parse(exchange_->request().body));
+      for (size_t i = 0; i < requests.size(); ++i) {
+        if (gone_.load()) return absl::CancelledError("the client is gone");
+        if (i > 0) {
+          generations_.push_back(NewGeneration());
+          RETURN_IF_ERROR(generations_.back()->Enter());
+        }
+        RETURN_IF_ERROR(generations_.back()->Prepare(
+            [&](v1::GenerateRequest* message) {
+              message->Swap(&requests[i]);
+              return absl::OkStatus();
+            },
+            [this](std::shared_ptr<const ServedModel>* model) { return request_context_->Args(std::nullopt, model); }));
+      }
+      return absl::OkStatus();
+    }();
+    exchange_->Post([own = shared_from_this(), status] {
+      own->prepared_ = true;
+      if (!status.ok()) return own->Fail(status);
+      if (own->gone_.load()) return own->Stop(absl::CancelledError("the client is gone"));
+      for (const auto& generation : own->generations_) generation->Attach([own] { own->PostPump(); });
+      own->Pump();
+    });
+  }
+
+  // On the engine's thread.
+  void PostPump() {
+    if (pump_posted_.exchange(true)) return;
+    exchange_->Post([own = shared_from_this()] { own->Pump(); });
+  }
+
+  void Pump() {
+    pump_posted_.store(false);
+    if (!prepared_ || over_) return;
+    // A slow reader's messages wait in their streams, which join them.
+    if (writer_->streams() && exchange_->is_writing()) return;
+    std::string events;
+    bool finished = true;
+    for (size_t i = 0; i < generations_.size(); ++i) {
+      absl::Status end;
+      if (generations_[i]->Finished(&end) && !end.ok()) return Fail(end);
+      while (const std::unique_ptr<v1::GenerateResponse> message = generations_[i]->Next()) {
+        events += writer_->Add(i, *message);
+      }
+      const bool ended = generations_[i]->Finished(&end);
+      if (ended && !end.ok()) return Fail(end);
+      finished = finished && ended;
+    }
+    if (writer_->streams() && (finished || !events.empty())) {
+      if (finished) events += writer_->Finish();
+      Send(std::move(events));
+      if (finished) exchange_->End();
+    } else if (finished) {
+      exchange_->Reply({.body = writer_->Finish()});
+    }
+    if (finished) Stop(absl::OkStatus());
+  }
+
+  void Send(std::string events) {
+    if (std::exchange(begun_, true)) return exchange_->Write(std::move(events));
+    exchange_->Begin({.type = "text/event-stream; charset=utf-8",
+                      .body = std::move(events),
+                      .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+  }
+
+  void OnQuiet() {
+    if (prepared_ && !over_ && writer_->streams() && !exchange_->is_writing()) Send(kPing);
+  }
+
+  void OnGone() {
+    gone_.store(true);
+    if (prepared_) return Stop(absl::CancelledError("the client is gone"));
+    first_->Cancel(absl::CancelledError("the client is gone"), /*by_client=*/false);
+  }
+
+  void Fail(const absl::Status& status) {
+    if (over_) return;
+    request_context_->metrics->request_error(status.code()).Increment();
+    if (begun_) {
+      Send(writer_->Fail(status));
+      exchange_->End();
+    } else if (!gone_.load()) {
+      exchange_->Reply(ErrorReply(writer_->error_shape(), status));
+    }
+    Stop(status);
+  }
+
+  // Ends all that still runs.  The exchange's events hold this object; they are dropped by its end.
+  void Stop(const absl::Status& status) {
+    if (std::exchange(over_, true)) return;
+    for (const auto& generation : generations_) {
+      generation->Attach(nullptr);
+      generation->SetEnd(status.code());
+      absl::Status end;
+      if (!status.ok() && !generation->Finished(&end)) generation->Cancel(status, /*by_client=*/false);
+    }
+    generations_.clear();
+  }
+
+  RequestContext* const request_context_;
+  const std::shared_ptr<HttpExchange> exchange_;  // with its connection
+  const absl::StatusOr<Caller> caller_;
+  std::unique_ptr<ResponseWriter> writer_;
+  std::vector<std::unique_ptr<Generation>> generations_;  // of the prompts
+  Generation* first_;
+  std::atomic<bool> gone_{false}, pump_posted_{false};
+  // On the strand:
+  bool prepared_ = false, begun_ = false, over_ = false;
+};
+
+}  // namespace
+
+void AnswerByGenerating(RequestContext* request_context, const std::shared_ptr<HttpExchange>& exchange,
+                        const absl::StatusOr<Caller>& caller, std::unique_ptr<ResponseWriter> writer) {
+  std::make_shared<GenerateExchange>(request_context, exchange, caller, std::move(writer))->Start();
+}
+
+}  // namespace switchyard::server

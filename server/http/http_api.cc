@@ -1,0 +1,226 @@
+#include "server/http/http_api.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/support/api_key.h"
+#include "proto/support/errors.h"
+#include "proto/support/host_port.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/json_value.h"
+#include "server/http/api_errors.h"
+#include "server/http/chat.h"
+#include "server/http/completions.h"
+#include "server/http/json_fields.h"
+#include "server/http/openai_request.h"
+#include "server/http/tokenize.h"
+
+namespace switchyard::server {
+namespace {
+
+using Json = JsonFields::Json;
+
+constexpr char kVersion[] = "0.1.0";
+constexpr int64_t kHttpBodies = int64_t{48} << 20;
+
+}  // namespace
+
+// What handles a path.  Each answers the exchange, now or later.
+class HttpApi::Handlers {
+ public:
+  struct Call {
+    RequestContext* context;
+    std::shared_ptr<HttpExchange> exchange;
+    absl::StatusOr<Caller> caller;
+
+    void Reply(const Json& body, int status = 200) const {
+      exchange->Reply({.status = status, .body = JsonText(body)});
+    }
+  };
+  struct Route {
+    absl::string_view method, path;  // a path that ends in / stands for all beneath it
+    absl::string_view role;          // a method of keys/roles.h that needs the same; empty: anybody may
+    void (*handle)(const Call& call);
+  };
+  static const Route kRoutes[];
+
+ private:
+  static int64_t Now() { return absl::ToUnixSeconds(absl::Now()); }
+
+  static void Health(const Call& call) { call.exchange->Reply({.type = "", .body = ""}); }
+  static void Ready(const Call& call) {
+    const LoadSnapshot load = call.context->engine->load();
+    Json body = {{"ready", load.ready}};
+    if (!load.ready) body["reason"] = load.not_ready_reason;
+    call.Reply(body, load.ready ? 200 : 503);
+  }
+  static void Version(const Call& call) { call.Reply({{"version", kVersion}}); }
+  static void Load(const Call& call) {
+    const LoadSnapshot load = call.context->engine->load();
+    call.Reply({{"server_load", load.scheduler.running + load.scheduler.waiting_requests},
+                {"ready", load.ready},
+                {"running_requests", load.scheduler.running},
+                {"waiting_requests", load.scheduler.waiting_requests},
+                {"waiting_tokens", load.scheduler.waiting_tokens},
+                {"max_waiting_requests", call.context->config->batching.max_queue}});
+  }
+  static void Metrics(const Call& call) {
+    call.exchange->Reply({.type = "text/plain; version=0.0.4; charset=utf-8", .body = call.context->metrics->Page()});
+  }
+  static Json ModelJson(const RequestContext& context) {
+    const std::shared_ptr<const ServedModel> model = context.engine->model();
+    Json json = {{"id", context.config->served_model_name},
+                 {"object", "model"},
+                 {"created", context.start_time},
+                 {"owned_by", "switchyard"},
+                 {"root", context.config->served_model_name},
+                 {"parent", nullptr}};
+    if (model != nullptr) json["max_model_len"] = model->max_model_len;
+    return json;
+  }
+  static void Models(const Call& call) {
+    call.Reply({{"object", "list"}, {"data", Json::array({ModelJson(*call.context)})}});
+  }
+  static void Model(const Call& call) {
+    const std::string name = call.exchange->request().path.substr(std::string("/v1/models/").size());
+    if (name == call.context->config->served_model_name) return call.Reply(ModelJson(*call.context));
+    call.exchange->Reply(
+        ErrorReply(ErrorShape::kOpenAi,
+                   rpc::MakeError(absl::StatusCode::kNotFound, v1::MODEL_NOT_FOUND,
+                                  absl::StrCat("model ", Quote(name), " is not served here; this server has \"",
+                                               call.context->config->served_model_name, "\""),
+                                  {{"field", "model"}})));
+  }
+  static void Chat(const Call& call) {
+    AnswerByGenerating(call.context, call.exchange, call.caller, NewChatWriter(call.context->text, Now()));
+  }
+  static void Completions(const Call& call) {
+    AnswerByGenerating(call.context, call.exchange, call.caller, NewCompletionsWriter(call.context->text, Now()));
+  }
+  static void Tokenize(const Call& call) { AnswerTokenize(call.context, call.exchange, *call.caller); }
+  static void Detokenize(const Call& call) { AnswerDetokenize(call.context, call.exchange, *call.caller); }
+};
+
+const HttpApi::Handlers::Route HttpApi::Handlers::kRoutes[] = {
+    {"GET", "/health", "", &Handlers::Health},
+    {"GET", "/ping", "", &Handlers::Health},
+    {"GET", "/ready", "", &Handlers::Ready},
+    {"GET", "/version", "", &Handlers::Version},
+    {"GET", "/load", "InferenceService/GetLoad", &Handlers::Load},
+    {"GET", "/metrics", "AdminService/GetPlan", &Handlers::Metrics},
+    {"GET", "/v1/models", "InferenceService/GetModelInfo", &Handlers::Models},
+    {"GET", "/v1/models/", "InferenceService/GetModelInfo", &Handlers::Model},
+    {"POST", "/v1/chat/completions", "InferenceService/Generate", &Handlers::Chat},
+    {"POST", "/v1/completions", "InferenceService/Generate", &Handlers::Completions},
+    {"POST", "/tokenize", "InferenceService/Tokenize", &Handlers::Tokenize},
+    {"POST", "/detokenize", "InferenceService/Detokenize", &Handlers::Detokenize},
+};
+
+HttpApi::HttpApi(Options options) : options_(std::move(options)) {}
+HttpApi::~HttpApi() { Stop(); }
+
+std::string HttpApi::address() const { return rpc::JoinHostPort(options_.host, gate_->port()); }
+
+absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Open(Options options) {
+  std::unique_ptr<HttpApi> api(new HttpApi(std::move(options)));
+  const Options& o = api->options_;
+  auto gate = ConnectionGate::Listen(o.host, o.port, o.connections);
+  if (!gate.ok() && o.or_any) gate = ConnectionGate::Listen(o.host, 0, o.connections);
+  if (!gate.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--http_port=", o.port, ": cannot listen on ",
+                                                   rpc::JoinHostPort(o.host, o.port),
+                                                   " (is it in use?): ", gate.status().message()));
+  }
+  api->gate_ = *std::move(gate);
+  const ServerConfig& config = *o.request_context->config;
+  api->server_ = std::make_unique<HttpServer>(HttpServer::Options{
+      .body_bytes = config.max_request_bytes,
+      .bodies_bytes = std::max(kHttpBodies, 2 * config.max_request_bytes),
+      .body_timeout = config.request_message_timeout,
+      .write_timeout = config.slow_client_timeout,
+      .handler = [own = api.get()](const std::shared_ptr<HttpExchange>& exchange) { own->Handle(exchange); },
+      .refuse = [](int status, const std::string& why) { return ErrorReply(ErrorShape::kOpenAi, status, why); },
+      .finish_head = [own = api.get()](const HttpRequest& request,
+                                       HttpReply* reply) { own->FinishHead(request, reply); }});
+  api->relayed_ = o.front->AddHttp([own = api.get()](int fd) { own->server_->Adopt(fd); });
+  return api;
+}
+
+void HttpApi::Accept() {
+  gate_->Open([this](int, int fd) { options_.front->relay(Front::Peers::kClients).Take(relayed_, fd); });
+}
+
+void HttpApi::Stop() {
+  if (gate_ != nullptr) gate_->Close();
+  if (server_ != nullptr) server_->Stop();
+}
+
+bool HttpApi::IsAllowedOrigin(const HttpRequest& request, absl::string_view origin) const {
+  const size_t host = origin.find("://");
+  if (host != absl::string_view::npos && origin.substr(host + 3) == request.Value("host")) return true;
+  return std::any_of(options_.origins.begin(), options_.origins.end(),
+                     [origin](const std::string& allowed) { return allowed == "*" || allowed == origin; });
+}
+
+void HttpApi::FinishHead(const HttpRequest& request, HttpReply* reply) const {
+  options_.request_context->metrics->http_request(PathLabel(request.path), reply->status).Increment();
+  if (const absl::string_view id = request.Value("x-request-id"); !id.empty() && id.size() <= 128)
+    reply->headers.emplace_back("X-Request-Id", std::string(id));
+  const absl::string_view origin = request.Value("origin");
+  if (origin.empty() || !IsAllowedOrigin(request, origin)) return;
+  reply->headers.emplace_back("Access-Control-Allow-Origin", std::string(origin));
+  reply->headers.emplace_back("Vary", "Origin");
+}
+
+std::string HttpApi::PathLabel(const std::string& path) {
+  for (const Handlers::Route& route : Handlers::kRoutes) {
+    if (path == route.path || (absl::EndsWith(route.path, "/") && absl::StartsWith(path, route.path)))
+      return std::string(route.path);
+  }
+  return "other";
+}
+
+void HttpApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
+  const HttpRequest& request = exchange->request();
+  const auto refuse = [&](int status, const std::string& why) {
+    exchange->Reply(ErrorReply(ErrorShape::kOpenAi, status, why));
+  };
+  if (const absl::string_view origin = request.Value("origin"); !origin.empty() && !IsAllowedOrigin(request, origin))
+    return refuse(403, absl::StrCat("pages of ", Quote(origin), " may not call this server (--http_origins)"));
+  if (request.method == "OPTIONS") {
+    return exchange->Reply({.status = 204,
+                            .type = "",
+                            .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                                        {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id"},
+                                        {"Access-Control-Max-Age", "600"}}});
+  }
+  std::string allowed;
+  for (const Handlers::Route& route : Handlers::kRoutes) {
+    const bool matches =
+        absl::EndsWith(route.path, "/") ? absl::StartsWith(request.path, route.path) : request.path == route.path;
+    if (!matches) continue;
+    const bool is_method = request.method == route.method || (request.method == "HEAD" && route.method == "GET");
+    if (!is_method) {
+      absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", route.method);
+      continue;
+    }
+    absl::StatusOr<Caller> caller = Caller();
+    if (!route.role.empty())
+      caller = options_.request_context->AdmitKey(request.Values(rpc::kAuthorization), route.role);
+    if (!caller.ok()) {
+      options_.request_context->metrics->request_error(caller.status().code()).Increment();
+      return exchange->Reply(ErrorReply(ErrorShape::kOpenAi, caller.status()));
+    }
+    return route.handle({options_.request_context, exchange, std::move(caller)});
+  }
+  if (allowed.empty()) return refuse(404, absl::StrCat("no such path: ", Quote(request.path)));
+  HttpReply reply = ErrorReply(ErrorShape::kOpenAi, 405,
+                               absl::StrCat(Quote(request.path), " wants ", allowed, ", not ", Quote(request.method)));
+  reply.headers.emplace_back("Allow", allowed);
+  exchange->Reply(std::move(reply));
+}
+
+}  // namespace switchyard::server

@@ -1,0 +1,56 @@
+// HTTP/1.1 server behind the relay (server/front): reads requests within limits and gives each to the handler.
+//
+// The relay has ended TLS and counts connections; here are limits of a request's head, body and time, and of the bytes
+// that all bodies hold.  A connection has one request at a time.  A client that goes away, or does not read for
+// Options::write_timeout, is noticed during an answer.  A few threads of its own.  Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "server/http/http_exchange.h"
+
+namespace switchyard::server {
+
+class HttpServer {
+ public:
+  struct Options {
+    int threads = 2;
+    uint32_t head_bytes = 16 << 10;
+    int64_t body_bytes = 4 << 20;
+    int64_t bodies_bytes = 48 << 20;  // of all requests that are read or answered
+    absl::Duration head_timeout = absl::Seconds(10);
+    absl::Duration body_timeout = absl::Seconds(30);
+    absl::Duration idle_timeout = absl::Seconds(75);  // between requests
+    absl::Duration write_timeout = absl::Seconds(30);
+    absl::Duration quiet_time = absl::Seconds(15);
+    // Answers a request, now or later.  Must not block.
+    std::function<void(const std::shared_ptr<HttpExchange>& exchange)> handler = {};
+    // Makes the answer to a request that breaks a rule of HTTP or a limit, by status and reason.
+    std::function<HttpReply(int status, const std::string& why)> refuse = {};
+    // Completes the head of an answer before it goes out, on any thread.
+    std::function<void(const HttpRequest& request, HttpReply* reply)> finish_head = {};
+  };
+  explicit HttpServer(Options options);
+  ~HttpServer();  // Stop
+
+  // Serves a connection, which it owns from now on: an end of a socket pair whose other end has the abstract name of
+  // its client (relay.h), or a socket of a client.
+  void Adopt(int fd);
+  // Refuses further requests, gives answers that are under way a moment to end, ends all connections and blocks until
+  // the threads have ended.
+  void Stop();
+
+  int num_connections() const;
+
+  class Impl;  // of http_server.cc and http_connection.cc
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace switchyard::server

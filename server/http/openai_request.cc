@@ -1,0 +1,153 @@
+#include "server/http/openai_request.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/json_value.h"
+
+namespace switchyard::server {
+namespace {
+
+using Json = JsonFields::Json;
+
+absl::Status ReadStops(const JsonFields& fields, v1::GenerateRequest* message) {
+  const Json* const stop = fields.Find("stop");
+  if (stop == nullptr) return absl::OkStatus();
+  if (stop->is_string()) {
+    message->add_stop(stop->get<std::string>());
+    return absl::OkStatus();
+  }
+  if (!stop->is_array()) return fields.Wrong("stop", "a string or an array of strings", *stop);
+  for (size_t i = 0; i < stop->size(); ++i) {
+    if (!(*stop)[i].is_string()) return fields.Wrong(absl::StrCat("stop[", i, "]"), "a string", (*stop)[i]);
+    message->add_stop((*stop)[i].get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadStopIds(const JsonFields& fields, v1::GenerateRequest* message) {
+  const Json* ids = nullptr;
+  RETURN_IF_ERROR(fields.Array("stop_token_ids", &ids));
+  for (size_t i = 0; ids != nullptr && i < ids->size(); ++i) {
+    const std::optional<int64_t> id = IntegerIn((*ids)[i], INT32_MIN, INT32_MAX);
+    if (!id.has_value()) return fields.Wrong(absl::StrCat("stop_token_ids[", i, "]"), "a token id", (*ids)[i]);
+    message->add_stop_token_ids(static_cast<int32_t>(*id));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLogitBias(const JsonFields& fields, v1::SamplingParameters* sampling) {
+  const Json* bias = nullptr;
+  RETURN_IF_ERROR(fields.Object("logit_bias", &bias));
+  if (bias == nullptr) return absl::OkStatus();
+  for (const auto& [key, value] : bias->items()) {
+    int32_t token = 0;
+    if (!absl::SimpleAtoi(key, &token)) {
+      return rpc::BadField(fields.Name("logit_bias"), absl::StrCat(Quote(key), " is no token id"), "a token id", key);
+    }
+    if (!value.is_number()) return fields.Wrong(absl::StrCat("logit_bias.", token), "a number", value);
+    (*sampling->mutable_logit_bias())[token] = value.get<float>();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSampling(const JsonFields& fields, v1::SamplingParameters* to) {
+  RETURN_IF_ERROR(fields.Number("temperature", [to](double value) { to->set_temperature(value); }));
+  RETURN_IF_ERROR(fields.Number("top_p", [to](double value) { to->set_top_p(value); }));
+  RETURN_IF_ERROR(fields.Integer("top_k", [to](int64_t value) { to->set_top_k(static_cast<int32_t>(value)); }));
+  RETURN_IF_ERROR(fields.Number("min_p", [to](double value) { to->set_min_p(value); }));
+  RETURN_IF_ERROR(fields.Number("presence_penalty", [to](double value) { to->set_presence_penalty(value); }));
+  RETURN_IF_ERROR(fields.Number("frequency_penalty", [to](double value) { to->set_frequency_penalty(value); }));
+  RETURN_IF_ERROR(fields.Number("repetition_penalty", [to](double value) { to->set_repetition_penalty(value); }));
+  RETURN_IF_ERROR(fields.Integer(
+      "seed", [to](int64_t value) { to->set_seed(static_cast<uint64_t>(value)); }, INT64_MIN, INT64_MAX));
+  return ReadLogitBias(fields, to);
+}
+
+}  // namespace
+
+absl::Status ReadCommon(const JsonFields& fields, v1::GenerateRequest* message) {
+  RETURN_IF_ERROR(fields.String("model", [&](const std::string& value) { message->set_model(value); }));
+  RETURN_IF_ERROR(fields.String("request_id", [&](const std::string& value) { message->set_request_id(value); }));
+  RETURN_IF_ERROR(ReadSampling(fields, message->mutable_sampling()));
+  RETURN_IF_ERROR(ReadStops(fields, message));
+  RETURN_IF_ERROR(ReadStopIds(fields, message));
+  RETURN_IF_ERROR(fields.Integer("n", [&](int64_t value) { message->set_n(static_cast<int32_t>(value)); }));
+  RETURN_IF_ERROR(
+      fields.Integer("min_tokens", [&](int64_t value) { message->set_min_tokens(static_cast<int32_t>(value)); }));
+  RETURN_IF_ERROR(fields.Bool("ignore_eos", [&](bool value) { message->set_ignore_eos(value); }));
+  RETURN_IF_ERROR(fields.Bool("skip_special_tokens", [&](bool value) { message->set_skip_special_tokens(value); }));
+  RETURN_IF_ERROR(fields.Integer("prompt_logprobs",
+                                 [&](int64_t value) { message->set_prompt_logprobs(static_cast<int32_t>(value)); }));
+  return RefuseSet(fields, "use_beam_search", "beam search is not supported");
+}
+
+absl::Status ReadStreamOptions(const JsonFields& fields, StreamOptions* options) {
+  RETURN_IF_ERROR(fields.Bool("stream", [&](bool value) { options->stream = value; }));
+  const Json* json = nullptr;
+  RETURN_IF_ERROR(fields.Object("stream_options", &json));
+  if (json == nullptr) return absl::OkStatus();
+  if (!options->stream) {
+    return rpc::BadField("stream_options", "is allowed with \"stream\": true only", "stream", "false");
+  }
+  const JsonFields inner(*json, "stream_options.");
+  RETURN_IF_ERROR(inner.Bool("include_usage", [&](bool value) { options->include_usage = value; }));
+  return inner.Bool("continuous_usage_stats", [&](bool value) { options->continuous_usage = value; });
+}
+
+absl::Status RefuseSet(const JsonFields& fields, const char* key, absl::string_view why) {
+  const Json* const value = fields.Find(key);
+  if (value == nullptr || *value == false || *value == 0 || (!value->is_number() && value->empty()) ||
+      (value->is_string() && value->get_ref<const std::string&>().empty()))
+    return absl::OkStatus();
+  return rpc::BadField(fields.Name(key), why, "", JsonText(*value).substr(0, 100));
+}
+
+Json UsageSum::ToJson() const {
+  return {{"prompt_tokens", prompt_tokens},
+          {"completion_tokens", completion_tokens},
+          {"total_tokens", prompt_tokens + completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
+}
+
+const char* FinishName(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_STOP:
+      return "stop";
+    case v1::FINISH_REASON_LENGTH:
+      return "length";
+    default:
+      return "abort";
+  }
+}
+
+Json StopReason(const v1::Finish& finish) {
+  if (finish.has_stop_string()) return finish.stop_string();
+  return nullptr;
+}
+
+Json PromptLogprobs(const std::vector<v1::PositionLogprobs>& positions) {
+  Json all = Json::array({nullptr});
+  const auto add = [](const v1::TokenLogprob& token, Json* to) {
+    (*to)[absl::StrCat(token.token_id())] = {
+        {"logprob", token.logprob()}, {"rank", token.rank()}, {"decoded_token", token.text()}};
+  };
+  for (const v1::PositionLogprobs& position : positions) {
+    Json tokens = Json::object();
+    add(position.chosen(), &tokens);
+    for (const v1::TokenLogprob& token : position.top()) add(token, &tokens);
+    all.push_back(std::move(tokens));
+  }
+  return all;
+}
+
+std::string ResponseId(absl::string_view prefix, absl::string_view request_id) {
+  return absl::StrCat(prefix, absl::StripPrefix(request_id, "req-"));
+}
+
+std::string Event(const Json& data) { return absl::StrCat("data: ", JsonText(data), "\n\n"); }
+
+}  // namespace switchyard::server

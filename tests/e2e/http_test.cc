@@ -1,0 +1,260 @@
+// OpenAI's API over HTTP, beside the same requests over gRPC; and what HTTP's clients do wrong.
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/e2e/harness.h"
+#include "tests/e2e/http_client.h"
+
+namespace switchyard {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class HttpTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { server_ = TestServer::Start({.flags = {"--max_streams=600"}}).release(); }
+  static void TearDownTestSuite() { delete server_; }
+  void SetUp() override { ASSERT_NE(server_, nullptr); }
+
+  static const std::string& At() { return server_->http_address(); }
+  static HttpAnswer Post(const std::string& path, const json& body) {
+    return HttpCall(At(), "POST", path, body.dump());
+  }
+  static json Chat(const std::string& text, int max_tokens) {
+    return {{"messages", {{{"role", "user"}, {"content", text}}}}, {"max_tokens", max_tokens}, {"temperature", 0}};
+  }
+  // The text and the finish reason of a stream's choices, and its usage.
+  struct Streamed {
+    std::map<int, std::string> texts, ends;
+    json usage;
+    int roles = 0;
+  };
+  static Streamed ReadStream(const HttpAnswer& answer, bool is_chat) {
+    Streamed seen;
+    const std::vector<std::string> events = answer.Events();
+    EXPECT_FALSE(events.empty()) << answer.body;
+    if (events.empty()) return seen;
+    EXPECT_EQ(events.back(), "[DONE]");
+    std::string id;
+    for (size_t i = 0; i + 1 < events.size(); ++i) {
+      const json event = json::parse(events[i]);
+      EXPECT_EQ(event["object"], is_chat ? "chat.completion.chunk" : "text_completion");
+      if (id.empty()) id = event["id"];
+      EXPECT_EQ(event["id"], id);
+      EXPECT_EQ(event["model"], "demo-model");
+      if (event["choices"].empty()) {
+        EXPECT_EQ(i + 2, events.size()) << "usage comes last";
+        seen.usage = event["usage"];
+      }
+      for (const json& choice : event["choices"]) {
+        const int index = choice["index"];
+        EXPECT_EQ(seen.ends.count(index), 0u) << "nothing follows the end of a choice";
+        if (is_chat) {
+          if (choice["delta"].contains("role")) ++seen.roles;
+          seen.texts[index] += choice["delta"].value("content", "");
+        } else {
+          seen.texts[index] += choice["text"].get<std::string>();
+        }
+        if (!choice["finish_reason"].is_null()) seen.ends[index] = choice["finish_reason"];
+      }
+    }
+    return seen;
+  }
+  static TestServer* server_;
+};
+TestServer* HttpTest::server_ = nullptr;
+
+TEST_F(HttpTest, ACompletionIsWhatGrpcGives) {
+  for (const int tokens : {1, 7, 40}) {
+    const StreamSeen grpc = Generate(server_->client(), TextRequest("In the beginning", tokens));
+    const HttpAnswer http =
+        Post("/v1/completions",
+             {{"prompt", "In the beginning"}, {"max_tokens", tokens}, {"temperature", 0}, {"ignore_eos", true}});
+    ASSERT_EQ(http.status, 200) << http.body;
+    const json body = http.json();
+    EXPECT_EQ(body["object"], "text_completion");
+    EXPECT_EQ(body["choices"][0]["text"], grpc.choices[0].text);
+    EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+    EXPECT_EQ(body["usage"]["completion_tokens"], tokens);
+    EXPECT_EQ(body["usage"]["prompt_tokens"], grpc.choices[0].finish.usage().prompt_tokens());
+    EXPECT_EQ(body["usage"]["total_tokens"],
+              body["usage"]["prompt_tokens"].get<int>() + body["usage"]["completion_tokens"].get<int>());
+  }
+}
+
+TEST_F(HttpTest, AStreamIsTheWholeInPieces) {
+  for (const bool is_chat : {true, false}) {
+    const std::string path = is_chat ? "/v1/chat/completions" : "/v1/completions";
+    json request = is_chat ? Chat("Name a colour", 24) : json{{"prompt", "Name"}, {"max_tokens", 24}};
+    request.update({{"n", 3}, {"temperature", 1.0}, {"seed", 17}});
+    const json whole = Post(path, request).json();
+    request.update({{"stream", true}, {"stream_options", {{"include_usage", true}}}});
+    const HttpAnswer answer = Post(path, request);
+    EXPECT_THAT(answer.headers.at("content-type"), HasSubstr("text/event-stream"));
+    const Streamed seen = ReadStream(answer, is_chat);
+    ASSERT_EQ(whole["choices"].size(), 3u);
+    for (const json& choice : whole["choices"]) {
+      const int index = choice["index"];
+      EXPECT_EQ(seen.texts.at(index), is_chat ? choice["message"]["content"] : choice["text"]);
+      EXPECT_EQ(seen.ends.at(index), choice["finish_reason"]);
+    }
+    EXPECT_EQ(seen.usage["completion_tokens"], whole["usage"]["completion_tokens"]);
+    EXPECT_EQ(seen.usage["prompt_tokens"], whole["usage"]["prompt_tokens"]);
+    if (is_chat) EXPECT_EQ(seen.roles, 3);
+  }
+}
+
+TEST_F(HttpTest, LogprobsHaveTheBytesOfTheText) {
+  json request = Chat("Write ünïcödé", 30);
+  request.update({{"logprobs", true}, {"top_logprobs", 3}});
+  const json choice = Post("/v1/chat/completions", request).json()["choices"][0];
+  std::string bytes;
+  for (const json& position : choice["logprobs"]["content"]) {
+    for (const int byte : position["bytes"]) bytes += static_cast<char>(byte);
+    EXPECT_EQ(position["top_logprobs"].size(), 3u);
+    EXPECT_LE(position["logprob"].get<double>(), 0);
+    EXPECT_GE(position["top_logprobs"][0]["logprob"], position["top_logprobs"][2]["logprob"]);
+  }
+  EXPECT_EQ(bytes, choice["message"]["content"]);
+}
+
+// As lm-eval's local-completions scores texts.
+TEST_F(HttpTest, EchoScoresAPromptOfTokenIds) {
+  const json ids = Post("/tokenize", {{"prompt", "In the beginning was the word"}}).json()["tokens"];
+  for (const int max_tokens : {0, 1}) {
+    const json body =
+        Post("/v1/completions",
+             {{"prompt", {ids, ids}}, {"max_tokens", max_tokens}, {"temperature", 0}, {"echo", true}, {"logprobs", 1}})
+            .json();
+    ASSERT_EQ(body["choices"].size(), 2u) << body;
+    for (const json& choice : body["choices"]) {
+      const json& logprobs = choice["logprobs"];
+      ASSERT_EQ(logprobs["token_logprobs"].size(), ids.size() + static_cast<size_t>(max_tokens));
+      EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
+      for (size_t i = 1; i < ids.size(); ++i) EXPECT_LT(logprobs["token_logprobs"][i], 0);
+      EXPECT_THAT(choice["text"].get<std::string>(), testing::StartsWith("In the beginning was the word"));
+      EXPECT_EQ(logprobs["tokens"].size(), logprobs["text_offset"].size());
+    }
+    EXPECT_EQ(body["choices"][0]["logprobs"], body["choices"][1]["logprobs"]);
+    EXPECT_EQ(body["usage"]["completion_tokens"], 2 * max_tokens);
+  }
+}
+
+TEST_F(HttpTest, StopStringsEndAndAreNamed) {
+  const json plain = Post("/v1/completions", {{"prompt", "One, two"}, {"max_tokens", 40}, {"temperature", 0}}).json();
+  const std::string text = plain["choices"][0]["text"];
+  ASSERT_GE(text.size(), 12u);
+  const std::string stop = text.substr(6, 3);
+  const json body = Post("/v1/completions",
+                         {{"prompt", "One, two"}, {"max_tokens", 40}, {"temperature", 0}, {"stop", {stop, "\x01"}}})
+                        .json();
+  EXPECT_EQ(body["choices"][0]["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(body["choices"][0]["stop_reason"], stop);
+}
+
+TEST_F(HttpTest, ContentPartsAndNullsAreRead) {
+  const json plain = Post("/v1/chat/completions", Chat("Hello", 8)).json();
+  json request = Chat("", 8);
+  request["messages"][0]["content"] = {{{"type", "text"}, {"text", "Hello"}}};
+  request.update(
+      {{"stop", nullptr}, {"n", nullptr}, {"tools", nullptr}, {"user", "me"}, {"store", false}, {"top_p", 1}});
+  const json parts = Post("/v1/chat/completions", request).json();
+  EXPECT_EQ(parts["choices"][0]["message"], plain["choices"][0]["message"]) << parts;
+}
+
+TEST_F(HttpTest, SmallPaths) {
+  EXPECT_EQ(HttpCall(At(), "GET", "/health").status, 200);
+  EXPECT_EQ(HttpCall(At(), "GET", "/ready").json(), json({{"ready", true}}));
+  EXPECT_EQ(HttpCall(At(), "GET", "/version").json()["version"].get<std::string>().find('.'), 1u);
+  EXPECT_EQ(HttpCall(At(), "GET", "/load").json()["ready"], true);
+  const json models = HttpCall(At(), "GET", "/v1/models").json();
+  EXPECT_EQ(models["data"][0]["id"], "demo-model");
+  EXPECT_EQ(HttpCall(At(), "GET", "/v1/models/demo-model").json(), models["data"][0]);
+  EXPECT_EQ(HttpCall(At(), "GET", "/v1/models/other").json()["error"]["code"], "model_not_found");
+  EXPECT_THAT(HttpCall(At(), "GET", "/metrics").body, HasSubstr("switchyard_http_requests_total"));
+  EXPECT_EQ(HttpCall(At(), "GET", "/nowhere?a=b").status, 404);
+  const HttpAnswer wrong = HttpCall(At(), "DELETE", "/v1/chat/completions");
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_EQ(wrong.headers.at("allow"), "POST");
+  const json ids = Post("/tokenize", {{"prompt", "Hi there"}, {"return_token_strs", true}}).json();
+  EXPECT_EQ(ids["count"], ids["tokens"].size());
+  EXPECT_EQ(ids["count"], ids["token_strs"].size());
+  EXPECT_EQ(Post("/detokenize", {{"tokens", ids["tokens"]}}).json()["prompt"], "Hi there");
+}
+
+TEST_F(HttpTest, AConnectionServesManyRequests) {
+  HttpConnectionForTests connection(At());
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(connection.Request("POST", "/v1/completions", R"({"prompt":"a","max_tokens":2,"temperature":0})"));
+    const HttpAnswer answer = connection.Read();
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    EXPECT_EQ(answer.headers.at("connection"), "keep-alive");
+  }
+  // Two at once, and one without a body for HEAD.
+  connection.Request("GET", "/version");
+  connection.Request("GET", "/v1/models");
+  EXPECT_THAT(connection.Read().body, HasSubstr("version"));
+  EXPECT_THAT(connection.Read().body, HasSubstr("demo-model"));
+  connection.Request("GET", "/version", "", {"Connection: close"});
+  EXPECT_EQ(connection.Read().headers.at("connection"), "close");
+  EXPECT_TRUE(connection.WaitClosed(absl::Seconds(5)));
+}
+
+TEST_F(HttpTest, AClosedConnectionEndsTheWork) {
+  for (const bool streams : {true, false}) {
+    HttpConnectionForTests connection(At());
+    connection.Request("POST", "/v1/completions",
+                       json{{"prompt", "a"}, {"max_tokens", 1000}, {"ignore_eos", true}, {"stream", streams}}.dump());
+    if (streams) {
+      EXPECT_THAT(connection.ReadSome(300), HasSubstr("200 OK"));
+    } else {
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    connection.Close();
+    EXPECT_TRUE(server_->WaitIdle(absl::Milliseconds(900))) << "1000 tokens take longer";
+  }
+}
+
+TEST_F(HttpTest, ManyStreamsAtOnceWithSlowReaders) {
+  json request = Chat("Count", 40);
+  request.update({{"stream", true}, {"ignore_eos", true}});
+  const std::string wanted = ReadStream(Post("/v1/chat/completions", request), true).texts.at(0);
+  constexpr int kStreams = 256;
+  std::vector<std::unique_ptr<HttpConnectionForTests>> connections;
+  for (int i = 0; i < kStreams; ++i) {
+    connections.push_back(std::make_unique<HttpConnectionForTests>(At(), absl::StrCat("127.0.0.", 2 + i % 4)));
+    ASSERT_TRUE(connections.back()->Request("POST", "/v1/chat/completions", request.dump())) << i;
+  }
+  absl::SleepFor(absl::Milliseconds(500));  // nobody reads
+  for (const auto& connection : connections) {
+    const HttpAnswer answer = connection->Read();
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    EXPECT_EQ(ReadStream(answer, true).texts.at(0), wanted);
+  }
+  EXPECT_TRUE(server_->WaitIdle());
+}
+
+TEST_F(HttpTest, OriginsOfOtherSitesAreRefused) {
+  const std::string body = R"({"prompt":"a","max_tokens":1})";
+  EXPECT_EQ(HttpCall(At(), "POST", "/v1/completions", body, {"Origin: https://evil.example"}).status, 403);
+  EXPECT_EQ(HttpCall(At(), "POST", "/v1/completions", body, {absl::StrCat("Origin: http://", At())}).status, 200);
+  const auto open = TestServer::Start({.flags = {"--http_origins=https://chat.example,https://b.example"}});
+  ASSERT_NE(open, nullptr);
+  const HttpAnswer preflight = HttpCall(open->http_address(), "OPTIONS", "/v1/completions", "",
+                                        {"Origin: https://chat.example", "Access-Control-Request-Method: POST"});
+  EXPECT_EQ(preflight.status, 204);
+  EXPECT_EQ(preflight.headers.at("access-control-allow-origin"), "https://chat.example");
+  EXPECT_EQ(HttpCall(open->http_address(), "POST", "/v1/completions", body, {"Origin: https://c.example"}).status, 403);
+}
+
+}  // namespace
+}  // namespace switchyard
