@@ -20,6 +20,8 @@ struct ServerConfig {
   std::string served_model_name;  // default: NameOfModel
   std::string tokenizer;          // file; default: <model>/tokenizer.json if it exists
   std::string chat_template;      // file; default: the model's
+  // How the model writes tool calls and reasoning: a parser's name, "none", or "auto" = by the chat template.
+  std::string tool_call_parser = "auto", reasoning_parser = "auto";
 
   std::string host = "127.0.0.1";
   int port = 50051;                        // of users; 0 = any free one

@@ -29,6 +29,14 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
            "longest sequence in tokens, prompt and output together; 0 = the model's context");
   set->Add("tokenizer=FILE", &c->tokenizer, "tokenizer.json to use instead of the model's");
   set->Add("chat_template=FILE", &c->chat_template, "chat template (Jinja) to use instead of the model's");
+  set->Add("tool_call_parser=NAME", &c->tool_call_parser,
+           "how the model writes tool calls, as vLLM names it (hermes, qwen3_coder, mistral, llama3_json, openai ...); "
+           "auto = by "
+           "the chat template; none = calls are text");
+  set->Add(
+      "reasoning_parser=NAME", &c->reasoning_parser,
+      "how the model writes reasoning (deepseek_r1, qwen3, mistral, openai_gptoss ...); auto = by the chat template; "
+      "none = it is text");
   set->Add(
          "load_format=NAME", &c->load_format,
          "auto = load the checkpoint's weights; dummy = local workers draw random weights of the shapes in config.json")

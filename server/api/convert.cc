@@ -174,7 +174,8 @@ absl::StatusOr<std::vector<int32_t>> ConvertPrompt(const v1::GenerateRequest& me
       return Encode("text", message.text(), {add_special, message.allow_special()}, args);
     }
     case v1::GenerateRequest::kMessages: {
-      ASSIGN_OR_RETURN(const std::string text, RenderMessages(message.messages(), args));
+      ASSIGN_OR_RETURN(std::string text, RenderMessages(message.messages(), args));
+      if (args.begin_output) text += args.begin_output(text);
       // As in HuggingFace: the template has written the special tokens' names, so the text is encoded with them.
       return Encode("messages", text, {message.add_special_tokens(), /*allow_special=*/true}, args);
     }

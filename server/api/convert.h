@@ -38,6 +38,9 @@ struct ConvertArgs {
   std::function<absl::Time()>
       clock;  // that `now` and `deadline` are read from; rendering of a chat template ends at `deadline`
   std::function<bool()> cancelled;
+  // Gets messages as the chat template rendered them; returns what the output begins with, as part of the prompt.  May
+  // be empty.
+  std::function<std::string(const std::string& rendered)> begin_output;
 };
 
 // Renders, tokenizes, fills in defaults and checks.

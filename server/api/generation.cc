@@ -65,6 +65,7 @@ absl::Status Generation::Prepare(ParseFn parse, ArgsFn make_args) {
     if (request.ok()) {
       seed_ = (*request)->sampling.seed;
       model_ = model->name;
+      prompt_tokens_ = static_cast<int64_t>((*request)->prompt.size());
     }
   }
   RETURN_IF_ERROR(request.status());
@@ -96,7 +97,6 @@ absl::Status Generation::TakeTokens(const InferenceRequest& request) {
   }
   absl::MutexLock lock(&mu_);
   taken_tokens_ = tokens;
-  prompt_tokens_ = prompt;
   return absl::OkStatus();
 }
 

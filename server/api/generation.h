@@ -55,6 +55,10 @@ class Generation {
 
   const absl::StatusOr<Caller>& caller() const { return caller_; }
   absl::Time arrival() const { return arrival_; }
+  int64_t prompt_tokens() const {
+    absl::MutexLock lock(&mu_);
+    return prompt_tokens_;
+  }
   std::string request_id() const {
     absl::MutexLock lock(&mu_);
     return request_id_;

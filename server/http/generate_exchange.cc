@@ -54,7 +54,12 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
               message->Swap(&requests[i]);
               return absl::OkStatus();
             },
-            [this](std::shared_ptr<const ServedModel>* model) { return request_context_->Args(std::nullopt, model); }));
+            [&](std::shared_ptr<const ServedModel>* model) -> absl::StatusOr<ConvertArgs> {
+              ASSIGN_OR_RETURN(ConvertArgs args, request_context_->Args(std::nullopt, model));
+              args.begin_output = [this](const std::string& rendered) { return writer_->BeginOutput(rendered); };
+              return args;
+            }));
+        writer_->SetPromptTokens(i, generations_.back()->prompt_tokens());
       }
       return absl::OkStatus();
     }();

@@ -22,6 +22,9 @@ class ResponseWriter {
 
   // Reads the body: a request for each prompt, in order.  Errors: BAD_FIELD and the like.
   virtual absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) = 0;
+  // Gets messages as they were rendered; returns what the output begins with.  Then, how many tokens the prompt has.
+  virtual std::string BeginOutput(const std::string& /*rendered*/) { return ""; }
+  virtual void SetPromptTokens(size_t /*prompt*/, int64_t /*tokens*/) {}
   // Whether the answer goes out in pieces, as server-sent events.  REQUIRES: Parse was OK.
   virtual bool streams() const = 0;
   // Notes a message of a prompt's generation; returns the events that go out now, if it streams.

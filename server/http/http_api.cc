@@ -12,10 +12,11 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
 #include "server/http/api_errors.h"
-#include "server/http/chat.h"
-#include "server/http/completions.h"
+#include "server/http/apis/anthropic.h"
+#include "server/http/apis/chat.h"
+#include "server/http/apis/completions.h"
+#include "server/http/apis/responses.h"
 #include "server/http/json_fields.h"
-#include "server/http/openai_request.h"
 #include "server/http/tokenize.h"
 
 namespace switchyard::server {
@@ -100,6 +101,13 @@ class HttpApi::Handlers {
   static void Completions(const Call& call) {
     AnswerByGenerating(call.context, call.exchange, call.caller, NewCompletionsWriter(call.context->text, Now()));
   }
+  static void Responses(const Call& call) {
+    AnswerByGenerating(call.context, call.exchange, call.caller, NewResponsesWriter(call.context->text, Now()));
+  }
+  static void Messages(const Call& call) {
+    AnswerByGenerating(call.context, call.exchange, call.caller, NewAnthropicWriter(call.context->text));
+  }
+  static void CountTokens(const Call& call) { AnswerCountTokens(call.context, call.exchange, *call.caller); }
   static void Tokenize(const Call& call) { AnswerTokenize(call.context, call.exchange, *call.caller); }
   static void Detokenize(const Call& call) { AnswerDetokenize(call.context, call.exchange, *call.caller); }
 };
@@ -115,6 +123,9 @@ const HttpApi::Handlers::Route HttpApi::Handlers::kRoutes[] = {
     {"GET", "/v1/models/", "InferenceService/GetModelInfo", &Handlers::Model},
     {"POST", "/v1/chat/completions", "InferenceService/Generate", &Handlers::Chat},
     {"POST", "/v1/completions", "InferenceService/Generate", &Handlers::Completions},
+    {"POST", "/v1/responses", "InferenceService/Generate", &Handlers::Responses},
+    {"POST", "/v1/messages", "InferenceService/Generate", &Handlers::Messages},
+    {"POST", "/v1/messages/count_tokens", "InferenceService/Tokenize", &Handlers::CountTokens},
     {"POST", "/tokenize", "InferenceService/Tokenize", &Handlers::Tokenize},
     {"POST", "/detokenize", "InferenceService/Detokenize", &Handlers::Detokenize},
 };
@@ -183,11 +194,22 @@ std::string HttpApi::PathLabel(const std::string& path) {
   return "other";
 }
 
+// Anthropic's clients send their key as x-api-key.
+absl::StatusOr<Caller> HttpApi::Admit(const HttpRequest& request, absl::string_view role) const {
+  std::vector<absl::string_view> values = request.Values(rpc::kAuthorization);
+  std::string bearer;
+  if (const absl::string_view key = request.Value("x-api-key"); values.empty() && !key.empty()) {
+    bearer = absl::StrCat("Bearer ", key);
+    values.push_back(bearer);
+  }
+  return options_.request_context->AdmitKey(values, role);
+}
+
 void HttpApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const HttpRequest& request = exchange->request();
-  const auto refuse = [&](int status, const std::string& why) {
-    exchange->Reply(ErrorReply(ErrorShape::kOpenAi, status, why));
-  };
+  const ErrorShape shape =
+      absl::StartsWith(request.path, "/v1/messages") ? ErrorShape::kAnthropic : ErrorShape::kOpenAi;
+  const auto refuse = [&](int status, const std::string& why) { exchange->Reply(ErrorReply(shape, status, why)); };
   if (const absl::string_view origin = request.Value("origin"); !origin.empty() && !IsAllowedOrigin(request, origin))
     return refuse(403, absl::StrCat("pages of ", Quote(origin), " may not call this server (--http_origins)"));
   if (request.method == "OPTIONS") {
@@ -208,17 +230,16 @@ void HttpApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
       continue;
     }
     absl::StatusOr<Caller> caller = Caller();
-    if (!route.role.empty())
-      caller = options_.request_context->AdmitKey(request.Values(rpc::kAuthorization), route.role);
+    if (!route.role.empty()) caller = Admit(request, route.role);
     if (!caller.ok()) {
       options_.request_context->metrics->request_error(caller.status().code()).Increment();
-      return exchange->Reply(ErrorReply(ErrorShape::kOpenAi, caller.status()));
+      return exchange->Reply(ErrorReply(shape, caller.status()));
     }
     return route.handle({options_.request_context, exchange, std::move(caller)});
   }
   if (allowed.empty()) return refuse(404, absl::StrCat("no such path: ", Quote(request.path)));
-  HttpReply reply = ErrorReply(ErrorShape::kOpenAi, 405,
-                               absl::StrCat(Quote(request.path), " wants ", allowed, ", not ", Quote(request.method)));
+  HttpReply reply =
+      ErrorReply(shape, 405, absl::StrCat(Quote(request.path), " wants ", allowed, ", not ", Quote(request.method)));
   reply.headers.emplace_back("Allow", allowed);
   exchange->Reply(std::move(reply));
 }

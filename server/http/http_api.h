@@ -47,6 +47,7 @@ class HttpApi {
  private:
   explicit HttpApi(Options options);
   void Handle(const std::shared_ptr<HttpExchange>& exchange);
+  absl::StatusOr<Caller> Admit(const HttpRequest& request, absl::string_view role) const;
   // The path, as a label of metrics: of those in the table, or "other".
   static std::string PathLabel(const std::string& path);
   // Adds what all answers have, and counts them.

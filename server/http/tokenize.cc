@@ -8,7 +8,8 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
 #include "server/http/api_errors.h"
-#include "server/http/chat.h"
+#include "server/http/apis/anthropic.h"
+#include "server/http/apis/chat.h"
 #include "server/http/json_fields.h"
 
 namespace switchyard::server {
@@ -19,10 +20,10 @@ using Json = JsonFields::Json;
 // Runs `make` on the front pool and answers with what it returns.
 template <class MakeFn>
 void AnswerFromPool(RequestContext* context, const std::shared_ptr<HttpExchange>& exchange, const Caller& caller,
-                    MakeFn make) {
-  const auto answer = [context, exchange](const absl::StatusOr<Json>& body) {
+                    MakeFn make, ErrorShape shape = ErrorShape::kOpenAi) {
+  const auto answer = [context, exchange, shape](const absl::StatusOr<Json>& body) {
     if (!body.ok()) context->metrics->request_error(body.status().code()).Increment();
-    HttpReply reply = body.ok() ? HttpReply{.body = JsonText(*body)} : ErrorReply(ErrorShape::kOpenAi, body.status());
+    HttpReply reply = body.ok() ? HttpReply{.body = JsonText(*body)} : ErrorReply(shape, body.status());
     exchange->Post([exchange, reply = std::move(reply)]() mutable { exchange->Reply(std::move(reply)); });
   };
   context->pool->Post({.client = caller.name.empty() ? FrontClientOfPeer(exchange->request().peer) : caller.name,
@@ -54,6 +55,12 @@ absl::StatusOr<Json> TokenizeBody(const RequestContext& context, const std::stri
   return out;
 }
 
+absl::StatusOr<Json> CountTokensBody(const RequestContext& context, const std::string& body) {
+  ASSIGN_OR_RETURN(const std::string messages, TokenizeBodyOfMessages(body));
+  ASSIGN_OR_RETURN(const Json tokens, TokenizeBody(context, messages));
+  return Json{{"input_tokens", tokens["count"]}};
+}
+
 absl::StatusOr<Json> DetokenizeBody(const RequestContext& context, const std::string& body) {
   Json json;
   RETURN_IF_ERROR(ParseBody(body, &json));
@@ -79,6 +86,9 @@ absl::StatusOr<Json> DetokenizeBody(const RequestContext& context, const std::st
 
 void AnswerTokenize(RequestContext* context, const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
   AnswerFromPool(context, exchange, caller, &TokenizeBody);
+}
+void AnswerCountTokens(RequestContext* context, const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
+  AnswerFromPool(context, exchange, caller, &CountTokensBody, ErrorShape::kAnthropic);
 }
 void AnswerDetokenize(RequestContext* context, const std::shared_ptr<HttpExchange>& exchange, const Caller& caller) {
   AnswerFromPool(context, exchange, caller, &DetokenizeBody);

@@ -32,6 +32,32 @@ absl::StatusOr<std::unique_ptr<const tokenizer::Tokenizer>> LoadTokenizer(const 
   return tokenizer::Tokenizer::FromJson(*json, config.tokenizer);
 }
 
+// By the flags, or by the chat template's markers.
+absl::StatusOr<OutputFormat> ChooseOutputFormat(const server::ServerConfig& config, const ModelChatTemplate* chat) {
+  OutputFormat format;
+  if (chat != nullptr) format = FormatOfTemplate(chat->source());
+  const auto flag = [](const char* name, const absl::Status& status) {
+    return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", status.message()));
+  };
+  if (config.tool_call_parser == "none") format.tools = nullptr;
+  if (config.reasoning_parser == "none") format.reasoning = nullptr;
+  if (config.tool_call_parser != "auto" && config.tool_call_parser != "none") {
+    const auto found = FindToolFormat(config.tool_call_parser);
+    if (!found.ok()) return flag("tool_call_parser", found.status());
+    format.tools = *found;
+  }
+  if (config.reasoning_parser != "auto" && config.reasoning_parser != "none") {
+    const auto found = FindReasoningFormat(config.reasoning_parser);
+    if (!found.ok()) return flag("reasoning_parser", found.status());
+    format.reasoning = *found;
+  }
+  if (format.tools != nullptr || format.reasoning != nullptr) {
+    LogInfo("output: tool calls as ", format.tools != nullptr ? format.tools->name : "text", ", reasoning as ",
+            format.reasoning != nullptr ? format.reasoning->name : "text");
+  }
+  return format;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const TextProcessor>> TextProcessor::Load(const server::ServerConfig& config) {
@@ -51,6 +77,7 @@ absl::StatusOr<std::unique_ptr<const TextProcessor>> TextProcessor::Load(const s
   } else if (!absl::IsNotFound(chat.status()) || !config.chat_template.empty()) {
     return chat.status();
   }
+  ASSIGN_OR_RETURN(processor->output_format_, ChooseOutputFormat(config, processor->chat_template()));
   return processor;
 }
 

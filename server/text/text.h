@@ -13,6 +13,7 @@
 #include "server/config.h"
 #include "server/text/chat_template/model_chat_template.h"
 #include "server/text/generation_config.h"
+#include "server/text/output/formats/output_format.h"
 #include "server/text/tokenizer/stream_decoder.h"
 #include "server/text/tokenizer/tokenizer.h"
 
@@ -30,6 +31,9 @@ class TextProcessor {
   const tokenizer::Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const ModelChatTemplate* chat_template() const { return template_.has_value() ? &*template_ : nullptr; }
 
+  // How the model writes reasoning and tool calls.
+  const OutputFormat& output_format() const { return output_format_; }
+
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text, const tokenizer::EncodeOptions& options) const;
   // `clock`: the date that a template prints, and when rendering must end.
   absl::StatusOr<std::string> Render(const ChatRequest& request, const ChatTemplateClock& clock) const;
@@ -45,6 +49,7 @@ class TextProcessor {
   std::unique_ptr<const tokenizer::Tokenizer> tokenizer_;
   std::optional<ModelChatTemplate> template_;
   GenerationDefaults defaults_;
+  OutputFormat output_format_;
 };
 
 }  // namespace switchyard::text

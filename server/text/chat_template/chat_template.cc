@@ -33,7 +33,10 @@ absl::StatusOr<RenderedChat> Run(jinja::Runtime& runtime, const jinja::ast::Bloc
 struct ChatTemplate::Parsed {
   jinja::ast::Block block;
   ChatTemplateLimits limits;
+  std::string source;
 };
+
+const std::string& ChatTemplate::source() const { return parsed_->source; }
 
 absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source, const ChatTemplateLimits& limits) {
   absl::StatusOr<jinja::ast::Block> block = jinja::ParseTemplate(source, limits);
@@ -41,6 +44,7 @@ absl::StatusOr<ChatTemplate> ChatTemplate::Parse(absl::string_view source, const
   auto parsed = std::make_shared<Parsed>();
   parsed->block = *std::move(block);
   parsed->limits = limits;
+  parsed->source = std::string(source);
   return ChatTemplate(std::move(parsed));
 }
 

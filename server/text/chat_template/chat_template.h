@@ -62,6 +62,8 @@ class ChatTemplate {
   // INVALID_ARGUMENT "chat template: … (line N)" if the text is not a template.
   static absl::StatusOr<ChatTemplate> Parse(absl::string_view source, const ChatTemplateLimits& limits = {});
 
+  const std::string& source() const;
+
   // `variables` is an object: the template's variables by name.  Errors, all "chat template: … (line N)":
   //   INVALID_ARGUMENT    the template failed on these variables; raise_exception's message comes first
   //   RESOURCE_EXHAUSTED  a limit

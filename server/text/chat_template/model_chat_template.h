@@ -41,6 +41,9 @@ class ModelChatTemplate {
   // joined if the template supports text only.  Tokenize the result without adding special tokens.
   absl::StatusOr<RenderedChat> RenderChat(const ChatRequest& request, const ChatTemplateClock& clock) const;
 
+  // The source of the template that renders tools.
+  const std::string& source() const { return (tool_use_.has_value() ? *tool_use_ : *default_).source(); }
+
  private:
   ModelChatTemplate() = default;
   absl::Status LoadFiles(const ModelDir& dir, const std::string& path, const ChatTemplateLimits& limits);

@@ -1,4 +1,4 @@
-#include "server/http/chat.h"
+#include "server/http/apis/chat.h"
 
 #include <utility>
 
@@ -6,7 +6,8 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
-#include "server/http/openai_request.h"
+#include "server/http/apis/chat_request.h"
+#include "server/http/apis/openai_request.h"
 
 namespace switchyard::server {
 namespace {
@@ -28,9 +29,10 @@ Json PositionJson(const v1::PositionLogprobs& position, int top) {
 
 class ChatWriter final : public ResponseWriter {
  public:
-  ChatWriter(const text::TextProcessor* text, int64_t created) : text_(text), created_(created) {}
+  ChatWriter(const text::TextProcessor* text, int64_t created) : outputs_(text), created_(created) {}
 
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
+  std::string BeginOutput(const std::string& rendered) override { return outputs_.BeginOutput(rendered); }
   bool streams() const override { return options_.stream; }
   std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
   std::string Finish() override;
@@ -40,7 +42,7 @@ class ChatWriter final : public ResponseWriter {
 
  private:
   struct Choice {
-    std::string content;
+    std::unique_ptr<AssistantOutput> output;
     Json logprobs = Json::array();
     Json finish = nullptr, stop_reason = nullptr;
     bool begun = false;
@@ -50,7 +52,13 @@ class ChatWriter final : public ResponseWriter {
   // An event of one choice.
   std::string ChoiceEvent(int index, Json delta, Json logprobs, const Json& finish, const Json& stop_reason) const;
 
-  const text::TextProcessor* const text_;
+  // The output of a choice, made at its first message.
+  AssistantOutput* OutputOf(int index);
+  // What a message adds to its choice, as members of deltas.
+  std::vector<Json> Deltas(const v1::GenerateResponse& message);
+  Json MessageOf(const Choice& choice) const;
+
+  ChatOutputs outputs_;
   const int64_t created_;
   StreamOptions options_;
   int top_logprobs_ = -1;  // < 0: no logprobs
@@ -91,6 +99,7 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> ChatWriter::Parse(const std::st
   RETURN_IF_ERROR(RefuseSet(fields, "functions", "is not supported; use tools"));
   RETURN_IF_ERROR(RefuseSet(fields, "audio", "is not supported"));
   RETURN_IF_ERROR(fields.Bool("add_special_tokens", [&](bool value) { message->set_add_special_tokens(value); }));
+  RETURN_IF_ERROR(outputs_.Prepare(fields, message));
   shows_prompt_logprobs_ = message->has_prompt_logprobs();
   choices_.resize(message->has_n() && message->n() > 0 ? static_cast<size_t>(message->n()) : 1);
   return requests;
@@ -111,6 +120,57 @@ std::string ChatWriter::ChoiceEvent(int index, Json delta, Json logprobs, const 
   return Event(event);
 }
 
+AssistantOutput* ChatWriter::OutputOf(int index) {
+  std::unique_ptr<AssistantOutput>& output = choices_[static_cast<size_t>(index)].output;
+  if (output == nullptr) {
+    output = std::make_unique<AssistantOutput>(
+        outputs_.NewOutput(!options_.stream, absl::StrCat("call_", id_.substr(id_.find('-') + 1), "_", index, "_")));
+  }
+  return output.get();
+}
+
+std::vector<Json> ChatWriter::Deltas(const v1::GenerateResponse& message) {
+  using Kind = OutputPart::Kind;
+  std::vector<Json> deltas;
+  int call = -1;
+  AssistantOutput* const output = OutputOf(message.choice());
+  for (const OutputPart& part : output->parts()) call += part.kind == Kind::kCall ? 1 : 0;
+  output->Add(message,
+              {.on_begin =
+                   [&](size_t, const OutputPart& part) {
+                     if (part.kind != Kind::kCall) return;
+                     deltas.push_back({{"tool_calls",
+                                        {{{"index", ++call},
+                                          {"id", part.id},
+                                          {"type", "function"},
+                                          {"function", {{"name", part.name}, {"arguments", ""}}}}}}});
+                   },
+               .on_text =
+                   [&](size_t, const OutputPart& part, absl::string_view text) {
+                     const std::string piece(text);
+                     if (part.kind == Kind::kText) deltas.push_back({{"content", piece}});
+                     if (part.kind == Kind::kReasoning) deltas.push_back({{"reasoning_content", piece}});
+                     if (part.kind != Kind::kCall) return;
+                     deltas.push_back({{"tool_calls", {{{"index", call}, {"function", {{"arguments", piece}}}}}}});
+                   }});
+  return deltas;
+}
+
+Json ChatWriter::MessageOf(const Choice& choice) const {
+  Json message = {{"role", "assistant"}, {"content", nullptr}, {"refusal", nullptr}};
+  if (choice.output == nullptr) return message;
+  const std::string content = choice.output->TextOf(OutputPart::Kind::kText);
+  const std::string reasoning = choice.output->TextOf(OutputPart::Kind::kReasoning);
+  if (!content.empty() || !choice.output->has_calls()) message["content"] = content;
+  if (!reasoning.empty()) message["reasoning_content"] = reasoning;
+  for (const OutputPart& part : choice.output->parts()) {
+    if (part.kind != OutputPart::Kind::kCall) continue;
+    message["tool_calls"].push_back(
+        {{"id", part.id}, {"type", "function"}, {"function", {{"name", part.name}, {"arguments", part.text}}}});
+  }
+  return message;
+}
+
 std::string ChatWriter::Add(size_t, const v1::GenerateResponse& message) {
   if (id_.empty()) {
     id_ = ResponseId("chatcmpl-", message.request_id());
@@ -125,6 +185,7 @@ std::string ChatWriter::Add(size_t, const v1::GenerateResponse& message) {
     for (const v1::PositionLogprobs& position : message.logprobs())
       positions.push_back(PositionJson(position, top_logprobs_));
   }
+  std::vector<Json> deltas = Deltas(message);
   if (message.has_finish()) {
     const v1::Usage& usage = message.finish().usage();
     if (index == 0) {
@@ -133,21 +194,22 @@ std::string ChatWriter::Add(size_t, const v1::GenerateResponse& message) {
     }
     usage_.completion_tokens += usage.completion_tokens();
     choice.finish = FinishName(message.finish().reason());
+    if (choice.finish == "stop" && choice.output->has_calls()) choice.finish = "tool_calls";
     choice.stop_reason = StopReason(message.finish());
   }
   if (!options_.stream) {
-    choice.content += message.text();
     for (Json& position : positions) choice.logprobs.push_back(std::move(position));
     return "";
   }
   std::string events;
   const bool is_first = !std::exchange(choice.begun, true);
-  if (is_first || !message.text().empty() || !positions.empty()) {
+  if (deltas.empty() && (is_first || !positions.empty())) deltas.push_back({{"content", ""}});
+  for (size_t i = 0; i < deltas.size(); ++i) {
     Json delta = Json::object();
-    if (is_first) delta["role"] = "assistant";
-    delta["content"] = message.text();
+    if (is_first && i == 0) delta["role"] = "assistant";
+    delta.update(deltas[i]);
     Json logprobs = nullptr;
-    if (top_logprobs_ >= 0) logprobs = {{"content", std::move(positions)}};
+    if (top_logprobs_ >= 0) logprobs = {{"content", i == 0 ? std::move(positions) : Json::array()}};
     events += ChoiceEvent(index, std::move(delta), std::move(logprobs), nullptr, nullptr);
   }
   if (message.has_finish()) events += ChoiceEvent(index, Json::object(), nullptr, choice.finish, choice.stop_reason);
@@ -168,7 +230,7 @@ std::string ChatWriter::Finish() {
     Json logprobs = nullptr;
     if (top_logprobs_ >= 0) logprobs = {{"content", std::move(choice.logprobs)}, {"refusal", nullptr}};
     body["choices"].push_back({{"index", i},
-                               {"message", {{"role", "assistant"}, {"content", choice.content}, {"refusal", nullptr}}},
+                               {"message", MessageOf(choice)},
                                {"logprobs", std::move(logprobs)},
                                {"finish_reason", choice.finish},
                                {"stop_reason", choice.stop_reason}});

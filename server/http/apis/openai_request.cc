@@ -1,4 +1,4 @@
-#include "server/http/openai_request.h"
+#include "server/http/apis/openai_request.h"
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"

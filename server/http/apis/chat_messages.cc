@@ -1,12 +1,14 @@
 // Conversations of OpenAI's requests, as chat templates read them.
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/strict_json.h"
-#include "server/http/chat.h"
+#include "server/http/apis/chat.h"
 
 namespace switchyard::server {
 namespace {
@@ -70,17 +72,51 @@ absl::Status ReadMessage(const std::string& path, Json message, v1::Messages* to
 
 }  // namespace
 
+absl::Status ReadTools(const JsonFields& fields, ToolChoice* to) {
+  RETURN_IF_ERROR(fields.Array("tools", &to->tools));
+  const size_t count = to->tools == nullptr ? 0 : to->tools->size();
+  const auto function_of = [](const Json& tool) {
+    const auto function = tool.is_object() ? tool.find("function") : tool.end();
+    return function == tool.end() || !function->is_object() ? Json() : *function;
+  };
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) {
+    const Json function = function_of((*to->tools)[i]);
+    const auto name = function.find("name");
+    if (function.is_null() || name == function.end() || !name->is_string())
+      return fields.Wrong(absl::StrCat("tools[", i, "].function"), "an object with a name", (*to->tools)[i]);
+    names.push_back(*name);
+  }
+  const Json* const choice = fields.Find("tool_choice");
+  if (choice == nullptr || *choice == "auto") return absl::OkStatus();
+  if (*choice == "none") {
+    to->tools = nullptr;
+    return absl::OkStatus();
+  }
+  to->is_required = true;
+  if (const Json function = function_of(*choice); !function.is_null() && function.value("name", Json()).is_string()) {
+    to->name = function["name"];
+    if (std::find(names.begin(), names.end(), to->name) == names.end())
+      return rpc::BadField(fields.Name("tool_choice"), absl::StrCat("tools has no function ", Quote(to->name)), "", "");
+  } else if (*choice != "required") {
+    return fields.Wrong("tool_choice",
+                        "\"auto\", \"none\", \"required\" or {\"type\":\"function\",\"function\":{\"name\":...}}",
+                        *choice);
+  }
+  if (count == 0) return rpc::BadField(fields.Name("tool_choice"), "wants a call, but tools is empty", "1", "0");
+  return absl::OkStatus();
+}
+
 absl::Status ReadMessages(const JsonFields& fields, const char* key, v1::Messages* messages) {
-  const Json *list = nullptr, *tools = nullptr, *kwargs = nullptr;
+  const Json *list = nullptr, *kwargs = nullptr;
   RETURN_IF_ERROR(fields.Array(key, &list));
   if (list == nullptr) return rpc::BadField(fields.Name(key), "is missing", "1", "0");
   for (size_t i = 0; i < list->size(); ++i)
     RETURN_IF_ERROR(ReadMessage(absl::StrCat(key, "[", i, "]"), (*list)[i], messages));
-  RETURN_IF_ERROR(fields.Array("tools", &tools));
-  const Json* const choice = fields.Find("tool_choice");
-  const bool wants_none = choice != nullptr && *choice == "none";
-  for (size_t i = 0; tools != nullptr && !wants_none && i < tools->size(); ++i)
-    messages->add_tools(JsonText((*tools)[i]));
+  ToolChoice choice;
+  RETURN_IF_ERROR(ReadTools(fields, &choice));
+  for (size_t i = 0; choice.tools != nullptr && i < choice.tools->size(); ++i)
+    messages->add_tools(JsonText((*choice.tools)[i]));
   RETURN_IF_ERROR(
       fields.Bool("add_generation_prompt", [&](bool value) { messages->set_add_generation_prompt(value); }));
   RETURN_IF_ERROR(fields.Object("chat_template_kwargs", &kwargs));

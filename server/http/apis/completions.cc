@@ -1,4 +1,4 @@
-#include "server/http/completions.h"
+#include "server/http/apis/completions.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,7 +7,7 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
-#include "server/http/openai_request.h"
+#include "server/http/apis/openai_request.h"
 
 namespace switchyard::server {
 namespace {

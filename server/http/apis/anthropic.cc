@@ -1,0 +1,288 @@
+#include "server/http/apis/anthropic.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/json_value.h"
+#include "scheduler/base/text/strict_json.h"
+#include "server/http/apis/chat.h"
+#include "server/http/apis/chat_request.h"
+#include "server/http/apis/openai_request.h"
+
+namespace switchyard::server {
+namespace {
+
+using Json = JsonFields::Json;
+
+// --- the request, as OpenAI's has it ---
+
+absl::Status BadBlock(const std::string& path, const Json& block) {
+  const std::string type = block.is_object() && block.contains("type") ? JsonText(block["type"]) : "none";
+  return rpc::BadField(absl::StrCat(path, ".type"),
+                       absl::StrCat("must be text, thinking, tool_use or tool_result, is ", type), "text", type);
+}
+
+// The texts of a string, or of a list of blocks that are all text.
+absl::StatusOr<std::string> TextOfBlocks(const std::string& path, const Json& content) {
+  if (content.is_null()) return std::string();
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) return rpc::BadField(path, "must be a string or an array of blocks", "a string", "");
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    const Json& block = content[i];
+    if (!block.is_object() || block.value("type", Json()) != "text" || !block.value("text", Json()).is_string())
+      return BadBlock(absl::StrCat(path, "[", i, "]"), block);
+    absl::StrAppend(&text, text.empty() ? "" : "\n", block["text"].get_ref<const std::string&>());
+  }
+  return text;
+}
+
+// Appends what one message is in OpenAI's form: results of tools are messages of their own.
+absl::Status ConvertTurn(const std::string& path, const Json& message, Json* out) {
+  const JsonFields fields(message, absl::StrCat(path, "."));
+  const Json* const role = fields.Find("role");
+  if (role == nullptr || (*role != "user" && *role != "assistant"))
+    return fields.Wrong("role", "\"user\" or \"assistant\"", role == nullptr ? Json() : *role);
+  const Json* const content = fields.Find("content");
+  if (content == nullptr) return rpc::BadField(fields.Name("content"), "is missing", "1", "0");
+  if (content->is_string()) {
+    out->push_back({{"role", *role}, {"content", *content}});
+    return absl::OkStatus();
+  }
+  if (!content->is_array()) return fields.Wrong("content", "a string or an array of blocks", *content);
+  Json turn = {{"role", *role}, {"content", nullptr}};
+  std::string text;
+  for (size_t i = 0; i < content->size(); ++i) {
+    const Json& block = (*content)[i];
+    const std::string name = absl::StrCat(path, ".content[", i, "]");
+    if (!block.is_object()) return BadBlock(name, block);
+    const JsonFields inner(block, absl::StrCat(name, "."));
+    const Json type = block.value("type", Json());
+    std::string id, call;
+    if (type == "text") {
+      RETURN_IF_ERROR(inner.String(
+          "text", [&](const std::string& value) { absl::StrAppend(&text, text.empty() ? "" : "\n", value); }));
+    } else if (type == "thinking") {
+      RETURN_IF_ERROR(inner.String("thinking", [&](const std::string& value) { turn["reasoning_content"] = value; }));
+    } else if (type == "tool_use") {
+      RETURN_IF_ERROR(inner.String("id", [&](const std::string& value) { id = value; }));
+      RETURN_IF_ERROR(inner.String("name", [&](const std::string& value) { call = value; }));
+      const Json* input = nullptr;
+      RETURN_IF_ERROR(inner.Object("input", &input));
+      turn["tool_calls"].push_back(
+          {{"id", id},
+           {"type", "function"},
+           {"function", {{"name", call}, {"arguments", input == nullptr ? Json::object() : *input}}}});
+    } else if (type == "tool_result") {
+      RETURN_IF_ERROR(inner.String("tool_use_id", [&](const std::string& value) { id = value; }));
+      ASSIGN_OR_RETURN(const std::string result, TextOfBlocks(inner.Name("content"), block.value("content", Json())));
+      out->push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", result}});
+    } else if (type != "redacted_thinking") {
+      return BadBlock(name, block);
+    }
+  }
+  if (!text.empty()) turn["content"] = text;
+  if (!text.empty() || turn.contains("tool_calls") || turn.contains("reasoning_content"))
+    out->push_back(std::move(turn));
+  return absl::OkStatus();
+}
+
+absl::Status ConvertTools(const JsonFields& fields, Json* out) {
+  const Json *tools = nullptr, *choice = nullptr;
+  RETURN_IF_ERROR(fields.Array("tools", &tools));
+  for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
+    const std::string name = absl::StrCat("tools[", i, "]");
+    const Json& tool = (*tools)[i];
+    if (!tool.is_object() || !tool.value("name", Json()).is_string())
+      return fields.Wrong(name, "an object with name and input_schema", tool);
+    Json function = {{"name", tool["name"]}};
+    if (tool.contains("description")) function["description"] = tool["description"];
+    function["parameters"] = tool.value("input_schema", Json::object());
+    (*out)["tools"].push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  RETURN_IF_ERROR(fields.Object("tool_choice", &choice));
+  if (choice == nullptr) return absl::OkStatus();
+  const Json type = choice->value("type", Json());
+  if (type == "auto" || type == "none") {
+    (*out)["tool_choice"] = type;
+  } else if (type == "any") {
+    (*out)["tool_choice"] = "required";
+  } else if (type == "tool") {
+    (*out)["tool_choice"] = {{"type", "function"}, {"function", {{"name", choice->value("name", Json())}}}};
+  } else {
+    return fields.Wrong("tool_choice.type", "auto, any, tool or none", type);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Json> ConvertBody(const std::string& body) {
+  Json json;
+  RETURN_IF_ERROR(ParseBody(body, &json));
+  const JsonFields fields(json);
+  Json out = Json::object();
+  for (const char* const key : {"model", "temperature", "top_p", "top_k", "stream"}) {
+    if (const Json* const value = fields.Find(key); value != nullptr) out[key] = *value;
+  }
+  if (const Json* const value = fields.Find("max_tokens"); value != nullptr) out["max_tokens"] = *value;
+  if (const Json* const value = fields.Find("stop_sequences"); value != nullptr) out["stop"] = *value;
+  ASSIGN_OR_RETURN(const std::string system, TextOfBlocks("system", json.value("system", Json())));
+  out["messages"] = Json::array();
+  if (!system.empty()) out["messages"].push_back({{"role", "system"}, {"content", system}});
+  const Json *messages = nullptr, *thinking = nullptr;
+  RETURN_IF_ERROR(fields.Array("messages", &messages));
+  if (messages == nullptr || messages->empty()) return rpc::BadField("messages", "is missing or empty", "1", "0");
+  for (size_t i = 0; i < messages->size(); ++i) {
+    const std::string path = absl::StrCat("messages[", i, "]");
+    if (!(*messages)[i].is_object()) return fields.Wrong(path, "an object", (*messages)[i]);
+    RETURN_IF_ERROR(ConvertTurn(path, (*messages)[i], &out["messages"]));
+  }
+  RETURN_IF_ERROR(fields.Object("thinking", &thinking));
+  if (thinking != nullptr)
+    out["chat_template_kwargs"] = {{"enable_thinking", thinking->value("type", "") != "disabled"}};
+  RETURN_IF_ERROR(ConvertTools(fields, &out));
+  return out;
+}
+
+// --- the answer ---
+
+std::string NamedEvent(const Json& data) {
+  return absl::StrCat("event: ", data["type"].get_ref<const std::string&>(), "\n", Event(data));
+}
+
+class AnthropicWriter final : public ResponseWriter {
+ public:
+  explicit AnthropicWriter(const text::TextProcessor* text) : outputs_(text) {}
+
+  absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
+  std::string BeginOutput(const std::string& rendered) override { return outputs_.BeginOutput(rendered); }
+  void SetPromptTokens(size_t, int64_t tokens) override { prompt_tokens_ = tokens; }
+  bool streams() const override { return streams_; }
+  std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
+  std::string Finish() override;
+  std::string Fail(const absl::Status& status) override {
+    return absl::StrCat("event: error\ndata: ", ErrorBody(ErrorShape::kAnthropic, status), "\n\n");
+  }
+  ErrorShape error_shape() const override { return ErrorShape::kAnthropic; }
+
+ private:
+  Json Head() const {
+    return {{"id", id_},
+            {"type", "message"},
+            {"role", "assistant"},
+            {"model", model_},
+            {"content", Json::array()},
+            {"stop_reason", nullptr},
+            {"stop_sequence", nullptr},
+            {"usage", Usage()}};
+  }
+  Json Usage() const { return {{"input_tokens", prompt_tokens_}, {"output_tokens", output_tokens_}}; }
+  void SetEnd(const v1::Finish& finish);
+  static Json Block(const OutputPart& part, bool is_whole);
+
+  ChatOutputs outputs_;
+  bool streams_ = false, begun_ = false;
+  int64_t prompt_tokens_ = 0, output_tokens_ = 0;
+  std::unique_ptr<AssistantOutput> output_;
+  std::string id_, model_;
+  Json stop_reason_ = nullptr, stop_sequence_ = nullptr;
+};
+
+absl::StatusOr<std::vector<v1::GenerateRequest>> AnthropicWriter::Parse(const std::string& body) {
+  ASSIGN_OR_RETURN(const Json json, ConvertBody(body));
+  const JsonFields fields(json);
+  std::vector<v1::GenerateRequest> requests(1);
+  v1::GenerateRequest* const message = &requests.front();
+  RETURN_IF_ERROR(ReadMessages(fields, "messages", message->mutable_messages()));
+  RETURN_IF_ERROR(ReadCommon(fields, message));
+  RETURN_IF_ERROR(fields.Bool("stream", [this](bool value) { streams_ = value; }));
+  if (fields.Find("max_tokens") == nullptr) return rpc::BadField("max_tokens", "is missing", "1", "0");
+  RETURN_IF_ERROR(
+      fields.Integer("max_tokens", [&](int64_t value) { message->set_max_tokens(static_cast<int32_t>(value)); }));
+  RETURN_IF_ERROR(outputs_.Prepare(fields, message));
+  return requests;
+}
+
+Json AnthropicWriter::Block(const OutputPart& part, bool is_whole) {
+  const std::string text = is_whole ? part.text : "";
+  switch (part.kind) {
+    case OutputPart::Kind::kText:
+      return {{"type", "text"}, {"text", text}};
+    case OutputPart::Kind::kReasoning:
+      return {{"type", "thinking"}, {"thinking", text}, {"signature", ""}};
+    default: {
+      Json input = Json::object();
+      if (is_whole && ReadJson(part.text, LenientJson(64), &input).has_value()) input = Json::object();
+      return {{"type", "tool_use"}, {"id", part.id}, {"name", part.name}, {"input", std::move(input)}};
+    }
+  }
+}
+
+void AnthropicWriter::SetEnd(const v1::Finish& finish) {
+  output_tokens_ = finish.usage().completion_tokens();
+  const bool stops = finish.reason() == v1::FINISH_REASON_STOP;
+  stop_reason_ = stops ? (output_->has_calls() ? "tool_use" : "end_turn") : "max_tokens";
+  if (!finish.has_stop_string()) return;
+  stop_reason_ = "stop_sequence";
+  stop_sequence_ = finish.stop_string();
+}
+
+std::string AnthropicWriter::Add(size_t, const v1::GenerateResponse& message) {
+  std::string events;
+  if (!std::exchange(begun_, true)) {
+    id_ = ResponseId("msg_", message.request_id());
+    model_ = message.model();
+    output_ =
+        std::make_unique<AssistantOutput>(outputs_.NewOutput(!streams_, absl::StrCat("toolu_", id_.substr(4), "_")));
+    if (streams_) events += NamedEvent({{"type", "message_start"}, {"message", Head()}});
+  }
+  AssistantOutput::Events on;
+  if (streams_) {
+    on.on_begin = [&](size_t index, const OutputPart& part) {
+      events += NamedEvent({{"type", "content_block_start"}, {"index", index}, {"content_block", Block(part, false)}});
+    };
+    on.on_text = [&](size_t index, const OutputPart& part, absl::string_view piece) {
+      const std::string text(piece);
+      Json delta = {{"type", "text_delta"}, {"text", text}};
+      if (part.kind == OutputPart::Kind::kReasoning) delta = {{"type", "thinking_delta"}, {"thinking", text}};
+      if (part.kind == OutputPart::Kind::kCall) delta = {{"type", "input_json_delta"}, {"partial_json", text}};
+      events += NamedEvent({{"type", "content_block_delta"}, {"index", index}, {"delta", std::move(delta)}});
+    };
+    on.on_end = [&](size_t index, const OutputPart&) {
+      events += NamedEvent({{"type", "content_block_stop"}, {"index", index}});
+    };
+  }
+  output_->Add(message, on);
+  if (message.has_finish()) SetEnd(message.finish());
+  return events;
+}
+
+std::string AnthropicWriter::Finish() {
+  if (streams_) {
+    return absl::StrCat(NamedEvent({{"type", "message_delta"},
+                                    {"delta", {{"stop_reason", stop_reason_}, {"stop_sequence", stop_sequence_}}},
+                                    {"usage", Usage()}}),
+                        NamedEvent({{"type", "message_stop"}}));
+  }
+  Json body = Head();
+  if (output_ != nullptr) {
+    for (const OutputPart& part : output_->parts()) body["content"].push_back(Block(part, true));
+  }
+  body["stop_reason"] = stop_reason_;
+  body["stop_sequence"] = stop_sequence_;
+  return JsonText(body);
+}
+
+}  // namespace
+
+std::unique_ptr<ResponseWriter> NewAnthropicWriter(const text::TextProcessor* text) {
+  return std::make_unique<AnthropicWriter>(text);
+}
+
+absl::StatusOr<std::string> TokenizeBodyOfMessages(const std::string& body) {
+  ASSIGN_OR_RETURN(const Json json, ConvertBody(body));
+  return JsonText(json);
+}
+
+}  // namespace switchyard::server

@@ -1,0 +1,91 @@
+#include "server/http/apis/assistant_output.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace switchyard::server {
+
+AssistantOutput::AssistantOutput(const text::OutputFormat& format, text::OutputOptions options, std::string call_prefix)
+    : call_prefix_(std::move(call_prefix)) {
+  if (format.tools != nullptr || format.reasoning != nullptr)
+    parser_ = std::make_unique<text::OutputParser>(format, std::move(options));
+}
+
+void AssistantOutput::Add(const v1::GenerateResponse& message, const Events& events) {
+  if (parser_ == nullptr) {
+    Append(OutputPart::Kind::kText, message.text(), events);
+  } else {
+    std::vector<text::OutputEvent> list;
+    if (!forced_.empty()) parser_->Push(std::exchange(forced_, std::string()), &list);
+    parser_->Push(message.text(), &list);
+    if (message.has_finish()) parser_->Finish(&list);
+    Handle(list, events);
+  }
+  if (message.has_finish()) EndPart(events);
+}
+
+void AssistantOutput::Handle(const std::vector<text::OutputEvent>& list, const Events& events) {
+  using Kind = text::OutputEvent::Kind;
+  for (const text::OutputEvent& event : list) {
+    switch (event.kind) {
+      case Kind::kContent:
+        Append(OutputPart::Kind::kText, event.text, events);
+        break;
+      case Kind::kReasoning:
+        Append(OutputPart::Kind::kReasoning, event.text, events);
+        break;
+      case Kind::kToolBegin:
+        EndPart(events);
+        BeginPart({.kind = OutputPart::Kind::kCall,
+                   .name = event.text,
+                   .id = event.id.empty() ? absl::StrCat(call_prefix_, event.index) : event.id},
+                  events);
+        break;
+      case Kind::kToolArguments:
+        Append(OutputPart::Kind::kCall, event.text, events);
+        break;
+      case Kind::kToolEnd:
+        parts_.back().is_whole = event.complete;
+        EndPart(events);
+        break;
+    }
+  }
+}
+
+void AssistantOutput::BeginPart(OutputPart part, const Events& events) {
+  parts_.push_back(std::move(part));
+  is_open_ = true;
+  if (events.on_begin) events.on_begin(parts_.size() - 1, parts_.back());
+}
+
+void AssistantOutput::Append(OutputPart::Kind kind, absl::string_view text, const Events& events) {
+  if (text.empty()) return;
+  if (!is_open_ || parts_.back().kind != kind) {
+    EndPart(events);
+    BeginPart({.kind = kind}, events);
+  }
+  parts_.back().text.append(text.data(), text.size());
+  if (events.on_text) events.on_text(parts_.size() - 1, parts_.back(), text);
+}
+
+void AssistantOutput::EndPart(const Events& events) {
+  if (!std::exchange(is_open_, false)) return;
+  if (events.on_end) events.on_end(parts_.size() - 1, parts_.back());
+}
+
+bool AssistantOutput::has_calls() const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [](const OutputPart& part) { return part.kind == OutputPart::Kind::kCall && part.is_whole; });
+}
+
+std::string AssistantOutput::TextOf(OutputPart::Kind kind) const {
+  std::string text;
+  for (const OutputPart& part : parts_) {
+    if (part.kind == kind) absl::StrAppend(&text, part.text);
+  }
+  return text;
+}
+
+}  // namespace switchyard::server

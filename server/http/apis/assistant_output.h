@@ -1,0 +1,63 @@
+// A choice's output as the parts that APIs of chats have: reasoning, text and tool calls, one after the other.
+//
+// Thread-compatible; one for each choice.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "server/text/output/output_parser.h"
+#include "switchyard/v1/inference.pb.h"
+
+namespace switchyard::server {
+
+struct OutputPart {
+  enum class Kind : uint8_t { kText, kReasoning, kCall };
+
+  Kind kind = Kind::kText;
+  std::string text = {};  // of a call: its arguments, as JSON
+  std::string name = {};  // of the called function
+  std::string id = {};    // of the call
+  bool is_whole = true;   // of a call: its arguments are one JSON object
+};
+
+class AssistantOutput {
+ public:
+  // What happens to a part; any may be empty.
+  struct Events {
+    std::function<void(size_t index, const OutputPart& part)> on_begin = {};
+    std::function<void(size_t index, const OutputPart& part, absl::string_view text)> on_text = {};
+    std::function<void(size_t index, const OutputPart& part)> on_end = {};
+  };
+
+  // `format` without formats: all is text.  `call_prefix` begins the ids of calls whose format writes none.
+  AssistantOutput(const text::OutputFormat& format, text::OutputOptions options, std::string call_prefix);
+
+  // Begins with text that is part of the prompt; what it makes is noticed with the first message.
+  void Begin(std::string forced) { forced_ = std::move(forced); }
+  // Adds the text of a message, and the end of the output if the message has it.
+  void Add(const v1::GenerateResponse& message, const Events& events);
+  const std::vector<OutputPart>& parts() const { return parts_; }
+  // Whether there is a call whose arguments are whole.
+  bool has_calls() const;
+  std::string TextOf(OutputPart::Kind kind) const;  // of all parts of that kind
+
+ private:
+  void Handle(const std::vector<text::OutputEvent>& list, const Events& events);
+  void BeginPart(OutputPart part, const Events& events);
+  void Append(OutputPart::Kind kind, absl::string_view text, const Events& events);
+  void EndPart(const Events& events);
+
+  const std::string call_prefix_;
+  std::string forced_;
+  std::unique_ptr<text::OutputParser> parser_;  // null: all is text
+  std::vector<OutputPart> parts_;
+  bool is_open_ = false;  // the last part
+};
+
+}  // namespace switchyard::server

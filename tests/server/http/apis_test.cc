@@ -1,0 +1,258 @@
+// What the APIs make of an output with reasoning, text and tool calls: whole, and in pieces that are cut anywhere.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "server/http/apis/anthropic.h"
+#include "server/http/apis/chat.h"
+#include "server/http/apis/completions.h"
+#include "server/http/apis/responses.h"
+#include "server/text/text.h"
+
+namespace switchyard::server {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+constexpr char kOutput[] =
+    "<think>Hm, wéather.</think>I look.<tool_call>\n{\"name\": \"get\", \"arguments\": {\"city\": \"Pari\\u0073\", "
+    "\"n\": [1, 2]}}\n"
+    "</tool_call><tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n</tool_call>";
+
+class ApisTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    ServerConfig config;
+    config.model = "deploy/demo-model";
+    config.tokenizer = "deploy/demo-model/tokenizer.json";
+    config.tool_call_parser = "hermes";
+    config.reasoning_parser = "deepseek_r1";
+    auto loaded = text::TextProcessor::Load(config);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    text_ = loaded->release();
+  }
+  static void TearDownTestSuite() { delete text_; }
+
+  static json Tool() {
+    return {{"type", "function"}, {"function", {{"name", "get"}, {"parameters", {{"type", "object"}}}}}};
+  }
+  // Runs the output through the writer, in pieces of that many bytes; returns all that it sends.
+  static std::string Run(ResponseWriter* writer, const json& request, const std::string& output, size_t piece) {
+    const auto requests = writer->Parse(request.dump());
+    EXPECT_TRUE(requests.ok()) << requests.status();
+    if (!requests.ok()) return "";
+    writer->BeginOutput("");
+    writer->SetPromptTokens(0, 9);
+    std::string sent;
+    for (size_t at = 0; at < output.size(); at += piece) {
+      v1::GenerateResponse message;
+      if (at == 0) message.set_request_id("req-77");
+      if (at == 0) message.set_model("demo-model");
+      message.add_token_ids(static_cast<int32_t>(at));
+      message.set_text(output.substr(at, piece));
+      if (at + piece >= output.size()) {
+        message.mutable_finish()->set_reason(v1::FINISH_REASON_STOP);
+        message.mutable_finish()->mutable_usage()->set_prompt_tokens(9);
+        message.mutable_finish()->mutable_usage()->set_completion_tokens(31);
+      }
+      sent += writer->Add(0, message);
+    }
+    return sent + writer->Finish();
+  }
+  static std::vector<json> Events(const std::string& stream) {
+    std::vector<json> events;
+    for (absl::string_view block : absl::StrSplit(stream, "\n\n", absl::SkipEmpty())) {
+      const size_t data = block.find("data: ");
+      const std::string text(block.substr(data + 6));
+      if (text != "[DONE]") events.push_back(json::parse(text));
+    }
+    return events;
+  }
+  static const text::TextProcessor* text_;
+};
+const text::TextProcessor* ApisTest::text_ = nullptr;
+
+json ChatBody(bool stream) { return {{"messages", {{{"role", "user"}, {"content", "a"}}}}, {"stream", stream}}; }
+
+TEST_F(ApisTest, ChatHasReasoningContentAndCalls) {
+  json request = ChatBody(false);
+  request["tools"] = {Tool()};
+  const json choice = json::parse(Run(NewChatWriter(text_, 5).get(), request, kOutput, 1000))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  const json& message = choice["message"];
+  EXPECT_EQ(message["reasoning_content"], "Hm, wéather.");
+  EXPECT_EQ(message["content"], "I look.");
+  ASSERT_EQ(message["tool_calls"].size(), 2u) << message;
+  EXPECT_EQ(json::parse(message["tool_calls"][0]["function"]["arguments"].get<std::string>()),
+            json({{"city", "Paris"}, {"n", {1, 2}}}));
+  EXPECT_NE(message["tool_calls"][0]["id"], message["tool_calls"][1]["id"]);
+
+  request["stream"] = true;
+  for (const size_t piece : {1, 2, 3, 7, 50, 1000}) {
+    std::string content, reasoning, end;
+    std::vector<std::string> names(2), arguments(2), ids(2);
+    for (const json& event : Events(Run(NewChatWriter(text_, 5).get(), request, kOutput, piece))) {
+      const json& delta = event["choices"][0]["delta"];
+      content += delta.value("content", "");
+      reasoning += delta.value("reasoning_content", "");
+      if (!event["choices"][0]["finish_reason"].is_null()) end = event["choices"][0]["finish_reason"];
+      if (!delta.contains("tool_calls")) continue;
+      const json& call = delta["tool_calls"][0];
+      const size_t index = call["index"];
+      names.at(index) += call["function"].value("name", "");
+      arguments.at(index) += call["function"].value("arguments", "");
+      if (call.contains("id")) ids.at(index) += call["id"].get<std::string>();
+    }
+    EXPECT_EQ(content, message["content"]) << piece;
+    EXPECT_EQ(reasoning, message["reasoning_content"]) << piece;
+    EXPECT_EQ(end, "tool_calls");
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(names[i], "get");
+      EXPECT_EQ(ids[i], message["tool_calls"][i]["id"]);
+      EXPECT_EQ(json::parse(arguments[i]),
+                json::parse(message["tool_calls"][i]["function"]["arguments"].get<std::string>()));
+    }
+  }
+}
+
+TEST_F(ApisTest, WithoutToolsCallsAreText) {
+  const json choice = json::parse(Run(NewChatWriter(text_, 5).get(), ChatBody(false), kOutput, 4))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_FALSE(choice["message"].contains("tool_calls"));
+  EXPECT_THAT(choice["message"]["content"].get<std::string>(), HasSubstr("<tool_call>"));
+}
+
+TEST_F(ApisTest, ACallThatMustBeMadeBeginsTheOutput) {
+  json request = ChatBody(false);
+  request["tools"] = {Tool()};
+  request["tool_choice"] = {{"type", "function"}, {"function", {{"name", "get"}}}};
+  const auto writer = NewChatWriter(text_, 5);
+  ASSERT_TRUE(writer->Parse(request.dump()).ok());
+  EXPECT_THAT(writer->BeginOutput("prompt"), HasSubstr("\"get\""));
+  v1::GenerateResponse message;
+  message.set_request_id("req-1");
+  message.set_text("{\"city\": \"Rome\"}}\n</tool_call>");
+  message.mutable_finish()->set_reason(v1::FINISH_REASON_STOP);
+  writer->Add(0, message);
+  const json call = json::parse(writer->Finish())["choices"][0]["message"]["tool_calls"][0];
+  EXPECT_EQ(call["function"]["name"], "get");
+  EXPECT_EQ(call["function"]["arguments"], "{\"city\": \"Rome\"}");
+
+  request["tool_choice"]["function"]["name"] = "put";
+  EXPECT_THAT(std::string(NewChatWriter(text_, 5)->Parse(request.dump()).status().message()), HasSubstr("tool_choice"));
+}
+
+TEST_F(ApisTest, AnthropicsBlocks) {
+  json request = {{"max_tokens", 50},
+                  {"system", {{{"type", "text"}, {"text", "Be brief"}}}},
+                  {"tools", {{{"name", "get"}, {"input_schema", {{"type", "object"}}}}}},
+                  {"messages",
+                   {{{"role", "user"}, {"content", "weather?"}},
+                    {{"role", "assistant"},
+                     {"content",
+                      {{{"type", "text"}, {"text", "wait"}},
+                       {{"type", "tool_use"}, {"id", "toolu_1"}, {"name", "get"}, {"input", {{"a", 1}}}}}}},
+                    {{"role", "user"},
+                     {"content", {{{"type", "tool_result"}, {"tool_use_id", "toolu_1"}, {"content", "sunny"}}}}}}}};
+  const json whole = json::parse(Run(NewAnthropicWriter(text_).get(), request, kOutput, 1000));
+  EXPECT_EQ(whole["stop_reason"], "tool_use");
+  ASSERT_EQ(whole["content"].size(), 4u) << whole;
+  EXPECT_EQ(whole["content"][0]["thinking"], "Hm, wéather.");
+  EXPECT_EQ(whole["content"][1]["text"], "I look.");
+  EXPECT_EQ(whole["content"][2]["input"], json({{"city", "Paris"}, {"n", {1, 2}}}));
+  EXPECT_EQ(whole["usage"], json({{"input_tokens", 9}, {"output_tokens", 31}}));
+
+  request["stream"] = true;
+  for (const size_t piece : {1, 5, 1000}) {
+    const std::vector<json> events = Events(Run(NewAnthropicWriter(text_).get(), request, kOutput, piece));
+    EXPECT_EQ(events.front()["type"], "message_start");
+    EXPECT_EQ(events.front()["message"]["usage"]["input_tokens"], 9);
+    EXPECT_EQ(events[events.size() - 2]["delta"]["stop_reason"], "tool_use");
+    EXPECT_EQ(events.back()["type"], "message_stop");
+    std::vector<std::string> texts(4);
+    int open = -1, begun = 0;
+    for (const json& event : events) {
+      if (event["type"] == "content_block_start") {
+        EXPECT_EQ(open, -1);
+        open = event["index"];
+        EXPECT_EQ(open, begun++);
+        EXPECT_EQ(event["content_block"]["type"], whole["content"][static_cast<size_t>(open)]["type"]);
+      } else if (event["type"] == "content_block_delta") {
+        EXPECT_EQ(event["index"], open);
+        for (const char* const key : {"text", "thinking", "partial_json"})
+          texts.at(static_cast<size_t>(open)) += event["delta"].value(key, "");
+      } else if (event["type"] == "content_block_stop") {
+        EXPECT_EQ(event["index"], open);
+        open = -1;
+      }
+    }
+    EXPECT_EQ(begun, 4);
+    EXPECT_EQ(texts[0], "Hm, wéather.");
+    EXPECT_EQ(texts[1], "I look.");
+    EXPECT_EQ(json::parse(texts[2]), whole["content"][2]["input"]);
+  }
+}
+
+TEST_F(ApisTest, ResponsesItems) {
+  json request = {{"instructions", "Be brief"},
+                  {"tools", {{{"type", "function"}, {"name", "get"}, {"parameters", {{"type", "object"}}}}}},
+                  {"input",
+                   {{{"role", "user"}, {"content", {{{"type", "input_text"}, {"text", "weather?"}}}}},
+                    {{"type", "function_call"}, {"call_id", "call_1"}, {"name", "get"}, {"arguments", "{}"}},
+                    {{"type", "function_call_output"}, {"call_id", "call_1"}, {"output", "sunny"}}}}};
+  const json whole = json::parse(Run(NewResponsesWriter(text_, 5).get(), request, kOutput, 1000));
+  EXPECT_EQ(whole["status"], "completed");
+  ASSERT_EQ(whole["output"].size(), 4u) << whole;
+  EXPECT_EQ(whole["output"][0]["type"], "reasoning");
+  EXPECT_EQ(whole["output"][1]["content"][0]["text"], "I look.");
+  EXPECT_EQ(whole["output"][2]["name"], "get");
+  EXPECT_EQ(whole["usage"]["total_tokens"], 40);
+
+  request["stream"] = true;
+  for (const size_t piece : {1, 5, 1000}) {
+    const std::vector<json> events = Events(Run(NewResponsesWriter(text_, 5).get(), request, kOutput, piece));
+    EXPECT_EQ(events.front()["type"], "response.created");
+    EXPECT_EQ(events.back()["type"], "response.completed");
+    json last = events.back()["response"];
+    EXPECT_EQ(last, whole);
+    std::string text, arguments;
+    for (size_t i = 0; i < events.size(); ++i) {
+      EXPECT_EQ(events[i]["sequence_number"], i);
+      if (events[i]["type"] == "response.output_text.delta") text += events[i]["delta"].get<std::string>();
+      if (events[i]["type"] == "response.function_call_arguments.delta" && events[i]["output_index"] == 2)
+        arguments += events[i]["delta"].get<std::string>();
+    }
+    EXPECT_EQ(text, "I look.");
+    EXPECT_EQ(arguments, whole["output"][2]["arguments"]);
+  }
+}
+
+TEST_F(ApisTest, WhatIsNotSupportedIsNamed) {
+  const auto error = [](ResponseWriter* writer, const json& body) {
+    return std::string(writer->Parse(body.dump()).status().message());
+  };
+  EXPECT_THAT(error(NewResponsesWriter(text_, 5).get(), {{"input", "a"}, {"previous_response_id", "resp_1"}}),
+              HasSubstr("previous_response_id"));
+  EXPECT_THAT(error(NewResponsesWriter(text_, 5).get(), {{"input", {{{"type", "image"}}}}}),
+              HasSubstr("input[0].type"));
+  EXPECT_THAT(error(NewResponsesWriter(text_, 5).get(), {{"input", "a"}, {"tools", {{{"type", "web_search"}}}}}),
+              HasSubstr("tools[0]"));
+  EXPECT_THAT(error(NewAnthropicWriter(text_).get(), {{"messages", {{{"role", "user"}, {"content", "a"}}}}}),
+              HasSubstr("max_tokens"));
+  const json image = {{"role", "user"}, {"content", {{{"type", "image"}}}}};
+  EXPECT_THAT(error(NewAnthropicWriter(text_).get(), {{"max_tokens", 1}, {"messages", {image}}}),
+              HasSubstr("messages[0].content[0].type"));
+  EXPECT_THAT(error(NewAnthropicWriter(text_).get(),
+                    {{"max_tokens", 1}, {"messages", {{{"role", "system"}, {"content", "a"}}}}}),
+              HasSubstr("messages[0].role"));
+}
+
+}  // namespace
+}  // namespace switchyard::server
