@@ -13,7 +13,8 @@ namespace switchyard::server {
 
 class ServerStall {
  public:
-  // Usual time between two looks; anything longer is a pause.
+  // Usual time between two looks; anything longer is a pause.  The looks are closer, so of each pause up to this much
+  // counts as time in which the process watched: a watched limit should be several times as long.
   static constexpr absl::Duration kUsual = absl::Milliseconds(250);
 
   // Call at each look.  Returns the pause since the last one; zero at the first.

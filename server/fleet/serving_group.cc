@@ -86,7 +86,7 @@ void ServingGroup::Lost(WorkerId id, const std::string& link_reason) {
 }
 
 void ServingGroup::Tick(absl::Time now) {
-  if (ready()) loss_causes_.Tick(now);
+  loss_causes_.Tick(now, ready());
   workers_.Tick(now);
   if (scheduler_) return;
   // Before the first group, the start must not wait for ever for a worker that does not come or makes no progress.

@@ -54,9 +54,40 @@ TEST_F(LossCausesTest, WhatARequestMayHaveDone) {
   ++oom_kills_;
   Lose("signal 9 (Killed)");
   EXPECT_FALSE(causes_.TakeVerdict()) << "for want of memory";
-  causes_.Tick(absl::UnixEpoch());
   Lose("signal 9 (Killed)");
-  EXPECT_TRUE(causes_.TakeVerdict()) << "that was another one";
+  EXPECT_TRUE(causes_.TakeVerdict()) << "at once: the kernel's kill was of the worker before";
+  ++oom_kills_;
+  causes_.Tick(absl::UnixEpoch(), /*ready=*/true);
+  Lose("signal 9 (Killed)");
+  EXPECT_TRUE(causes_.TakeVerdict()) << "the kernel killed another process before";
+}
+
+// Links end when nobody answers their pings in time.
+TEST_F(LossCausesTest, APauseOfTheServer) {
+  absl::Time now = absl::UnixEpoch();
+  const auto pass = [&](absl::Duration time, bool ready) {
+    for (const absl::Time end = now + time; now < end; now += absl::Milliseconds(50)) causes_.Tick(now, ready);
+  };
+  pass(absl::Seconds(2), true);
+  now += absl::Seconds(2);
+  // The loss is seen first, then the pause.
+  Lose("", -1);
+  pass(absl::Seconds(3), false);
+  EXPECT_TRUE(causes_.TakeVerdict());
+  Lose("", -1);
+  EXPECT_FALSE(causes_.TakeVerdict()) << "nothing since";
+  // The other way round; a worker's process that lives is like one elsewhere.
+  now += absl::Seconds(2);
+  pass(absl::Milliseconds(100), true);
+  Lose("");
+  EXPECT_TRUE(causes_.TakeVerdict());
+  // Too long ago, or too short.
+  now += absl::Seconds(2);
+  pass(absl::Seconds(2), true);
+  now += absl::Milliseconds(400);
+  pass(absl::Milliseconds(100), true);
+  Lose("");
+  EXPECT_FALSE(causes_.TakeVerdict());
 }
 
 // How it ended may only be known when the next group forms.
