@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace switchyard::simulation {
+namespace {
+
+// What befalls a worker.
+enum : int64_t { kKill, kExit, kCrash, kOutOfMemory, kStop, kCut, kReset, kSlow };
+
+}  // namespace
 
 void Faults::Draw(int count, absl::Duration end) {
   absl::Duration at;
@@ -32,33 +38,45 @@ void Faults::Strike() {
   }
 }
 
+// How many losses of the group the server may take for the work of a request when this kind befalls this worker.
+int Faults::MostSuspicious(int64_t kind, absl::Duration time, const WorkerProcess& worker) const {
+  if (!worker.alive()) return 0;
+  if (kind == kOutOfMemory) return 1;  // a trainer's too: the kernel counts all, so another's kill looks like it
+  if (!worker.role().empty()) return 0;
+  // Of the end of a process elsewhere the server sees only that of its link.
+  if (kind < kOutOfMemory && worker.local()) return kind == kCrash ? 1 : 0;
+  // One that is slow for long is too late for a step again and again.
+  return kind == kSlow ? 1 + static_cast<int>(time / step_timeout_) : 1;
+}
+
 void Faults::StrikeWorker(WorkerProcess* worker) {
   Random& random = world_.random();
   const absl::Duration time = random.Skewed(absl::Milliseconds(20), absl::Seconds(5));
-  const int64_t kind = random.Below(8);
-  if (kind >= 2) ++suspicious_;
+  const int64_t kind = random.Below(kSlow + 1);
+  suspicious_ += MostSuspicious(kind, time, *worker);
   switch (kind) {
-    case 0:
+    case kKill:
       worker->Die("signal 9 (Killed)");
       break;
-    case 1:
+    case kExit:
       worker->Die("exit code 0");
       break;
-    case 2:
+    case kCrash:
       worker->Die("signal 11 (Segmentation fault)");
       break;
-    case 3:
+    case kOutOfMemory:
+      world_.Note(worker->name(), ": memory runs out");
       if (worker->alive()) ++server_.oom_kills;
       worker->Die("signal 9 (Killed)");
       break;
-    case 4:
+    case kStop:
       StopFor(worker, time);
       break;
-    case 5:
+    case kCut:
       world_.Note(worker->name(), ": is cut off for ", absl::ToInt64Milliseconds(time), " ms");
       worker->host().Cut(world_.now(), time);
       break;
-    case 6:
+    case kReset:
       world_.Note(worker->name(), ": its link is reset");
       worker->BreakLink("connection reset by peer");
       break;

@@ -11,7 +11,8 @@ namespace switchyard::simulation {
 class Faults {
  public:
   // Borrows all.
-  Faults(World* world, JobServer* server, MemoryDisk* disk) : world_(*world), server_(*server), disk_(*disk) {}
+  Faults(World* world, JobServer* server, MemoryDisk* disk, absl::Duration step_timeout)
+      : world_(*world), server_(*server), disk_(*disk), step_timeout_(step_timeout) {}
   void AddWorker(WorkerProcess* worker) { workers_.push_back(worker); }
 
   // Draws `count` faults before `end`, some of them together.
@@ -23,12 +24,13 @@ class Faults {
   void Heal();
   // Starts a server that has ended, after a moment.
   void StartServer(absl::Duration pause);
-  // Faults so far that may have been the work of a request, for all that the server knows.
+  // How many losses so far may have been the work of a request, for all that the server knows: at most so many.
   int num_suspicious() const { return suspicious_; }
   bool healed() const { return healed_; }
 
  private:
   void Strike();
+  int MostSuspicious(int64_t kind, absl::Duration time, const WorkerProcess& worker) const;
   void StrikeWorker(WorkerProcess* worker);
   void StrikeServer();
   void StrikeDisk();
@@ -38,6 +40,7 @@ class Faults {
   World& world_;
   JobServer& server_;
   MemoryDisk& disk_;
+  const absl::Duration step_timeout_;
   std::vector<WorkerProcess*> workers_;
   int forming_ = 0, suspicious_ = 0;
   bool healed_ = false;

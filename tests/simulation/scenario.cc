@@ -25,7 +25,7 @@ void DrawCluster(Random* random, Scenario* scenario) {
   batching.max_queue = static_cast<int32_t>(random->Between(4, 24));
   batching.prefix_reuse = !random->OneIn(4);
   batching.preempt_every_step = random->OneIn(10);
-  config.slow_client_timeout = absl::Seconds(1);
+  config.slow_client_timeout = kSlowReader;
   config.drain_timeout = absl::Seconds(1);
   config.start_timeout = absl::Seconds(random->Between(8, 20));
   config.step_timeout = absl::Seconds(3);

@@ -33,7 +33,7 @@ Simulation::Simulation(uint64_t seed, bool trace, const ServerProcess::Shared& s
       server_(&world_, scenario_.config, shared, scenario_.jobs, scenario_.num_trainers > 0 ? &disk_ : nullptr),
       fabrics_(&world_),
       shelf_(&world_),
-      faults_(&world_, &server_, &disk_) {
+      faults_(&world_, &server_, &disk_, scenario_.config.step_timeout) {
   for (int index = 0; index < scenario_.config.workers; ++index) {
     const bool local = index < scenario_.config.local_workers;
     WorkerProcess::Identity identity = {.role = "",

@@ -22,6 +22,7 @@ void Process::Die(const std::string& how) {
 void Process::Stop() {
   if (!runs()) return;
   stopped_ = true;
+  ++num_stops_;
   still_since_ = world_.now();
 }
 

@@ -36,6 +36,7 @@ class Process {
   bool alive() const { return alive_; }
   bool stopped() const { return stopped_; }
   bool runs() const { return alive_ && !stopped_; }
+  int64_t num_stops() const { return num_stops_; }  // of all lives
   uint64_t life() const { return life_; }
   absl::Time born() const { return born_; }  // this life or the last one
   // Time since which it does not run; InfiniteFuture: it does.
@@ -52,6 +53,7 @@ class Process {
 
   bool alive_ = false, stopped_ = false;
   uint64_t life_ = 0;
+  int64_t num_stops_ = 0;
   absl::Time born_ = absl::InfinitePast(), still_since_ = absl::InfinitePast();
   std::vector<World::Action> due_;  // while it was stopped
 };

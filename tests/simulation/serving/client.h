@@ -33,6 +33,9 @@ struct Wish {
   int calls = 1;  // at most, if servers or workers are lost
 };
 
+// How long a client may leave its stream unread: --slow_client_timeout of the simulated server.
+inline constexpr absl::Duration kSlowReader = absl::Seconds(1);
+
 class Client {
  public:
   // max_context: of the served model and its workers' caches.  Borrows world and server.
@@ -65,6 +68,7 @@ class Client {
   void CheckWhole(const Choice& choice, const server::OutputChunk& chunk);
   void EndCall(const absl::Status& status);
   std::string WhyWrong(const absl::Status& status) const;
+  absl::Duration LongestUnread() const;
   void CallAgain();
   absl::Duration Latency();
   // Runs on this client's machine, if the call of now is still under way.
@@ -83,6 +87,7 @@ class Client {
   bool popping_ = false;
   bool window_ = true;  // the next message may be sent
   int32_t messages_ = 0;
+  int64_t stops_before_ = 0;  // of the server, when this call began
   absl::Time called_, next_arrival_ = absl::InfinitePast();
   absl::Status end_;
   std::function<bool()> may_be_blamed_ = [] { return true; };
