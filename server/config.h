@@ -16,10 +16,11 @@ namespace switchyard::server {
 inline constexpr int kMostMicroBatches = 8;
 
 struct ServerConfig {
-  std::string model;              // directory of a HuggingFace checkpoint
-  std::string served_model_name;  // default: NameOfModel
-  std::string tokenizer;          // file; default: <model>/tokenizer.json if it exists
-  std::string chat_template;      // file; default: the model's
+  std::string version = "unknown";  // of this program, for clients
+  std::string model;                // directory of a HuggingFace checkpoint
+  std::string served_model_name;    // default: NameOfModel
+  std::string tokenizer;            // file; default: <model>/tokenizer.json if it exists
+  std::string chat_template;        // file; default: the model's
   // How the model writes tool calls and reasoning: a parser's name, "none", or "auto" = by the chat template.
   std::string tool_call_parser = "auto", reasoning_parser = "auto";
 

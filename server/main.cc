@@ -16,6 +16,7 @@
 #include "scheduler/base/join_token.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/process_guard.h"
+#include "scheduler/base/version.h"
 #include "server/config.h"
 #include "server/server.h"
 #include "server/server_flags.h"
@@ -106,11 +107,12 @@ int main(int argc, char** argv) {
   mallopt(M_ARENA_MAX, 2);
   switchyard::rpc::SetUpLibraries();
   switchyard::server::ServerConfig config;
+  config.version = switchyard::Version();
   switchyard::FlagSet flags = switchyard::server::FlagsOfServer(&config);
   switchyard::ParseFlagsOrExit(
       argc, argv,
       {.name = "switchyard-server",
-       .version = "0.1.0",
+       .version = switchyard::Version(),
        .summary =
            "serves a Mixture-of-Experts model over gRPC.\n\n  switchyard-server --model=DIR [--local_workers=2]"},
       &flags);

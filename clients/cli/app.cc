@@ -13,8 +13,6 @@
 namespace switchyard::cli {
 namespace {
 
-constexpr char kVersion[] = "switchyard 0.1.0";
-
 void AddCommands(Command* app) {
   AddGenerateCommand(app);
   AddChatCommand(app);
@@ -142,7 +140,7 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
   std::vector<FlagProblem> problems = chosen.command->flags()->Parse(chosen.rest);
   for (const FlagProblem& problem : problems) help = help || problem.argument == "-h";
   if (help || version) {
-    console.out << (help ? chosen.command->Help(chosen.path) : absl::StrCat(kVersion, "\n")) << std::flush;
+    console.out << (help ? chosen.command->Help(chosen.path) : absl::StrCat("switchyard ", console.version, "\n")) << std::flush;
     return kExitOk;
   }
   std::vector<std::string> texts;

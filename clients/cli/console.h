@@ -12,6 +12,7 @@ struct Console {
   std::ostream& err;         // progress, summaries, complaints
   bool interactive = false;  // a person types at `in`
   bool live = false;         // `out` is a terminal: a line may be written over
+  const char* version = "unknown";
 };
 
 // Exit codes of every command.

@@ -5,6 +5,7 @@
 
 #include "clients/cli/app.h"
 #include "proto/support/library_setup.h"
+#include "scheduler/base/version.h"
 
 int main(int argc, char** argv) {
   switchyard::rpc::SetUpLibraries();
@@ -12,7 +13,7 @@ int main(int argc, char** argv) {
   // Unties the streams: reading a line, or printing an error, would flush output that another thread is writing.
   std::cin.tie(nullptr);
   std::cerr.tie(nullptr);
-  switchyard::cli::Console console = {std::cin, std::cout, std::cerr, isatty(STDIN_FILENO) != 0,
-                                      isatty(STDOUT_FILENO) != 0};
+  switchyard::cli::Console console = {
+      std::cin, std::cout, std::cerr, isatty(STDIN_FILENO) != 0, isatty(STDOUT_FILENO) != 0, switchyard::Version()};
   return switchyard::cli::RunCli(std::vector<std::string>(argv + 1, argv + argc), console);
 }

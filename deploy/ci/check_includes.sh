@@ -33,7 +33,7 @@ includes | awk '
     if (from == "scheduler" && $1 !~ json && ($2 ~ /^nlohmann/ || $2 ~ json)) breach("only scheduler/base/text/*json* knows JSON")
     # Files of traces and profiles are read by the pure library that knows them.
     routing_files = $1 ~ /^clients\/cli\/commands\/(trace|profile)_/ && $2 ~ /^scheduler\/(popularity|simulator)\//
-    text = $2 ~ /^scheduler\/base\/((text|flags)\/|status_macros\.h)/
+    text = $2 ~ /^scheduler\/base\/((text|flags)\/|(status_macros|version)\.h)/
     if (from == "clients" && ours && to != "clients" && to != "proto" && !routing_files && !text) breach("clients speak proto only")
     if (from == "server" && ours && to != "server" && to != "scheduler" && to != "proto") breach("server includes proto and scheduler")
     if ($1 ~ /^proto\/support\// && ours && to != "proto" && $2 !~ /^scheduler\/base\//) breach("proto/support includes scheduler/base only")

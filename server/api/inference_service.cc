@@ -12,7 +12,6 @@
 namespace switchyard::server {
 namespace {
 
-constexpr char kVersion[] = "0.1.0";
 constexpr int kGenerateIndex = 0;  // the methods' order in inference.proto
 
 // Answers a call on the pool, with what `convert` makes of its request.
@@ -48,7 +47,7 @@ void FillInfo(const RequestContext& request_context, const ServedModel& model, v
   out->set_has_chat_template(request_context.text->has_chat_template());
   out->set_num_workers(model.num_workers);
   out->set_weights_hash(model.weights_hash);
-  out->set_server_version(kVersion);
+  out->set_server_version(request_context.config->version);
   const bool adds = request_context.config->add_outputs && model.num_workers > 1 && model.num_moe_layers > 0;
   out->set_combine(adds ? absl::StrCat("added by ", model.num_workers, " workers") : "exact");
 }

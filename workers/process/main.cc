@@ -25,6 +25,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/process_guard.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/version.h"
 #include "workers/comm/group/group_forming.h"
 #include "workers/ops/core/isa.h"
 #include "workers/process/metrics.h"
@@ -42,7 +43,6 @@
 namespace switchyard::worker {
 namespace {
 
-constexpr char kVersion[] = "0.1.0";
 constexpr int kExitBadConfig = 2;
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr int64_t kOpenFiles = 512;  // a few for each peer
@@ -133,7 +133,7 @@ std::unique_ptr<LinkRole> MakeRole(const WorkerFlags& flags, Worker* worker, int
                               .offload_dir = flags.train_offload_dir,
                               .socket = {.send_buffer_bytes = flags.train_send_buffer_kib << 10},
                               .threads = threads,
-                              .software = kVersion};
+                              .software = Version()};
   if (kind == WorkerRole::kTrain) return std::make_unique<TrainingRole>(std::move(training), metrics);
   return std::make_unique<BothRole>(worker, std::move(training), metrics);
 }
@@ -225,7 +225,7 @@ int main(int argc, char** argv) {
   switchyard::ParseFlagsOrExit(
       argc, argv,
       {.name = "switchyard-worker",
-       .version = switchyard::worker::kVersion,
+       .version = switchyard::Version(),
        .summary =
            "runs a part of a model for a Switchyard server, or trains.\n\n  switchyard-worker --server=HOST:PORT "
            "--model=DIR\n  switchyard-worker --server=HOST:PORT --role=train --dataset_root=DIR "

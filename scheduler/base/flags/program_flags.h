@@ -8,7 +8,7 @@ namespace switchyard {
 
 struct ProgramHelp {
   absl::string_view name;     // "switchyard-server"
-  absl::string_view version;  // "0.1.0"
+  absl::string_view version;  // Version()
   absl::string_view summary;  // one or more lines
 };
 

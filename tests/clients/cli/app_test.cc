@@ -34,7 +34,7 @@ TEST(AppTest, CommandHelpNamesEveryField) {
   EXPECT_THAT(client::RunCliWith({"help", "bench"}).out, AllOf(HasSubstr("--rate"), HasSubstr("requests per second")));
 }
 
-TEST(AppTest, Version) { EXPECT_THAT(client::RunCliWith({"--version"}).out, HasSubstr("switchyard 0.1.0")); }
+TEST(AppTest, Version) { EXPECT_THAT(client::RunCliWith({"--version"}).out, testing::Eq("switchyard unknown\n")); }
 
 TEST(AppTest, UnknownCommandSuggests) {
   const client::CliRun run = client::RunCliWith({"genrate", "x"});
