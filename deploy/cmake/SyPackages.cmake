@@ -33,6 +33,7 @@ find_package(Boost REQUIRED)  # headers: Beast and Asio
 find_package(OpenSSL 3 REQUIRED COMPONENTS Crypto SSL)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(yaml_cpp REQUIRED IMPORTED_TARGET yaml-cpp)
 pkg_check_modules(sqlite3 REQUIRED IMPORTED_TARGET sqlite3)
 pkg_check_modules(liburing REQUIRED IMPORTED_TARGET liburing)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)

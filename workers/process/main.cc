@@ -229,7 +229,8 @@ int main(int argc, char** argv) {
        .summary =
            "runs a part of a model for a Switchyard server, or trains.\n\n  switchyard-worker --server=HOST:PORT "
            "--model=DIR\n  switchyard-worker --server=HOST:PORT --role=train --dataset_root=DIR "
-           "--checkpoint_root=DIR"},
+           "--checkpoint_root=DIR",
+       .alone_with = switchyard::worker::kSetByServer},
       &table);
   return switchyard::worker::Main(flags, table);
 }

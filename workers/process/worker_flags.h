@@ -52,6 +52,8 @@ struct WorkerFlags {
 inline constexpr uint32_t kOfServing = 1;
 inline constexpr uint32_t kOfTraining = 2;
 inline constexpr uint32_t kOfGpus = 4;
+// Of flags that a server gives to the workers that it starts, and nobody else.
+inline constexpr uint32_t kSetByServer = 8;
 
 // The flags set *values, which has to outlive them.
 FlagSet FlagsOfWorker(WorkerFlags* values);

@@ -6,7 +6,7 @@
 //   flags.Add("device=NAME", &config->device, "...").Alias("dev").Mark(kForWorkers);
 //
 // The text behind a name's "=" stands for the value in --help.  The variable's value when the row is made is the flag's
-// default.  Values are written as Abseil's flags have them: 8080, 0x1f, 0.5, true, yes, off, 90s, 1h30m.
+// default.  Values are written as Abseil's flags have them: 8080, 0x1f, 0.5, true, yes, no, 90s, 1h30m.
 // Thread-compatible.
 #pragma once
 
@@ -96,6 +96,7 @@ struct Flag {
   virtual std::optional<Bounds> bounds() const { return std::nullopt; }
   virtual bool InBounds() const { return true; }
 
+  // `given`: with underscores; FlagSet::Find takes dashes, too.
   bool HasName(absl::string_view given) const;
   bool is_default() const { return text() == default_text; }
 

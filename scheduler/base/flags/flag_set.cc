@@ -1,9 +1,11 @@
 #include "scheduler/base/flags/flag_set.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "scheduler/base/text/nearest_name.h"
 
@@ -15,24 +17,29 @@ bool LooksLikeFlag(absl::string_view arg) {
   return arg.size() > 1 && arg[0] == '-' && !(arg[1] >= '0' && arg[1] <= '9') && arg[1] != '.';
 }
 
+std::string Underscored(absl::string_view name) { return absl::StrReplaceAll(name, {{"-", "_"}}); }
+
 }  // namespace
 
 std::string FlagProblem::ToString() const {
   switch (kind) {
     case Kind::kUnknown:
-      return absl::StrCat("unknown flag --", name,
-                          detail.empty() ? "" : absl::StrCat("; did you mean --", detail, "?"));
+      return absl::StrCat(where, "unknown flag --", name,
+                          !advice.empty()   ? absl::StrCat("; ", advice)
+                          : !detail.empty() ? absl::StrCat("; did you mean --", detail, "?")
+                                            : "");
     case Kind::kUnexpected:
-      return absl::StrCat("unexpected argument ", argument, "; flags look like --name=value");
+      return absl::StrCat(where, "unexpected argument ", argument, "; ",
+                          advice.empty() ? "flags look like --name=value" : advice);
     case Kind::kNoValue:
-      return absl::StrCat("--", name, ": needs a value");
+      return absl::StrCat(where, "--", name, ": needs a value");
     case Kind::kBadValue:
-      return absl::StrCat("Illegal value '", value, "' specified for flag '", name, "'", detail.empty() ? "" : "; ",
-                          detail);
+      return absl::StrCat(where, "Illegal value '", value, "' specified for flag '", name, "'",
+                          detail.empty() ? "" : "; ", detail);
     case Kind::kOutOfRange:
-      return absl::StrCat("--", name, "=", value, ": ", detail);
+      return absl::StrCat(where, "--", name, "=", value, ": ", detail);
     case Kind::kMissing:
-      return absl::StrCat("--", name, ": missing");
+      return absl::StrCat(where, "--", name, ": missing");
   }
   return "";
 }
@@ -81,6 +88,7 @@ void FlagSet::TakeFlag(absl::Span<const std::string> args, size_t* i, std::vecto
   FlagProblem given = {.kind = FlagProblem::Kind::kUnknown, .argument = args[*i]};
   if (!absl::ConsumePrefix(&text, "--")) {
     given.kind = FlagProblem::Kind::kUnexpected;
+    given.advice = AdviceOn(given.argument);
     return problems->push_back(std::move(given));
   }
   const size_t equals = text.find('=');
@@ -89,12 +97,15 @@ void FlagSet::TakeFlag(absl::Span<const std::string> args, size_t* i, std::vecto
   Flag* flag = Find(given.name);
   given.value = has_value ? std::string(text.substr(equals + 1)) : "true";
   if (flag == nullptr && !has_value && absl::StartsWith(given.name, "no")) {
-    flag = Find(absl::string_view(given.name).substr(2));
+    absl::string_view positive = absl::string_view(given.name).substr(2);
+    absl::ConsumePrefix(&positive, "-");
+    flag = Find(positive);
     if (flag != nullptr && !flag->is_bool) flag = nullptr;
     given.value = "false";
   }
   if (flag == nullptr || flag->positional) {
-    given.detail = NearestName(given.name, Names());
+    given.detail = NearestName(Underscored(given.name), Names());
+    given.advice = AdviceOn(given.name);
     return problems->push_back(std::move(given));
   }
   if (!has_value && !flag->is_bool) {
@@ -113,7 +124,34 @@ void FlagSet::TakePositional(const std::string& arg, std::vector<FlagProblem>* p
     if (!flag->positional || (flag->times_given > 0 && !flag->is_list)) continue;
     return Set(flag.get(), {.kind = {}, .name = flag->name, .argument = arg, .value = arg}, problems);
   }
-  problems->push_back({.kind = FlagProblem::Kind::kUnexpected, .argument = arg});
+  problems->push_back({.kind = FlagProblem::Kind::kUnexpected, .argument = arg, .advice = AdviceOn("")});
+}
+
+std::vector<FlagProblem> FlagSet::Fill(absl::Span<const FlagSetting> settings) {
+  std::vector<FlagProblem> problems;
+  std::set<const Flag*> filling;  // several values of a list are one source's
+  for (const FlagSetting& setting : settings) {
+    FlagProblem given = {.kind = FlagProblem::Kind::kUnknown,
+                         .name = setting.name,
+                         .argument = setting.value,
+                         .value = setting.value,
+                         .where = absl::StrCat(setting.where, ": ")};
+    Flag* flag = Find(setting.name);
+    if (flag == nullptr || flag->positional) {
+      given.detail = NearestName(Underscored(setting.name), Names());
+      given.advice = AdviceOn(setting.name);
+      problems.push_back(std::move(given));
+    } else if (flag->times_given == 0 || filling.contains(flag)) {
+      filling.insert(flag);
+      Set(flag, std::move(given), &problems);
+    }
+  }
+  return problems;
+}
+
+std::string FlagSet::AdviceOn(const std::string& name) const {
+  const auto found = advice_.find(absl::StartsWith(name, "-") ? name : Underscored(name));
+  return found == advice_.end() ? "" : found->second;
 }
 
 void FlagSet::Set(Flag* flag, FlagProblem given, std::vector<FlagProblem>* problems) {
@@ -140,8 +178,9 @@ std::vector<FlagProblem> FlagSet::OutOfRange(bool given_only) const {
 }
 
 Flag* FlagSet::Find(absl::string_view name) const {
+  const std::string underscored = Underscored(name);
   for (const auto& flag : flags_) {
-    if (flag->HasName(name)) return flag.get();
+    if (flag->HasName(underscored)) return flag.get();
   }
   return nullptr;
 }

@@ -6,11 +6,13 @@
 //   flags.Add("port", &config->port, "0 = any free one").Range(0, 65535);
 //   std::vector<FlagProblem> problems = flags.Parse(arguments);
 //
-// `--name=value`, `--name value`, `--bool` and `--nobool` are taken; what stands behind `--` is positional.  Variables
-// have to outlive the table.  Thread-compatible.
+// `--name=value`, `--name value`, `--bool` and `--nobool` are taken; what stands behind `--` is positional.  Names have
+// underscores or dashes, `--no-bool` among them.  Fill sets what other sources have (flag_sources.h).  Variables have
+// to outlive the table.  Thread-compatible.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,11 +24,11 @@
 
 namespace switchyard {
 
-// Something wrong with a command line.
+// Something wrong with a command line, or another source of values.
 struct FlagProblem {
   enum class Kind {
-    kUnknown,     // no flag has that name; `detail` is the nearest one, if any is near
-    kUnexpected,  // an argument that is no flag, where none is wanted
+    kUnknown,     // no flag has that name; `detail` is the nearest one, if any is near, or else `advice` what to do
+    kUnexpected,  // an argument that is no flag, where none is wanted; `advice` as above
     kNoValue,     // the last argument is a flag that wants one
     kBadValue,    // not of its type; `detail` may say why
     kOutOfRange,  // or not one of those that there are; `detail` is what it must be
@@ -38,9 +40,18 @@ struct FlagProblem {
   std::string argument = {};   // as it was given, with its value
   std::string value = {};
   std::string detail = {};
+  std::string advice = {};
+  std::string where = {};  // "FILE:LINE: "; empty: the command line
 
   // "unknown flag --modle; did you mean --model?"
   std::string ToString() const;
+};
+
+// A value that a file or the environment has for a flag.
+struct FlagSetting {
+  std::string where;  // "server.yaml:3" or "SWITCHYARD_PORT", for errors
+  std::string name;
+  std::string value;
 };
 
 class FlagSet {
@@ -69,12 +80,18 @@ class FlagSet {
   Flag& AddFunction(absl::string_view name, std::string default_text, FunctionFlag::TakeFn take, absl::string_view help,
                     bool is_bool = false);
 
+  // What to say of a name that another program has for what this one calls otherwise: "is --local_workers here".
+  // Names: with underscores, "-m" for a letter, "" for an argument without a name.
+  void Advise(std::map<std::string, std::string> advice) { advice_ = std::move(advice); }
+
   // Sets the variables; returns everything that is wrong, in the order of the arguments, but for values out of range.
   std::vector<FlagProblem> Parse(absl::Span<const std::string> args);
+  // Sets those flags that neither Parse nor an earlier Fill has set; returns everything that is wrong.
+  std::vector<FlagProblem> Fill(absl::Span<const FlagSetting> settings);
   // Values outside of their flag's range, of all flags or of those that were given.
   std::vector<FlagProblem> OutOfRange(bool given_only) const;
 
-  // By name or alias; null if there is none.
+  // By name or alias, with underscores or dashes; null if there is none.
   Flag* Find(absl::string_view name) const;
   // Flags with one of the bits.
   std::vector<const Flag*> Marked(uint32_t marks) const;
@@ -86,6 +103,7 @@ class FlagSet {
   const std::vector<std::string>& groups() const { return groups_; }
 
  private:
+  std::string AdviceOn(const std::string& name) const;
   void Own(std::unique_ptr<Flag> flag, absl::string_view help, bool is_bool, bool is_list);
   void TakeFlag(absl::Span<const std::string> args, size_t* i, std::vector<FlagProblem>* problems);
   void TakePositional(const std::string& arg, std::vector<FlagProblem>* problems);
@@ -94,6 +112,7 @@ class FlagSet {
   std::string group_;
   std::vector<std::string> groups_;
   std::vector<std::unique_ptr<Flag>> flags_;
+  std::map<std::string, std::string> advice_;
 };
 
 }  // namespace switchyard

@@ -1,5 +1,8 @@
 #include "scheduler/base/flags/program_flags.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -7,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/env.h"
+#include "scheduler/base/flags/flag_sources.h"
 #include "scheduler/base/flags/help_text.h"
 
 namespace switchyard {
@@ -14,29 +18,64 @@ namespace {
 
 constexpr int kBadCommandLine = 2;
 
+constexpr char kSourcesHelp[] =
+    "Every flag may also be an environment variable (SWITCHYARD_MAX_QUEUE=100) or a line of the file\n"
+    "that --config names (max_queue: 100). The command line counts most, then the environment, then\n"
+    "the file. Names may have dashes for underscores.\n\n";
+
 [[noreturn]] void PrintAndExit(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   std::exit(0);
 }
 
+void PrintLine(absl::string_view program, absl::string_view text) {
+  std::fputs(absl::StrCat(program, ": ", text, "\n").c_str(), stderr);
+}
+
+// Sets from environment and file what the command line has not set.
+std::vector<std::string> FillFromSources(const ProgramHelp& help, const std::string& config_file, FlagSet* flags) {
+  std::vector<std::string> problems;
+  const auto fill = [&](absl::Span<const FlagSetting> settings) {
+    for (const FlagProblem& problem : flags->Fill(settings)) problems.push_back(problem.ToString());
+  };
+  fill(EnvironmentSettings(*flags, environ));
+  for (const std::string& line : MisspelledVariables(*flags, environ)) PrintLine(help.name, line);
+  if (config_file.empty()) return problems;
+  const absl::StatusOr<std::vector<FlagSetting>> settings = ReadConfigFile(config_file);
+  if (settings.ok()) {
+    fill(*settings);
+  } else {
+    problems.emplace_back(settings.status().message());
+  }
+  return problems;
+}
+
 }  // namespace
 
 void ParseFlagsOrExit(int argc, char** argv, const ProgramHelp& help, FlagSet* flags) {
+  static std::string config_file;  // the table, which sets it, may outlive this call
+  flags->BeginGroup("Other sources of flags");
+  flags->Add("config=FILE", &config_file,
+             "file with flags (YAML, `name: value`), for those that are not given otherwise");
   const std::vector<std::string> args(argv + 1, argv + argc);
   for (const std::string& arg : args) {
     if (arg == "--help" || arg == "-h") {
       PrintAndExit(absl::StrCat(help.name, " ", help.version, ": ", help.summary, "\n\n",
                                 FlagsHelp(*flags, HelpColumns()),
-                                "\n--help prints this page, --version which version this is.\n\n", EnvHelp()));
+                                "\n--help prints this page, --version which version this is.\n\n",
+                                kSourcesHelp, EnvHelp()));
     }
     if (arg == "--version") PrintAndExit(absl::StrCat(help.name, " ", help.version, "\n"));
   }
-  const std::vector<FlagProblem> problems = flags->Parse(args);
+  std::vector<std::string> problems;
+  for (const FlagProblem& problem : flags->Parse(args)) problems.push_back(problem.ToString());
+  const std::vector<const Flag*> alone = flags->Marked(help.alone_with);
+  if (std::none_of(alone.begin(), alone.end(), [](const Flag* flag) { return flag->times_given > 0; })) {
+    for (std::string& problem : FillFromSources(help, config_file, flags)) problems.push_back(std::move(problem));
+  }
   if (problems.empty()) return;
-  std::string text;
-  for (const FlagProblem& problem : problems) absl::StrAppend(&text, help.name, ": ", problem.ToString(), "\n");
-  absl::StrAppend(&text, "see ", help.name, " --help\n");
-  std::fputs(text.c_str(), stderr);
+  for (const std::string& problem : problems) PrintLine(help.name, problem);
+  std::fputs(absl::StrCat("see ", help.name, " --help\n").c_str(), stderr);
   std::exit(kBadCommandLine);
 }
 
