@@ -27,6 +27,7 @@ void AddCommands(Command* app) {
   AddTrainCommand(app);
   AddDataCommand(app);
   AddKeysCommand(app);
+  AddCompletionCommand(app);
   app->SetFooter(
       "`switchyard help COMMAND` explains a command's flags.\n"
       "Exit codes: 0 done, 1 a request failed, 2 wrong flags or input.\n"
@@ -140,7 +141,8 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
   std::vector<FlagProblem> problems = chosen.command->flags()->Parse(chosen.rest);
   for (const FlagProblem& problem : problems) help = help || problem.argument == "-h";
   if (help || version) {
-    console.out << (help ? chosen.command->Help(chosen.path) : absl::StrCat("switchyard ", console.version, "\n")) << std::flush;
+    console.out << (help ? chosen.command->Help(chosen.path) : absl::StrCat("switchyard ", console.version, "\n"))
+                << std::flush;
     return kExitOk;
   }
   std::vector<std::string> texts;

@@ -36,6 +36,7 @@ class Command {
 
   Command* AddCommand(std::string name, std::string summary);
   FlagSet* flags() { return &flags_; }
+  const FlagSet& flags() const { return flags_; }
   // Text at the end of --help: examples, and what a user must know.
   void SetFooter(std::string text) { footer_ = std::move(text); }
   // Sets what the command does.  A command without it only groups others: users must name one of them.
@@ -48,6 +49,8 @@ class Command {
   // `path`: the names of the commands above this one.
   std::string Help(absl::string_view path) const;
   std::vector<std::string> CommandNames() const;
+  const std::string& name() const { return name_; }
+  const std::vector<std::unique_ptr<Command>>& commands() const { return commands_; }
 
  private:
   const std::string name_, summary_;
@@ -70,6 +73,7 @@ void AddProfileCommand(Command* app);
 void AddTrainCommand(Command* app);
 void AddDataCommand(Command* app);
 void AddKeysCommand(Command* app);
+void AddCompletionCommand(Command* app);
 
 inline constexpr char kAdminServer[] = "127.0.0.1:50052";  // where commands of jobs and administration call
 

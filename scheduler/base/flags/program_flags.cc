@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "scheduler/base/env.h"
+#include "scheduler/base/flags/completion.h"
 #include "scheduler/base/flags/flag_sources.h"
 #include "scheduler/base/flags/help_text.h"
 
@@ -62,8 +64,13 @@ void ParseFlagsOrExit(int argc, char** argv, const ProgramHelp& help, FlagSet* f
     if (arg == "--help" || arg == "-h") {
       PrintAndExit(absl::StrCat(help.name, " ", help.version, ": ", help.summary, "\n\n",
                                 FlagsHelp(*flags, HelpColumns()),
-                                "\n--help prints this page, --version which version this is.\n\n",
+                                "\n--help prints this page, --version which version this is, --completion=bash or zsh "
+                                "a script for that shell.\n\n",
                                 kSourcesHelp, EnvHelp()));
+    }
+    if (absl::string_view shell = arg; absl::ConsumePrefix(&shell, "--completion=")) {
+      const std::string script = CompletionScript(shell, help.name, {{"", {}, flags}});
+      if (!script.empty()) PrintAndExit(script);
     }
     if (arg == "--version") PrintAndExit(absl::StrCat(help.name, " ", help.version, "\n"));
   }

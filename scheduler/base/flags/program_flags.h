@@ -1,5 +1,5 @@
 // The flags of a program that has no commands: from its command line, from environment variables and from a file
-// (flag_sources.h), with every problem at once, exit code 2, --help, --version and --config.
+// (flag_sources.h), with every problem at once, exit code 2, --help, --version, --completion and --config.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct ProgramHelp {
   uint32_t alone_with = 0;
 };
 
-// Sets the flags' variables.  Prints and exits: 0 for --help and --version, 2 for what it cannot take.
+// Sets the flags' variables.  Prints and exits: 0 for --help, --version and --completion, 2 for what it cannot take.
 void ParseFlagsOrExit(int argc, char** argv, const ProgramHelp& help, FlagSet* flags);
 
 }  // namespace switchyard
