@@ -20,6 +20,7 @@
 #include "server/config.h"
 #include "server/server.h"
 #include "server/server_flags.h"
+#include "server/service_manager.h"
 
 namespace switchyard::server {
 namespace {
@@ -78,7 +79,8 @@ int Main(ServerConfig config) {
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
   sigset_t awaited = signals;
-  if (!config.api_keys_file.empty() || !config.tls_cert.empty()) sigaddset(&awaited, SIGHUP);
+  // Else its terminal is gone; but a service has none.
+  if (!config.api_keys_file.empty() || !config.tls_cert.empty() || HasServiceManager()) sigaddset(&awaited, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
   signal(SIGPIPE, SIG_IGN);
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(std::move(config));
@@ -87,6 +89,7 @@ int Main(ServerConfig config) {
     (*server)->Stop();
     return Complain(absl::InvalidArgumentError((*server)->failure()));
   }
+  TellServiceManager("STOPPING=1\nSTATUS=ending running requests");
   LogInfo("stopping: running requests may end, new ones are refused");
   (*server)->Drain([&signals] {
     const timespec now = {0, 0};

@@ -18,6 +18,7 @@
 #include "server/admission/peer_name.h"
 #include "server/clock.h"
 #include "server/server_flags.h"
+#include "server/service_manager.h"
 
 namespace switchyard::server {
 namespace {
@@ -315,6 +316,9 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
 void Server::SetReady(bool ready) {
   for (const char* service : {kReadiness, kServiceName}) users_->SetServing(service, ready);
   if (ready) LogInfo("ready: ", config_.served_model_name, " on ", users_->address());
+  TellServiceManager(
+      ready ? absl::StrCat("READY=1\nSTATUS=serving ", config_.served_model_name, " on ", users_->address())
+            : absl::StrCat("STATUS=not serving: waits for the workers of ", config_.served_model_name));
 }
 
 void Server::Fail(std::string text) {

@@ -1,6 +1,11 @@
-// The server as something else than a person starts it: flags from a file and from the environment.
+// The server as something else than a person starts it: flags from a file and from the environment, and systemd that
+// waits for it.
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -14,6 +19,7 @@ namespace switchyard {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 // Sets a variable for the programs that the test starts.
 class Variable {
@@ -23,6 +29,34 @@ class Variable {
 
  private:
   const char* const name_;
+};
+
+// The socket on which systemd would listen.
+class NotifySocket {
+ public:
+  NotifySocket() : name_(absl::StrCat("@switchyard-deployed-test-", getpid())) {
+    fd_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
+    name_.copy(address.sun_path, sizeof(address.sun_path));
+    address.sun_path[0] = 0;
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name_.size());
+    EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&address), length), 0);
+    constexpr timeval kLimit = {.tv_sec = 60, .tv_usec = 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &kLimit, sizeof(kLimit));
+  }
+  ~NotifySocket() { close(fd_); }
+
+  const std::string& name() const { return name_; }
+  // The next message; "" after the limit.
+  std::string Next() {
+    char text[1024];
+    const ssize_t size = recv(fd_, text, sizeof(text), 0);
+    return std::string(text, size > 0 ? static_cast<size_t>(size) : 0);
+  }
+
+ private:
+  std::string name_;
+  int fd_ = -1;
 };
 
 class ConfigFile {
@@ -69,6 +103,21 @@ TEST(DeployedTest, EveryProblemOfEverySourceIsNamed) {
         absl::StrCat(file.path(), ":3: unknown flag --tensor-parallel-size; there is no tensor")}) {
     EXPECT_THAT(said, HasSubstr(absl::StrCat("switchyard-server: ", line)));
   }
+}
+
+TEST(DeployedTest, SystemdLearnsWhenItServesAndWhenItStops) {
+  NotifySocket socket;
+  const Variable variable("NOTIFY_SOCKET", socket.name());
+  const std::unique_ptr<TestServer> server = TestServer::Start({});
+  ASSERT_NE(server, nullptr);
+  EXPECT_THAT(socket.Next(), StartsWith("STATUS=not serving"));
+  EXPECT_EQ(socket.Next(), absl::StrCat("READY=1\nSTATUS=serving demo-model on ", server->address()));
+  // `systemctl reload`, also where there is nothing to read again.
+  server->process().Signal(SIGHUP);
+  EXPECT_TRUE(server->client().GetModelInfo().ok());
+  server->process().Signal(SIGTERM);
+  EXPECT_EQ(socket.Next(), "STOPPING=1\nSTATUS=ending running requests");
+  EXPECT_EQ(server->process().Wait(absl::Seconds(60)), 0) << "SIGHUP would be 129";
 }
 
 }  // namespace
