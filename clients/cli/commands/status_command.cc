@@ -22,6 +22,7 @@ struct StatusFlags {
   ServerFlags server;
   double wait_seconds = 0;
   bool json = false;
+  std::string health;  // alive or ready; empty: all
 };
 
 struct Snapshot {
@@ -147,7 +148,16 @@ void PrintTable(std::ostream& out, const std::string& address, const Snapshot& n
   out.flush();
 }
 
+// For probes of containers: one question, which needs no key.
+absl::StatusOr<int> AskHealth(Console& console, const StatusFlags& flags) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<client::Client> client, flags.server.Connect());
+  ASSIGN_OR_RETURN(const bool serving, client->IsServing(flags.health == "ready" ? "readiness" : ""));
+  console.out << (serving ? "" : "not ") << flags.health << std::endl;
+  return serving ? kExitOk : kExitFailed;
+}
+
 absl::StatusOr<int> RunStatus(Console& console, const StatusFlags& flags) {
+  if (!flags.health.empty()) return AskHealth(console, flags);
   const absl::StatusOr<Snapshot> now = LookUntilReady(console, flags);
   if (!now.ok()) {
     if (flags.json) console.out << Dump({{"ready", false}, {"error", ErrorJson(now.status())}}) << std::endl;
@@ -171,8 +181,15 @@ void AddStatusCommand(Command* app) {
       ->Add("wait=SECONDS", &flags->wait_seconds, "wait up to this many seconds until the server is ready")
       .Range(0.0, 86400.0);
   command->flags()->Add("json", &flags->json, "print one line of JSON");
+  command->flags()->AddFunction(
+      "health=alive|ready", "",
+      [flags](absl::string_view text) {
+        flags->health = std::string(text);
+        return text == "alive" || text == "ready" ? "" : "must be alive or ready";
+      },
+      "only ask the health service, which needs no API key: whether the server lives, or can answer; for probes");
   flags->server.AddTo(command->flags());
-  command->SetFooter("Exit code 0 when the server is ready, 1 when it is not.");
+  command->SetFooter("Exit code 0 when the server is ready (with --health=alive: lives), 1 when it is not.");
   command->SetRun([flags](Console& console) { return RunStatus(console, *flags); });
 }
 

@@ -81,6 +81,20 @@ TEST(StatusCommandTest, SaysWhatMicroBatchesGain) {
   EXPECT_EQ(status["micro_batches"]["cut_steps"], 40);
 }
 
+TEST(StatusCommandTest, HealthIsOneQuestion) {
+  client::FakeServer server;
+  const client::CliRun ready = client::RunCliWith({"status", "--health=ready", server.flag()});
+  EXPECT_EQ(ready.exit_code, 0) << ready.err;
+  EXPECT_EQ(ready.out, "ready\n");
+  server.SetReady(false);
+  const client::CliRun waiting = client::RunCliWith({"status", "--health=ready", server.flag()});
+  EXPECT_EQ(waiting.exit_code, 1);
+  EXPECT_EQ(waiting.out, "not ready\n");
+  EXPECT_EQ(client::RunCliWith({"status", "--health=alive", server.flag()}).exit_code, 0);
+  EXPECT_EQ(client::RunCliWith({"status", "--health=well", server.flag()}).exit_code, 2);
+  EXPECT_EQ(client::RunCliWith({"status", "--health=alive", "--server=127.0.0.1:1"}).exit_code, 1);
+}
+
 TEST(StatusCommandTest, NotReadySaysWhy) {
   client::FakeServer server;
   server.SetReady(false);
