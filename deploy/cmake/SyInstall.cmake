@@ -1,9 +1,10 @@
 # What a machine without a compiler runs.  Of a build folder in which the programs are built:
 #
 #   cmake --install BUILD --component runtime --strip --prefix DIR
-#   cpack -G DEB --config BUILD/CPackConfig.cmake -B DIR     a package with the programs' dependencies, stripped
+#   cpack -G DEB --config BUILD/CPackConfig.cmake -B DIR     a package with the programs' dependencies, stripped; also with the
+#                                                            component debian: services for systemd, their user and settings
 #
-# Neither builds anything.  A worker that computes on a GPU needs cuBLASLt and NCCL: in the loader's folders, /usr/local/cuda/lib64 or LD_LIBRARY_PATH.
+# Neither builds anything (but completions, which the programs print).  A worker that computes on a GPU needs cuBLASLt and NCCL: in the loader's folders, /usr/local/cuda/lib64 or LD_LIBRARY_PATH.
 include(GNUInstallDirs)
 set(sy_share "${CMAKE_INSTALL_DATADIR}/switchyard")
 install(TARGETS switchyard switchyard-server switchyard-worker RUNTIME COMPONENT runtime)
@@ -18,7 +19,32 @@ install(FILES
 install(DIRECTORY proto/google proto/grpc proto/switchyard DESTINATION "${sy_share}/proto" COMPONENT runtime
         FILES_MATCHING PATTERN "*.proto")
 install(FILES deploy/prometheus/alerts.yaml DESTINATION "${sy_share}/prometheus" COMPONENT runtime)
+# As the programs print them.
+install(CODE "set(SY_BIN \"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\")\nset(out \"${CMAKE_BINARY_DIR}/completions\")" COMPONENT runtime)
+install(CODE [[
+  file(MAKE_DIRECTORY "${out}")
+  foreach(shell bash zsh)
+    foreach(program switchyard switchyard-server switchyard-worker)
+      set(name "${program}")
+      if(shell STREQUAL "zsh")
+        set(name "_${program}")
+      endif()
+      set(ask "--completion=${shell}")
+      if(program STREQUAL "switchyard")
+        set(ask completion ${shell})
+      endif()
+      execute_process(COMMAND "${SY_BIN}/${program}" ${ask} OUTPUT_FILE "${out}/${name}" COMMAND_ERROR_IS_FATAL ANY)
+    endforeach()
+  endforeach()
+]] COMPONENT runtime)
+install(FILES "${CMAKE_BINARY_DIR}/completions/switchyard" "${CMAKE_BINARY_DIR}/completions/switchyard-server" "${CMAKE_BINARY_DIR}/completions/switchyard-worker"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT runtime)
+install(FILES "${CMAKE_BINARY_DIR}/completions/_switchyard" "${CMAKE_BINARY_DIR}/completions/_switchyard-server" "${CMAKE_BINARY_DIR}/completions/_switchyard-worker"
+        DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions" COMPONENT runtime)
 install(FILES LICENSE NOTICE README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT runtime)
+# Only for the package, whose prefix is /usr: the services have its paths, and the settings are beside it, in /etc.
+install(FILES deploy/systemd/switchyard.service deploy/systemd/switchyard-worker.service DESTINATION lib/systemd/system COMPONENT debian)
+install(FILES deploy/debian/server.yaml DESTINATION ../etc/switchyard COMPONENT debian)
 
 set(CPACK_PACKAGE_NAME switchyard)
 set(CPACK_PACKAGE_VENDOR "Switchyard developers")
@@ -29,11 +55,17 @@ set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
 Experts are sharded over worker processes, on one machine or several, that
 exchange tokens by all-to-all; the same workers train.
 This package has the server, its worker, the command-line client, the API's
-.proto files, alert rules, and a small model to try it with.")
+.proto files, alert rules, a small model to try it with, and services for
+systemd (switchyard.service), which are not started by the installation.")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
-set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};switchyard;runtime;/")
+set(CPACK_DEBIAN_PACKAGE_DEPENDS passwd)  # useradd
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(sy_debian_control conffiles postinst prerm postrm)
+list(TRANSFORM sy_debian_control PREPEND "${CMAKE_SOURCE_DIR}/deploy/debian/")
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${sy_debian_control})
+set(CPACK_INSTALL_CMAKE_PROJECTS "${CMAKE_BINARY_DIR};switchyard;runtime;/;${CMAKE_BINARY_DIR};switchyard;debian;/")
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
 set(CPACK_STRIP_FILES ON)
