@@ -27,7 +27,7 @@ done
 installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }
 missing=()
 for package in "${packages[@]}"; do installed "$package" || missing+=("$package"); done
-# What the tests can do without: clang-format for a part of check_format, clang-tidy, ip, systemd-analyze, zsh, venv and promtool for one test each.
+# What the tests can do without: clang-format for a part of check_format; clang-tidy, ip, systemd-analyze, zsh, venv and promtool for one test each.
 extras=() want_promtool=0
 if [ $tests -eq 1 ]; then
   for package in clang-format-14 clang-tidy-19 iproute2 systemd zsh python3-venv; do installed "$package" || extras+=("$package"); done
