@@ -31,8 +31,8 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* /tmp/switchyard.deb
 USER 10001:10001
 WORKDIR /var/lib/switchyard
-# Users, jobs and administration, workers from elsewhere, metrics.
-EXPOSE 50051 50052 50053 9464
+# HTTP; gRPC of users, of jobs and administration, of workers from elsewhere; metrics.
+EXPOSE 8000 50051 50052 50053 9464
 STOPSIGNAL SIGTERM
 # Whether the server lives.  With TLS or another port, give a --health-cmd of your own.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \

@@ -24,7 +24,6 @@ namespace {
 
 using Json = JsonFields::Json;
 
-constexpr char kVersion[] = "0.1.0";
 constexpr int64_t kHttpBodies = int64_t{48} << 20;
 
 }  // namespace
@@ -58,7 +57,7 @@ class HttpApi::Handlers {
     if (!load.ready) body["reason"] = load.not_ready_reason;
     call.Reply(body, load.ready ? 200 : 503);
   }
-  static void Version(const Call& call) { call.Reply({{"version", kVersion}}); }
+  static void Version(const Call& call) { call.Reply({{"version", call.context->config->version}}); }
   static void Load(const Call& call) {
     const LoadSnapshot load = call.context->engine->load();
     call.Reply({{"server_load", load.scheduler.running + load.scheduler.waiting_requests},

@@ -29,6 +29,7 @@ spec:
       {{- include "switchyard.image" . | nindent 6 }}
       args: ["--config=/etc/switchyard/server.yaml"]
       ports:
+        - {name: http, containerPort: 8000}
         - {name: grpc, containerPort: 50051}
         - {name: admin, containerPort: 50052}
         - {name: workers, containerPort: 50053}
