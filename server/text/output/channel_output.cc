@@ -128,8 +128,9 @@ void ChannelOutput::BeginMessage() {
   const absl::string_view recipient = WordBehind(header_, kRecipient);
   kind_ = WordBehind(header_, kChannel) == "analysis" ? OutputEvent::Kind::kReasoning : OutputEvent::Kind::kContent;
   absl::string_view function = recipient;
-  const bool is_call = !options_.tools.empty() && absl::ConsumePrefix(&function, "functions.") && !function.empty() &&
-                       function.size() <= kMaxNameBytes;
+  const bool names_function = absl::ConsumePrefix(&function, "functions.") || options_.tools.Knows(function);
+  const bool is_call =
+      names_function && !options_.tools.empty() && !function.empty() && function.size() <= kMaxNameBytes;
   function_ = std::string(function);
   if (!is_call) header_.clear();
   Watch(is_call ? State::kCallStart : State::kText);

@@ -3,9 +3,9 @@
 //   <|channel|>analysis<|message|>reasoning<|end|><|start|>assistant<|channel|>final<|message|>answer<|return|>
 //   <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>
 //
-// The recipient (to=) may also be in the part before the channel.  A message to a recipient that is none of the
-// functions (a built-in tool) is reasoning in the channel analysis, else content.  Commentary without a recipient is
-// content: it is meant to be seen.  What is in no message is content.  Thread-compatible.
+// The recipient (to=) may also be in the part before the channel, and a tool of the request without "functions.".  A
+// message to another recipient (a built-in tool) is reasoning in the channel analysis, else content.  Commentary
+// without a recipient is content: it is meant to be seen.  What is in no message is content.  Thread-compatible.
 #pragma once
 
 #include <cstdint>

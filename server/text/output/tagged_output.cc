@@ -39,7 +39,8 @@ void TaggedOutput::Watch() {
   if (behind_call_) {
     for (const absl::string_view closer : tools_->closers) add(closer, {What::kCloser});
   }
-  first_bytes_.clear();
+  bare_objects_ = tools_ != nullptr && tools_->bare_objects && kind_ == Kind::kContent;
+  first_bytes_ = bare_objects_ ? "{" : "";
   for (const absl::string_view marker : markers_) first_bytes_ += marker.front();
   matcher_.Watch(markers_);
 }
@@ -59,12 +60,12 @@ void TaggedOutput::Take(absl::string_view text) {
 
 void TaggedOutput::TakeByte(char byte) {
   if (in_call_) return TakeInCall(byte);
-  if (at_start_ && matcher_.held().empty()) {
-    if (IsJsonSpace(byte) && space_.size() < kMaxSpaceBytes) {
+  if (matcher_.held().empty()) {
+    if (at_start_ && IsJsonSpace(byte) && space_.size() < kMaxSpaceBytes) {
       space_ += byte;
       return;
     }
-    if (BeginsBareCall(byte)) {
+    if (byte == '{' && bare_objects_) {
       StartCall("", 0, true);
       return TakeInCall(byte);
     }
@@ -80,10 +81,6 @@ void TaggedOutput::TakeByte(char byte) {
   const std::string bytes = matcher_.TakeHeld();
   Show(absl::string_view(bytes).substr(0, 1));
   for (const char again : bytes.substr(1)) TakeByte(again);
-}
-
-bool TaggedOutput::BeginsBareCall(char byte) const {
-  return byte == '{' && tools_ != nullptr && tools_->bare_objects && kind_ == Kind::kContent;
 }
 
 void TaggedOutput::Show(absl::string_view text) {

@@ -44,7 +44,6 @@ class TaggedOutput final : public OutputReader {
   // The text is no white space between markers: shows what was held of it, then `text`.
   void Show(absl::string_view text);
   void Watch();
-  bool BeginsBareCall(char byte) const;
 
   const ToolFormat* const tools_;  // null: there are no calls
   const ReasoningFormat* const reasoning_;
@@ -62,7 +61,8 @@ class TaggedOutput final : public OutputReader {
   MarkerMatcher matcher_;
   std::vector<absl::string_view> markers_;
   std::vector<Watched> watched_;  // beside markers_
-  std::string first_bytes_;       // of markers_
+  bool bare_objects_ = false;     // { may begin a call
+  std::string first_bytes_;       // of markers_, and of these objects
 };
 
 }  // namespace switchyard::text

@@ -1,5 +1,6 @@
 #include "server/text/output/calls/call_attempt.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace switchyard::text {
@@ -39,7 +40,9 @@ CallAttempt::Broken CallAttempt::Break() {
     events_->Add({.kind = OutputEvent::Kind::kToolEnd, .index = index_++, .complete = false});
   }
   waiting_.clear();
-  const size_t again = std::min(may_begin_, raw_.size());
+  // What began this attempt does not begin it again.
+  const size_t first = went_on_ || raw_.empty() ? 0 : 1;
+  const size_t again = std::min(may_begin_, raw_.size() - first);
   Broken broken{raw_.substr(0, raw_.size() - again), raw_.substr(raw_.size() - again)};
   raw_.clear();
   return broken;

@@ -134,7 +134,7 @@ CallStatus ObjectReader::EndValue() {
 }
 
 CallStatus ObjectReader::EndObject() {
-  if (!NameIsGood()) return CallStatus::kFailed;
+  if (!NameIsGood() || (known_ != nullptr && !has_arguments_)) return CallStatus::kFailed;
   if (!began_) {
     sink_->Begin(name_, id_);
     sink_->Arguments(has_arguments_ ? arguments_ : "{}");

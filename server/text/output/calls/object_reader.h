@@ -16,8 +16,8 @@ namespace switchyard::text {
 
 class ObjectReader {
  public:
-  // `sink` is borrowed.  `known`, borrowed, may be null; else a call names one of these tools and has no member but
-  // name, arguments, parameters, type and id.
+  // `sink` is borrowed.  `known`, borrowed, may be null; else a call names one of these tools, has arguments, and no
+  // further member but type and id.
   ObjectReader(const ToolTypes* known, CallSink* sink) : known_(known), sink_(sink) {}
 
   // From { or [ on.

@@ -60,7 +60,7 @@ struct ToolFormat {
   // What may come behind a call and belongs to it, in any order and number.
   absl::Span<const absl::string_view> closers = {};
   ParameterSyntax parameters = {};
-  bool bare_objects = false;    // an answer that begins with { is a call if it names a tool of the request
+  bool bare_objects = false;    // an object of kObjects in the text is a call if it names a tool of the request
   bool name_is_id = false;      // the name is "functions.NAME:3", and this text is the call's id
   bool ends_reasoning = false;  // a call within reasoning is one, and ends it
   bool channels = false;        // harmony: all output is messages in channels (channel_output.h)

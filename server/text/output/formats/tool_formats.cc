@@ -43,7 +43,8 @@ constexpr CallStep kMistralSteps[] = {
     {Op::kObjectsOrSteps}, {Op::kName}, {Op::kMayId, "[CALL_ID]"}, {Op::kMay, "[ARGS]"}, {Op::kArguments}};
 constexpr Text kEndOfSentence[] = {"</s>"};
 
-// Llama 3: <|python_tag|>{"name": "f", "parameters": {…}}, or without the marker; several with ; between them.
+// Llama 3: <|python_tag|>{"name": "f", "parameters": {…}}, or without the marker, also within text; several with ;
+// between them.
 constexpr Text kLlamaAliases[] = {"llama4_json", "llama3"};
 constexpr CallOpener kLlamaOpeners[] = {{"<|python_tag|>"}};
 constexpr Text kLlamaClosers[] = {";"};

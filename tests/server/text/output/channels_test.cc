@@ -29,7 +29,9 @@ TEST(OutputParser, Channels) {
                {absl::StrCat("<|channel|>commentary<|message|>Plan:\n1. add<|end|>", "<|start|>assistant", kCall,
                              "{\"a\": 1}<|end|><|start|>assistant", kCall, "{\"a\": 2}<|call|>"),
                 "C(Plan:\n1. add)0:add({\"a\": 1}).1:add({\"a\": 2})."},
-               // Tools of the model's own.
+               // A function without its namespace, if the request has it; tools of the model's own.
+               {"<|channel|>commentary to=now<|message|>{}", "0:now({})."},
+               {"<|channel|>commentary to=other<|message|>{}", "C({})"},
                {"<|channel|>analysis to=python code<|message|>print(1)<|call|>", "R(print(1))"}});
 }
 

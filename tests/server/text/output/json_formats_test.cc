@@ -88,11 +88,14 @@ TEST(OutputParser, Mistral) {
 TEST(OutputParser, Llama) {
   ExpectCases(
       Format("llama3_json"),
-      {{"Hello {\"name\": \"now\"}", "C(Hello {\"name\": \"now\"})"},
+      {{"Hello {\"name\": \"now\"} {", "C(Hello {\"name\": \"now\"} {)"},
+       {"I call {\"name\": \"now\", \"parameters\": {}} for it.", "C(I call )0:now({}).C( for it.)"},
+       {"{ {\"a\": {\"name\": \"now\", \"parameters\": {}}", "C({ {\"a\": )0:now({})."},
        {"{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Rome\"}}", "0:get_weather({\"city\": \"Rome\"})."},
        {"<|python_tag|>{\"type\": \"function\", \"name\": \"now\", \"parameters\": {}}", "0:now({})."},
        {"{\"name\": \"now\", \"parameters\": {}}; {\"name\": \"add\", \"arguments\": {\"a\": 1}}",
         "0:now({}).1:add({\"a\": 1})."},
+       {"a {{{", "C(a {{{)"},
        // An answer in JSON is no call.
        {"{\"answer\": 42}", "C({\"answer\": 42})"},
        {" {\"name\": \"Ada\", \"parameters\": {}}", "C( {\"name\": \"Ada\", \"parameters\": {}})"},
