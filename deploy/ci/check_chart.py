@@ -1,10 +1,15 @@
-"""Renders the chart for several values with helm and validates what comes out.  usage: check_chart.py CHART [BIN_DIR]"""
+"""Renders the chart for several values with helm and validates what comes out.  usage: check_chart.py CHART [BIN_DIR]
+
+With BIN_DIR it also plays a pod with TLS and keys on this machine: the init container's command, the server with the
+rendered file, and the probes' commands.
+"""
 
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 
 import kubernetes_validate
 import yaml
@@ -109,6 +114,70 @@ def check_flags(config, binaries, where):
         need(out.returncode == 2 and not wrong, f"{where}: {name}: exit code {out.returncode}: {wrong or out.stderr}")
 
 
+def make_secrets(folder, binaries):
+    """Secrets as Kubernetes mounts them: links to files in a folder of a version."""
+    def openssl(*args):
+        subprocess.run(["openssl", *args], check=True, capture_output=True, timeout=60)
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    own = lambda name: os.path.join(folder, name)
+    openssl("req", "-x509", *new_key, "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
+            "-keyout", own("tls.key"), "-out", own("tls.crt"))
+    key = subprocess.run([os.path.join(binaries, "switchyard"), "keys", "new", "--name=me", "--role=user"],
+                         check=True, capture_output=True, text=True, timeout=60).stdout
+    with open(own("keys"), "w", encoding="utf-8") as file:
+        file.write(re.search(r"^line: (.*)$", key, re.M).group(1) + "\n")
+    with open(own("tls.crt"), encoding="utf-8") as file, open(own("ca.crt"), "w", encoding="utf-8") as out:
+        out.write(file.read())
+    for secret, names in {"tls": ["tls.crt", "tls.key", "ca.crt"], "keys": ["keys"]}.items():
+        os.makedirs(own(f"secrets/{secret}/..1"))
+        os.symlink("..1", own(f"secrets/{secret}/..data"))
+        for name in names:
+            os.rename(own(name), own(f"secrets/{secret}/..1/{name}"))
+            os.chmod(own(f"secrets/{secret}/..1/{name}"), 0o440)
+            os.symlink(f"..data/{name}", own(f"secrets/{secret}/{name}"))
+
+
+def play_pod(chart, binaries):
+    values = {"tls.secret": "a", "tls.serverName": "localhost", "apiKeys.secret": "b", "localWorkers": 1}
+    things = {thing["kind"]: thing for thing in yaml.safe_load_all(render(chart, values).stdout) if thing}
+    pod = things["Deployment"]["spec"]["template"]["spec"]
+    with tempfile.TemporaryDirectory() as folder:
+        def here(text):
+            for there, local in (("/secrets/", folder + "/secrets/"), ("/run/switchyard", folder + "/run"),
+                                 ("0.0.0.0", "127.0.0.1"), ("/usr/share/switchyard/", os.path.abspath("deploy") + "/")):
+                text = text.replace(there, local)
+            return text
+        os.mkdir(folder + "/run")
+        make_secrets(folder, binaries)
+        for _ in range(2):  # it may run again in the same pod
+            copied = subprocess.run([here(word) for word in pod["initContainers"][0]["command"]], timeout=60, check=False)
+            need(copied.returncode == 0, "the init container fails")
+        with open(folder + "/server.yaml", "w", encoding="utf-8") as file:
+            file.write(here(things["ConfigMap"]["data"]["server.yaml"]))
+        log = open(folder + "/log", "w+", encoding="utf-8")
+        server = subprocess.Popen([binaries + "/switchyard-server", f"--config={folder}/server.yaml", "--port=0",
+                                   "--metrics_port=-1"], stderr=log)
+        try:
+            def said():
+                with open(folder + "/log", encoding="utf-8") as file:
+                    return file.read()
+            give_up = time.monotonic() + 60
+            while not (port := re.search(r" gRPC on [^ ,]*:(\d+)", said())):
+                need(server.poll() is None and time.monotonic() < give_up, "the server does not start: " + said())
+                time.sleep(0.05)
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                command = [here(word) for word in pod["containers"][0][probe]["exec"]["command"]]
+                command = [word.replace(":50051", ":" + port.group(1)) for word in command]
+                while (out := subprocess.run([f"{binaries}/{command[0]}", *command[1:]], capture_output=True, text=True,
+                                             timeout=60, check=False)).returncode != 0:
+                    need(time.monotonic() < give_up, f"the {probe} fails: {out.stdout}{out.stderr}")
+                    time.sleep(0.2)
+            server.terminate()
+            need(server.wait(60) == 0, "the server does not stop: " + said())
+        finally:
+            server.kill()
+
+
 def main():
     chart, binaries = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
     lint = run_helm("lint", "--strict", chart, "--set=insecure=true")
@@ -139,6 +208,8 @@ def main():
     for name, (values, error) in BAD.items():
         out = render(chart, values)
         need(out.returncode != 0 and error in out.stderr, f"{name}: helm says {out.returncode}: {out.stderr}")
+    if binaries:
+        play_pod(chart, binaries)
     version = run_helm("version", "--short").stdout.strip()
     print(f"{len(GOOD)} renderings are valid for Kubernetes {' and '.join(KUBERNETES)}, {len(BAD)} are refused (helm {version})")
 

@@ -30,6 +30,7 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- if $v.tls.secret }}{{ $_ := set $flags "tls_cert" "/run/switchyard/tls.crt" }}{{ $_ := set $flags "tls_key" "/run/switchyard/tls.key" }}{{ end -}}
 {{- if $v.apiKeys.secret }}{{ $_ := set $flags "api_keys_file" "/run/switchyard/keys" }}{{ $_ := set $flags "admin_host" "0.0.0.0" }}{{ end -}}
 {{- if gt (int $v.group.workers) 0 }}{{ $_ := set $flags "workers" (add (int $v.localWorkers) (int $v.group.workers)) }}{{ $_ := set $flags "worker_host" "0.0.0.0" }}{{ end -}}
+{{- if and $v.tls.secret (gt (int $v.group.workers) 0) }}{{ $_ := set $flags "encrypt_links" true }}{{ end -}}
 {{- if $v.joinToken.secret }}{{ $_ := set $flags "join_token_file" "/run/switchyard/token" }}{{ end -}}
 {{- toYaml (merge (deepCopy $v.serverFlags) $flags) -}}
 {{- end }}
@@ -106,7 +107,7 @@ volumeMounts:
 {{- define "switchyard.copySecrets" -}}
 - name: secrets
   {{- include "switchyard.image" . | nindent 2 }}
-  command: ["/bin/sh", "-ec", "umask 077; for f in /secrets/*/*; do [ ! -f \"$f\" ] || cp -L \"$f\" /run/switchyard/; done"]
+  command: ["/bin/sh", "-ec", "umask 077; for f in /secrets/*/*; do [ ! -f \"$f\" ] || cp -Lf \"$f\" /run/switchyard/; done"]
   securityContext:
     allowPrivilegeEscalation: false
     readOnlyRootFilesystem: true
