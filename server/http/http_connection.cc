@@ -123,17 +123,18 @@ void HttpConnection::ReadHead() {
   parser_.emplace();
   parser_->header_limit(shared_->options.head_bytes);
   parser_->body_limit(static_cast<uint64_t>(shared_->options.body_bytes));
-  SetTimer(buffer_.size() > 0 ? shared_->options.head_timeout : shared_->options.idle_timeout, &HttpConnection::OnIdle);
-  // The head's own time begins with its first byte.
-  socket_.async_wait(
-      Socket::wait_read, asio::bind_executor(strand_, [own = shared_from_this()](const error_code& error) {
-        if (error || own->state_ != State::kIdle) return;
-        own->state_ = State::kReading;
-        own->SetTimer(own->shared_->options.head_timeout, &HttpConnection::OnSlowRequest);
-        http::async_read_header(
-            own->socket_, own->buffer_, *own->parser_,
-            asio::bind_executor(own->strand_, [own](const error_code& error, size_t) { own->OnHead(error); }));
-      }));
+  // The head's own time begins with its first byte, which may have come behind the last request.
+  const auto begin = [own = shared_from_this()](const error_code& error) {
+    if (error || own->state_ != State::kIdle) return;
+    own->state_ = State::kReading;
+    own->SetTimer(own->shared_->options.head_timeout, &HttpConnection::OnSlowRequest);
+    http::async_read_header(
+        own->socket_, own->buffer_, *own->parser_,
+        asio::bind_executor(own->strand_, [own](const error_code& error, size_t) { own->OnHead(error); }));
+  };
+  if (buffer_.size() > 0) return begin({});
+  SetTimer(shared_->options.idle_timeout, &HttpConnection::OnIdle);
+  socket_.async_wait(Socket::wait_read, asio::bind_executor(strand_, begin));
 }
 
 void HttpConnection::OnHead(const error_code& error) {

@@ -1,4 +1,5 @@
 // What the APIs make of an output with reasoning, text and tool calls: whole, and in pieces that are cut anywhere.
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,7 +44,7 @@ class ApisTest : public testing::Test {
   static json Tool() {
     return {{"type", "function"}, {"function", {{"name", "get"}, {"parameters", {{"type", "object"}}}}}};
   }
-  // Runs the output through the writer, in pieces of that many bytes; returns all that it sends.
+  // Runs the output through the writer, in pieces of about that many bytes; returns all that it sends.
   static std::string Run(ResponseWriter* writer, const json& request, const std::string& output, size_t piece) {
     const auto requests = writer->Parse(request.dump());
     EXPECT_TRUE(requests.ok()) << requests.status();
@@ -51,13 +52,16 @@ class ApisTest : public testing::Test {
     writer->BeginOutput("");
     writer->SetPromptTokens(0, 9);
     std::string sent;
-    for (size_t at = 0; at < output.size(); at += piece) {
+    for (size_t at = 0, end = 0; at < output.size(); at = end) {
       v1::GenerateResponse message;
+      // The engine sends whole characters.
+      end = std::min(at + piece, output.size());
+      while (end < output.size() && (static_cast<uint8_t>(output[end]) & 0xC0) == 0x80) ++end;
       if (at == 0) message.set_request_id("req-77");
       if (at == 0) message.set_model("demo-model");
       message.add_token_ids(static_cast<int32_t>(at));
-      message.set_text(output.substr(at, piece));
-      if (at + piece >= output.size()) {
+      message.set_text(output.substr(at, end - at));
+      if (end == output.size()) {
         message.mutable_finish()->set_reason(v1::FINISH_REASON_STOP);
         message.mutable_finish()->mutable_usage()->set_prompt_tokens(9);
         message.mutable_finish()->mutable_usage()->set_completion_tokens(31);
