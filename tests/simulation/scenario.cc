@@ -74,6 +74,18 @@ Wish DrawWish(Random* random, const Scenario& scenario, int id) {
   return wish;
 }
 
+// How long a worker computes for this request, its choices one after the other.
+absl::Duration WorkOf(const Wish& wish, const Scenario& scenario) {
+  const batching::BatchingPolicy& batching = scenario.config.batching;
+  const int64_t chunk = batching.prefill_chunk > 0 ? std::min(batching.prefill_chunk, batching.max_batched_tokens)
+                                                   : batching.max_batched_tokens;
+  const int64_t tokens =
+      std::min<int64_t>(static_cast<int64_t>(wish.prompt.size()) + wish.max_tokens, scenario.max_context);
+  // With preempt_every_step all is computed again for each output.
+  const int64_t prefills = batching.preempt_every_step ? wish.max_tokens : 1;
+  return wish.num_choices * (prefills * (tokens / chunk + 1) + wish.max_tokens) * scenario.model.step;
+}
+
 void DrawTrainers(Random* random, Scenario* scenario) {
   scenario->num_trainers = static_cast<int>(random->Between(1, 3));
   scenario->num_local_trainers =
@@ -132,6 +144,7 @@ Scenario DrawScenario(Random* random) {
   for (int id = 0; id < num_requests; ++id) {
     Wish wish = DrawWish(random, scenario, id);
     if (scenario.poisoned && id == 0) wish.prompt[0] = kPoison;
+    scenario.work += WorkOf(wish, scenario);
     scenario.requests.emplace_back(random->Between(absl::ZeroDuration(), scenario.faults_end), std::move(wish));
   }
   return scenario;

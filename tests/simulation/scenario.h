@@ -19,6 +19,7 @@ struct Scenario {
   int num_trainers = 0, num_local_trainers = 0;           // 0: the server has no jobs
   server::JobManager::Options jobs;
   std::vector<std::pair<absl::Duration, JobUser::Plan>> users;
+  absl::Duration work;         // of all requests, one after another, if nothing fails: at most
   bool poisoned = false;       // a request crashes its workers
   absl::Duration faults_end;   // from the start; afterwards nothing fails
   int num_faults = 0;          // drawn in advance

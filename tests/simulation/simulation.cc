@@ -11,7 +11,7 @@ namespace {
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 // How long a server may say that it is ready when a worker of its group is gone.
 constexpr absl::Duration kUnreadyWithin = absl::Seconds(2);
-// After the last fault everything ends within this time.
+// After the last fault everything ends within this time, and that of the requests' work.
 constexpr absl::Duration kAllEnds = absl::Seconds(60);
 constexpr absl::Duration kProbesEnd = absl::Seconds(20);
 
@@ -166,12 +166,13 @@ Outcome Simulation::Run() {
   RunUntil(scenario_.faults_end, /*until_quiet=*/false);
   faults_.Heal();
   for (const auto& user : users_) user->OnHealed();
-  RunUntil(scenario_.faults_end + kAllEnds, /*until_quiet=*/true);
+  const absl::Duration all_end = kAllEnds + scenario_.work;
+  RunUntil(scenario_.faults_end + all_end, /*until_quiet=*/true);
   if (world_.violation().empty() && !IsQuiet()) {
     std::string open = server_.ready() ? "" : " the server is not ready;";
     for (const auto& client : clients_) absl::StrAppend(&open, client->over() ? "" : " " + client->name());
     for (const auto& user : users_) absl::StrAppend(&open, user->over() ? "" : " " + user->name());
-    world_.Violate("liveness: ", absl::FormatDuration(kAllEnds), " after the last fault not all has ended:", open);
+    world_.Violate("liveness: ", absl::FormatDuration(all_end), " after the last fault not all has ended:", open);
   }
   if (world_.violation().empty()) {
     Probe();

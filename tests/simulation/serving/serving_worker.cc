@@ -92,7 +92,7 @@ void ServingWorker::SayReady(uint64_t join) {
   memory_ = std::make_unique<RankMemory>(model_.num_slots, model_.num_blocks, model_.block_size);
   v1::LinkRequest message;
   *message.mutable_group_ready() =
-      link::ToProto(fleet::GroupReady{.epoch = group_.epoch, .num_kv_blocks = model_.num_blocks});
+      link::ToProto(fleet::GroupReady{.epoch = group_.epoch, .num_kv_blocks = model_.num_blocks, .links = {}});
   said_.push_back(message);
   Say(message);
 }
