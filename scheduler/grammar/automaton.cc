@@ -1,0 +1,202 @@
+#include "scheduler/grammar/automaton.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard::grammar {
+namespace {
+
+constexpr int64_t kSetWork = 256;    // of a new set, which costs more memory than time
+constexpr int64_t kSetBytes = 1400;  // beside its configurations
+
+absl::Status OutOfWork() {
+  return absl::ResourceExhaustedError("finding the tokens that fit takes too long: the grammar is too ambiguous");
+}
+
+// `bits`: those of `count` tokens.
+TokenMask Shortest(std::string bits, size_t count) {
+  TokenMask mask;
+  if (count * 2 > bits.size()) {  // an id takes about two bytes on the wire
+    mask.bits = std::move(bits);
+    return mask;
+  }
+  mask.ids.reserve(count);
+  for (size_t byte = 0; byte < bits.size(); ++byte) {
+    for (auto rest = static_cast<uint8_t>(bits[byte]); rest != 0; rest &= static_cast<uint8_t>(rest - 1))
+      mask.ids.push_back(static_cast<int32_t>(byte * 8) + std::countr_zero(rest));
+  }
+  return mask;
+}
+
+}  // namespace
+
+Automaton::Automaton(std::unique_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie,
+                     AutomatonTotals* totals)
+    : grammar_(std::move(grammar)), trie_(std::move(trie)), totals_(totals) {
+  Forget();
+}
+
+Automaton::~Automaton() { Hold(-bytes_); }
+
+void Automaton::Hold(int64_t bytes) {
+  bytes_ += bytes;
+  totals_->bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void Automaton::Forget() {
+  ++generation_;
+  Hold(-bytes_);
+  frames_.assign(1, {.back = -1, .below = -1, .depth = 0});
+  frame_ids_ = {};
+  sets_ = std::vector<Set>();
+  next_ = {};
+  set_ids_ = {};
+  seen_ = {};
+  Intern({}, false);
+  std::fill(next_.begin(), next_.end(), kDead);
+}
+
+void Automaton::Trim() {
+  const bool all_are_many = totals_->bytes.load(std::memory_order_relaxed) > kMaxTotalBytes;
+  if (bytes_ > (all_are_many ? kMaxTotalBytes / 64 : kMaxBytes)) Forget();
+}
+
+Automaton::StackId Automaton::Push(StateId back, StackId below) {
+  const auto [it, is_new] = frame_ids_.try_emplace({back, below}, static_cast<StackId>(frames_.size()));
+  if (is_new) {
+    frames_.push_back({back, below, frames_[below].depth + 1});
+    Hold(48);
+  }
+  return it->second;
+}
+
+// Follows all that takes no byte.
+absl::StatusOr<int32_t> Automaton::Close(std::vector<Config> todo, int64_t* work) {
+  std::vector<Config> configs;
+  bool accepts = false;
+  seen_.clear();
+  while (!todo.empty()) {
+    const Config config = todo.back();
+    todo.pop_back();
+    if (!seen_.insert(config).second) continue;
+    if (--*work < 0) return OutOfWork();
+    const Grammar::State& state = grammar_->state(config.state);
+    if (!state.bytes.empty()) configs.push_back(config);
+    if (state.ends_rule) {
+      if (config.stack == 0) {
+        accepts = true;
+      } else {
+        todo.push_back({frames_[config.stack].back, frames_[config.stack].below});
+      }
+    }
+    for (const StateId to : state.empties) todo.push_back({to, config.stack});
+    for (const Grammar::CallEdge& call : state.calls) {
+      // Nothing is left to do behind a last call, so whoever waits for this rule waits for that one.
+      const bool is_last = grammar_->state(call.to).only_ends;
+      if (!is_last && frames_[config.stack].depth >= kMaxDepth) continue;
+      todo.push_back({grammar_->rule(call.rule).start, is_last ? config.stack : Push(call.to, config.stack)});
+    }
+  }
+  if (configs.empty() && !accepts) return kDead;
+  if (configs.size() > kMaxConfigs) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the grammar is too ambiguous: ", configs.size(), " ways to go on, limit ", kMaxConfigs));
+  }
+  std::sort(configs.begin(), configs.end());
+  return Intern(std::move(configs), accepts);
+}
+
+int32_t Automaton::Intern(std::vector<Config> configs, bool accepts) {
+  const auto [it, is_new] = set_ids_.try_emplace({configs, accepts}, static_cast<int32_t>(sets_.size()));
+  if (!is_new) return it->second;
+  Hold(kSetBytes + static_cast<int64_t>(2 * sizeof(Config) * configs.size()));
+  sets_.push_back({.configs = std::move(configs), .accepts = accepts, .mask = nullptr});
+  next_.resize(next_.size() + 256, -1);
+  return it->second;
+}
+
+Automaton::Place Automaton::Save(int32_t set) const {
+  Place place{.ways = {}, .accepts = sets_[set].accepts};
+  for (const Config& config : sets_[set].configs) {
+    Place::Way& way = place.ways.emplace_back(Place::Way{.state = config.state, .waiting = {}});
+    for (StackId at = config.stack; at != 0; at = frames_[at].below) way.waiting.push_back(frames_[at].back);
+    std::reverse(way.waiting.begin(), way.waiting.end());
+  }
+  return place;
+}
+
+int32_t Automaton::Restore(const Place& place) {
+  std::vector<Config> configs;
+  for (const Place::Way& way : place.ways) {
+    StackId stack = 0;
+    for (const StateId back : way.waiting) stack = Push(back, stack);
+    configs.push_back({way.state, stack});
+  }
+  std::sort(configs.begin(), configs.end());
+  return configs.empty() && !place.accepts ? kDead : Intern(std::move(configs), place.accepts);
+}
+
+absl::StatusOr<int32_t> Automaton::Start(int64_t* work) { return Close({{grammar_->rule(0).start, 0}}, work); }
+
+absl::StatusOr<int32_t> Automaton::Next(int32_t set, uint8_t byte, int64_t* work) {
+  const size_t at = static_cast<size_t>(set) * 256 + byte;
+  if (next_[at] >= 0) return next_[at];
+  std::vector<Config> todo;
+  for (const Config& config : sets_[set].configs) {
+    const std::vector<Grammar::ByteEdge>& edges = grammar_->state(config.state).bytes;
+    *work -= static_cast<int64_t>(edges.size() + 3) / 4;
+    for (const Grammar::ByteEdge& edge : edges) {
+      if (byte >= edge.low && byte <= edge.high) todo.push_back({edge.to, config.stack});
+    }
+  }
+  if (*work < 0) return OutOfWork();
+  const size_t before = sets_.size();
+  ASSIGN_OR_RETURN(const int32_t to, Close(std::move(todo), work));
+  if (sets_.size() > before) *work -= kSetWork;
+  next_[at] = to;
+  return to;
+}
+
+absl::StatusOr<const TokenMask*> Automaton::MaskOf(int32_t set, int64_t* work) {
+  if (sets_[set].mask != nullptr) return sets_[set].mask.get();
+  std::string bits((static_cast<size_t>(trie_->vocab_size()) + 7) / 8, '\0');
+  size_t count = 0;
+  std::array<int32_t, TokenTrie::kMaxTokenBytes + 1> place;
+  place[0] = set;
+  const std::vector<TokenTrie::Node>& nodes = trie_->nodes();
+  const auto end = static_cast<int32_t>(nodes.size());
+  int64_t visited = 0;
+  for (int32_t i = 0; i < end; ++visited) {
+    const TokenTrie::Node& node = nodes[i];
+    int32_t to = next_[static_cast<size_t>(place[node.depth - 1]) * 256 + node.byte];
+    if (to < 0) {
+      *work -= std::exchange(visited, 0);
+      ASSIGN_OR_RETURN(to, Next(place[node.depth - 1], node.byte, work));
+    }
+    if (to == kDead) {
+      i = node.skip;
+      continue;
+    }
+    place[node.depth] = to;
+    count += node.num_tokens;
+    for (int32_t t = 0; t < node.num_tokens; ++t) {
+      const int32_t id = trie_->order()[node.first_token + t];
+      bits[id / 8] = static_cast<char>(bits[id / 8] | (1 << (id % 8)));
+    }
+    ++i;
+  }
+  *work -= visited;
+  if (*work < 0) return OutOfWork();
+  auto mask = std::make_unique<const TokenMask>(Shortest(std::move(bits), count));
+  Hold(static_cast<int64_t>(mask->bits.size() + mask->ids.size() * sizeof(int32_t)));
+  totals_->masks_made.fetch_add(1, std::memory_order_relaxed);
+  sets_[set].mask = std::move(mask);
+  return sets_[set].mask.get();
+}
+
+}  // namespace switchyard::grammar

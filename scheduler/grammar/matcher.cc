@@ -1,0 +1,59 @@
+#include "scheduler/grammar/matcher.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard::grammar {
+namespace {
+
+// So that finding the place again is little work.
+constexpr size_t kSaveAfter = 64;
+constexpr size_t kMostSaved = 64;
+
+}  // namespace
+
+absl::StatusOr<TokenMask> Matcher::NextMask() {
+  RETURN_IF_ERROR(FindPlace());
+  ASSIGN_OR_RETURN(const TokenMask* mask, automaton_->MaskOf(set_, &work_));
+  return *mask;
+}
+
+absl::Status Matcher::Accept(int32_t token) {
+  work_ = std::min(work_ + kWorkPerToken, kFirstWork);
+  RETURN_IF_ERROR(FindPlace());
+  RETURN_IF_ERROR(Advance(token));
+  tokens_.push_back(token);
+  if (tokens_.size() >= kSaveAfter && automaton_->NumWays(set_) <= kMostSaved) {
+    saved_ = automaton_->Save(set_);
+    tokens_.clear();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Matcher::FindPlace() {
+  automaton_->Trim();
+  if (generation_ == automaton_->generation()) return absl::OkStatus();
+  if (saved_) {
+    set_ = automaton_->Restore(*saved_);
+  } else {
+    ASSIGN_OR_RETURN(set_, automaton_->Start(&work_));
+  }
+  for (const int32_t token : tokens_) RETURN_IF_ERROR(Advance(token));
+  generation_ = automaton_->generation();
+  return absl::OkStatus();
+}
+
+absl::Status Matcher::Advance(int32_t token) {
+  const absl::string_view bytes = automaton_->trie().BytesOf(token);
+  int32_t set = bytes.empty() ? Automaton::kDead : set_;
+  for (const char byte : bytes) {
+    ASSIGN_OR_RETURN(set, automaton_->Next(set, static_cast<uint8_t>(byte), &work_));
+  }
+  if (set == Automaton::kDead) return absl::InvalidArgumentError(absl::StrCat("token ", token, " does not fit"));
+  set_ = set;
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard::grammar

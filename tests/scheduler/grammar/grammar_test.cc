@@ -1,0 +1,215 @@
+// Regexes and EBNF grammars, what they take and refuse; masks against a trial of every token; bounds of work and
+// memory.
+#include "scheduler/grammar/grammar.h"
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/grammar/ebnf.h"
+#include "scheduler/grammar/regex.h"
+#include "tests/server/constraint/walks.h"
+
+namespace switchyard::grammar {
+namespace {
+
+using server::Allows;
+using server::Takes;
+using testing::HasSubstr;
+
+AutomatonTotals& Totals() {
+  static AutomatonTotals totals;
+  return totals;
+}
+
+absl::StatusOr<std::shared_ptr<Automaton>> OfRegex(absl::string_view regex) {
+  auto parsed = ParseRegex(regex, RegexMatch::kWhole);
+  if (!parsed.ok()) return parsed.status();
+  auto grammar = std::make_unique<Grammar>();
+  grammar->Define(grammar->AddRule("regex"),
+                  [&](StateId from) { return Emit(*parsed, Spelling::kPlain, from, grammar.get()); });
+  if (const absl::Status status = grammar->Finish(); !status.ok()) return status;
+  return std::make_shared<Automaton>(std::move(grammar), server::WalkVocabulary(), &Totals());
+}
+
+absl::StatusOr<std::shared_ptr<Automaton>> OfEbnf(absl::string_view text) {
+  auto grammar = ParseEbnf(text);
+  if (!grammar.ok()) return grammar.status();
+  return std::make_shared<Automaton>(*std::move(grammar), server::WalkVocabulary(), &Totals());
+}
+
+TEST(Regex, TakesWhatItMatches) {
+  const struct {
+    const char* regex;
+    std::vector<std::string> yes, no;
+  } kCases[] = {
+      {"abc", {"abc"}, {"", "ab", "abcd"}},
+      {"a|bc|", {"a", "bc", ""}, {"b", "abc"}},
+      {"a*b+c?", {"b", "aabbc"}, {"a", "c", "abcc"}},
+      {"(ab){2,3}", {"abab", "ababab"}, {"ab", "abababab"}},
+      {"x{3}", {"xxx"}, {"xx", "xxxx"}},
+      {"x{2,}", {"xx", "xxxxx"}, {"x"}},
+      {"(?:a|(?<n>b))*?c", {"c", "abac"}, {"ab"}},
+      {"[a-c0-9_-]+", {"a-9_"}, {"d", ""}},
+      {"[^a-z]", {"A", "\xc3\xa9", "\n", "\xf0\x9f\x98\x80"}, {"a", "AB", "\xc3", "\xff"}},
+      {"\\d\\D\\w\\W\\s\\S", {"1aa- x"}, {"aaa- x", "1aa-xx"}},
+      {"^ab$", {"ab"}, {"a"}},
+      {"^(a|b)$", {"a", "b"}, {"ab"}},
+      {"(^a$|^b$)", {"a", "b"}, {"ab"}},
+      {"\\x41\\u00e9\\u{1F600}\\.\\/", {"A\xc3\xa9\xf0\x9f\x98\x80./"}, {"A"}},
+      {"[\xc3\xa0-\xc3\xbf]{2}", {"\xc3\xa9\xc3\xa0"}, {"\xc3\xa9", "ab"}},
+      {".", {"a", "\xe4\xb8\xad"}, {"\n", ""}},
+      {"a{x}", {"a{x}"}, {"a"}},
+      {"(a{0,3}){0,3}b", {"b", "aaaaaaaaab"}, {"aaaaaaaaaab"}},
+  };
+  for (const auto& c : kCases) {
+    const auto automaton = OfRegex(c.regex);
+    ASSERT_TRUE(automaton.ok()) << c.regex << " " << automaton.status();
+    for (const std::string& text : c.yes) EXPECT_TRUE(Takes(*automaton, text)) << c.regex << " and " << text;
+    for (const std::string& text : c.no) EXPECT_FALSE(Takes(*automaton, text)) << c.regex << " and " << text;
+  }
+}
+
+TEST(Regex, RefusesByName) {
+  const struct {
+    const char* regex;
+    const char* why;
+  } kCases[] = {
+      {"(?=a)", "look-around"}, {"(a)\\1", "back references"}, {"a\\b", "\\b is not"},
+      {"a^b", "^ elsewhere"},   {"a$b", "$ elsewhere"},        {"(a", "without )"},
+      {"a)", "unmatched )"},    {"[a", "without ]"},           {"*a", "something to repeat"},
+      {"a++", "possessive"},    {"a{3,2}", "repetition"},      {"a{99999}", "repetition"},
+      {"\\p{L}", "\\p is not"}, {"[z-a]", "out of order"},     {"\\ud800", "surrogate"},
+      {"\xff", "not UTF-8"},
+  };
+  for (const auto& c : kCases) {
+    EXPECT_THAT(std::string(ParseRegex(c.regex, RegexMatch::kWhole).status().message()), HasSubstr(c.why)) << c.regex;
+  }
+}
+
+TEST(Ebnf, TakesItsTexts) {
+  const auto automaton = OfEbnf(R"ebnf(
+root  ::= "yes" | list   # or a list
+list  ::= item ("," item)*
+item  ::= [a-z]+ | "\"" [^"\n]{0,3} "\"" | "(" list
+  ")" | '\x41\u00e9'
+)ebnf");
+  ASSERT_TRUE(automaton.ok()) << automaton.status();
+  for (const char* text : {"yes", "a,b", "\"\",\"a,c\"", "(a,(b)),c", "A\xc3\xa9"})
+    EXPECT_TRUE(Takes(*automaton, text)) << text;
+  for (const char* text : {"", "a,", "(a", "\"abcd\"", "A"}) EXPECT_FALSE(Takes(*automaton, text)) << text;
+}
+
+TEST(Ebnf, RefusesByLine) {
+  const struct {
+    const char* text;
+    const char* why;
+  } kCases[] = {
+      {"root ::= a", "line 1: rule \"a\" is not defined"},
+      {"root ::= root \"a\" | \"b\"", "left recursion"},
+      {"root ::= a\na ::= b \"x\"\nb ::= \"\" a | \"y\"", "left recursion"},
+      {"root ::= \"a\" root", "nothing matches"},
+      {"x ::= \"a\"", "\"root\" is not defined"},
+      {"root ::= \"a", "closing mark"},
+      {"root ::= (\"a\"", "a ( without )"},
+      {"root ::= \"a\"\nroot ::= \"b\"", "defined twice"},
+      {"hello", "must begin with"},
+      {"root ::= \"a\"{3,1}", "wanted"},
+      {"root ::= [a", "without ]"},
+  };
+  for (const auto& c : kCases) {
+    EXPECT_THAT(std::string(OfEbnf(c.text).status().message()), HasSubstr(c.why)) << c.text;
+  }
+}
+
+// A mask has just the tokens that Accept takes.
+TEST(Mask, IsWhatATrialOfEveryTokenSays) {
+  for (const char* regex : {"\\{\"a\": (10|true)*\\}", "[^\"]*\"", "\"a+\"(: )?\\{?\\}?", "(\xe4\xb8\xad|\xc3\xa9)+"}) {
+    const auto automaton = OfRegex(regex);
+    ASSERT_TRUE(automaton.ok()) << automaton.status();
+    uint64_t random = 7;
+    Matcher matcher(*automaton);
+    for (int step = 0; step < 12; ++step) {
+      const auto mask = matcher.NextMask();
+      ASSERT_TRUE(mask.ok()) << mask.status();
+      std::vector<int32_t> fits;
+      for (int32_t t = 0; t < (*automaton)->trie().vocab_size(); ++t) {
+        Matcher trial = matcher;
+        const bool takes = trial.Accept(t).ok();
+        EXPECT_EQ(Allows(*mask, t), takes) << regex << " step " << step << " token " << t;
+        if (takes) fits.push_back(t);
+      }
+      if (fits.empty()) break;
+      ASSERT_TRUE(matcher.Accept(fits[server::NextRandom(&random) % fits.size()]).ok());
+    }
+  }
+}
+
+TEST(Trie, KeepsEqualTokensAndLeavesOutEmptyOnes) {
+  const TokenTrie trie(std::vector<std::string>(300, "ab"));
+  int tokens = 0;
+  for (const TokenTrie::Node& node : trie.nodes()) tokens += node.num_tokens;
+  EXPECT_EQ(tokens, 300);
+  EXPECT_TRUE(TokenTrie({"", ""}).nodes().empty());
+  EXPECT_EQ(trie.BytesOf(-1), "");
+  EXPECT_EQ(trie.BytesOf(300), "");
+}
+
+TEST(Bounds, AMatcherFindsItsPlaceAgainWhenAllIsForgotten) {
+  const auto automaton = OfRegex("(a|b){1,3000}c");
+  ASSERT_TRUE(automaton.ok()) << automaton.status();
+  Matcher first(*automaton);
+  ASSERT_TRUE(first.Accept('a').ok());
+  const TokenMask before = *first.NextMask();
+  const uint64_t generation = (*automaton)->generation();
+  Totals().bytes += Automaton::kMaxTotalBytes;  // as if others held it all: then a small one may stay, a large one not
+  Matcher second(*automaton);
+  for (int i = 0; i < 3000; ++i) {
+    ASSERT_TRUE(second.Accept('b').ok());
+    ASSERT_TRUE(second.NextMask().ok());
+  }
+  EXPECT_TRUE(second.Accept('c').ok());
+  EXPECT_TRUE(second.accepts());
+  EXPECT_GT((*automaton)->generation(), generation);
+  EXPECT_EQ(*first.NextMask(), before);
+  EXPECT_TRUE(first.Accept('c').ok());
+  Totals().bytes -= Automaton::kMaxTotalBytes;
+}
+
+// What held a thread of another engine for half a minute: it ends at once, with an error or with an answer.
+TEST(Bounds, HostileRegexesEnd) {
+  for (const char* regex :
+       {"((a{0,100}){0,100}){0,100}", "((a*)*)*b", "(a|a|a|a){0,5000}", "(((((a?){9}){9}){9}){9}){9}",
+        "(.{0,1000}){0,1000}x", "([a-z]{1,300}[a-z]{1,300}){1,300}"}) {
+    const auto automaton = OfRegex(regex);
+    if (!automaton.ok()) continue;
+    Matcher matcher(*automaton);
+    for (int i = 0; i < 50; ++i) {
+      if (!matcher.NextMask().ok() || !matcher.Accept('a').ok()) break;
+    }
+  }
+  EXPECT_LT(Totals().bytes.load(), int64_t{100} << 20);
+}
+
+TEST(Bounds, AGrammarThatIsTooLargeIsRefused) {
+  EXPECT_THAT(std::string(OfRegex("(abcdefghij{9000}){9000}(k{50000}l{50000}){2}").status().message()),
+              HasSubstr("needs more than 100000 states"));
+  EXPECT_THAT(std::string(OfEbnf(absl::StrCat("root ::= ", std::string(500, '('), "\"a\"")).status().message()),
+              HasSubstr("nested more than"));
+}
+
+TEST(Bounds, DepthEndsWithoutADeadEnd) {
+  const auto automaton = OfEbnf("root ::= \"[\" root? \"]\"");
+  ASSERT_TRUE(automaton.ok()) << automaton.status();
+  Matcher matcher(*automaton);
+  int depth = 0;
+  while (depth < 2000 && matcher.Accept('[').ok()) ++depth;
+  EXPECT_LT(depth, Automaton::kMaxDepth + 2);
+  EXPECT_GT(depth, 100);
+  ASSERT_TRUE(Allows(*matcher.NextMask(), ']'));
+  for (int i = 0; i < depth; ++i) ASSERT_TRUE(matcher.Accept(']').ok());
+  EXPECT_TRUE(matcher.accepts());
+  EXPECT_FALSE(matcher.may_go_on());
+}
+
+}  // namespace
+}  // namespace switchyard::grammar
