@@ -60,6 +60,8 @@ class Tokenizer {
   // a token.
   TokenPiece PieceOf(int32_t id) const;
 
+  // Whether Decode may leave the token out, as a special one.
+  bool IsSkippable(int32_t id) const { return added_.IsSkippable(id); }
   // Returns -1 if there is none.
   int32_t TokenToId(absl::string_view token) const;
   // Returns the token as the file spells it ("Ġthe", "<0x0A>"); empty for an id without a token.  Lives as long as the
