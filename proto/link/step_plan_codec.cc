@@ -20,7 +20,8 @@ constexpr auto SamplingFields() {
                     Field(&M::min_tokens, &M::set_min_tokens, &S::min_tokens),
                     Field(&M::stop_ids, &M::mutable_stop_ids, &S::stop_ids),
                     Field(&M::num_logprobs, &M::set_num_logprobs, &S::num_logprobs),
-                    Field(&M::num_prompt_logprobs, &M::set_num_prompt_logprobs, &S::num_prompt_logprobs));
+                    Field(&M::num_prompt_logprobs, &M::set_num_prompt_logprobs, &S::num_prompt_logprobs),
+                    Field(&M::constrained, &M::set_constrained, &S::constrained));
 }
 
 constexpr auto InitFields() {
@@ -37,6 +38,12 @@ constexpr auto ItemFields() {
                     Field(&M::num_query, &M::set_num_query, &S::num_query),
                     Field(&M::new_blocks, &M::mutable_new_blocks, &S::new_blocks),
                     Field(&M::sample, &M::set_sample, &S::sample));
+}
+
+constexpr auto MaskFields() {
+  using M = v1::TokenMask;
+  using S = grammar::TokenMask;
+  return FieldTable(Field(&M::ids, &M::mutable_ids, &S::ids), Field(&M::bits, &M::mutable_bits, &S::bits));
 }
 
 constexpr auto TransferFields() {
@@ -70,6 +77,7 @@ v1::StepItem ItemToProto(const batching::StepItem& item) {
     *message.mutable_init() = InitFields().ToProto(*item.init);
     *message.mutable_init()->mutable_sampling() = ToProto(item.init->sampling);
   }
+  if (item.token_mask) MaskFields().Put(*item.token_mask, message.mutable_token_mask());
   return message;
 }
 
@@ -79,6 +87,7 @@ batching::StepItem ItemFromProto(const v1::StepItem& message) {
     item.init = InitFields().FromProto(message.init());
     item.init->sampling = FromProto(message.init().sampling());
   }
+  if (message.has_token_mask()) item.token_mask = MaskFields().FromProto(message.token_mask());
   return item;
 }
 

@@ -18,6 +18,10 @@ Scheduler::Scheduler(BatchingPolicy policy)
 
 absl::Status Scheduler::Submit(Request request, absl::Time now) {
   RETURN_IF_ERROR(CheckRequest(request));
+  grammar::TokenMask first_mask;
+  if (request.constraint != nullptr) {
+    ASSIGN_OR_RETURN(first_mask, FirstMask(request));
+  }
   const int64_t tokens = static_cast<int64_t>(request.prompt.size()) * request.num_choices;
   if (const std::string why = waiting_.WhyFull(tokens, policy_); !why.empty()) {
     ++refused_;
@@ -27,9 +31,19 @@ absl::Status Scheduler::Submit(Request request, absl::Time now) {
   const PrefixRoot root{.salt = request.cache_salt,
                         .weights_version = running_.group().weights_version,
                         .long_rope = running_.group().IsLong(static_cast<int64_t>(request.prompt.size()))};
-  for (Sequence* sequence : requests_.Add(request, root, policy_.block_size, now)) waiting_.Push(sequence);
+  for (Sequence* sequence : requests_.Add(request, std::move(first_mask), root, policy_.block_size, now))
+    waiting_.Push(sequence);
   ++submitted_;
   return absl::OkStatus();
+}
+
+absl::StatusOr<grammar::TokenMask> Scheduler::FirstMask(const Request& request) const {
+  grammar::Matcher matcher(request.constraint);
+  bool whole = false;
+  absl::StatusOr<grammar::TokenMask> mask = NextMask(&matcher, request.end_ids, &whole);
+  if (!mask.ok()) return absl::FailedPreconditionError(mask.status().message());
+  if (!mask->ids.empty() || !mask->bits.empty()) return mask;
+  return absl::FailedPreconditionError("no token of the vocabulary may come first");
 }
 
 absl::Status Scheduler::CheckRequest(const Request& request) const {
@@ -71,7 +85,8 @@ std::optional<StepPlan> Scheduler::Plan(absl::Time now, std::vector<Event>* even
   while (const std::optional<RequestId> late = requests_.PastDeadline(now)) {
     SY_CHECK(Cancel(*late, kAllChoices, FinishReason::kDeadline, now, events));
   }
-  if (running_.ranks().empty() || committer_.num_in_flight() >= policy_.max_in_flight) return std::nullopt;
+  if (running_.ranks().empty() || committer_.num_in_flight() >= policy_.max_in_flight || running_.constrained_items > 0)
+    return std::nullopt;
   std::optional<PlannedStep> step = planner_.Plan(now);
   if (!step) return std::nullopt;
   committer_.Expect(step->plan.step, std::move(step->items));

@@ -21,6 +21,9 @@
 // in its old order with all its tokens and is computed again.  The oldest of a rank is never preempted for want of
 // blocks, so everything ends.
 //
+// Constraints.  What may come next follows from the token before, so no step is planned while one is in flight that
+// samples a constrained sequence.  All others wait for that, too: else constrained ones would be in every second step.
+//
 // In flight.  A decode may be planned before the token that it feeds is known; Commit drops what was computed past a
 // sequence's end.  A sequence's slot and blocks are released, also for a preemption, only when no plan in flight refers
 // to it, so no token is lost or computed twice.
@@ -31,6 +34,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "scheduler/batching/batching_policy.h"
 #include "scheduler/batching/event.h"
@@ -56,6 +60,7 @@ class Scheduler {
   // Queues a request; consumed also on error.
   //   ResourceExhausted: the queue is full; RetryAfter() says when to try again.
   //   InvalidArgument: empty prompt, n or max_tokens < 1, or prompt + 1 token exceeds max_context().
+  //   FailedPrecondition: no token fits the constraint, or finding those that do takes too long.
   //   AlreadyExists: a request of that id has not finished.
   absl::Status Submit(Request request, absl::Time now);
 
@@ -101,6 +106,7 @@ class Scheduler {
  private:
   friend struct Invariants;  // of tests
   absl::Status CheckRequest(const Request& request) const;
+  absl::StatusOr<grammar::TokenMask> FirstMask(const Request& request) const;
 
   const BatchingPolicy policy_;
   RequestTable requests_;

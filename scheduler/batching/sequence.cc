@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
 
 namespace switchyard::batching {
 namespace {
@@ -28,8 +29,8 @@ absl::Duration Between(absl::Time from, absl::Time to) {
 }  // namespace
 
 absl::string_view FinishReasonName(FinishReason reason) {
-  static constexpr absl::string_view kNames[kNumFinishReasons] = {"none",     "stop",  "length",      "abort",
-                                                                  "deadline", "error", "unavailable", "poisoned"};
+  static constexpr absl::string_view kNames[kNumFinishReasons] = {
+      "none", "stop", "length", "abort", "deadline", "error", "unavailable", "poisoned", "constraint"};
   return kNames[static_cast<int>(reason)];
 }
 
@@ -48,6 +49,10 @@ Sequence::Sequence(SequenceSpec spec, absl::Time queued)
   next_expert_path_ = spec_.sampling.expert_paths_from;
   timings_.queued = queued;
   chain_.Extend(tokens_);
+  if (spec_.constraint != nullptr) {
+    matcher_.emplace(std::move(spec_.constraint));
+    next_mask_ = std::move(spec_.first_mask);
+  }
 }
 
 bool Sequence::WantsMore(int32_t max_context) const {
@@ -132,8 +137,35 @@ FinishReason Sequence::Append(int32_t token, int32_t max_context, absl::Time now
   if (index >= spec_.sampling.min_tokens && std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) {
     return FinishReason::kStop;
   }
+  const FinishReason by_constraint = matcher_ ? AdvanceConstraint(token) : FinishReason::kNone;
+  if (by_constraint == FinishReason::kStop) return by_constraint;
   if (num_outputs() >= spec_.max_tokens || num_tokens() >= max_context) return FinishReason::kLength;
-  return FinishReason::kNone;
+  return by_constraint;
+}
+
+FinishReason Sequence::AdvanceConstraint(int32_t token) {
+  bool whole = false;
+  if (!matcher_->Accept(token).ok()) return FinishReason::kConstraint;
+  absl::StatusOr<grammar::TokenMask> mask = NextMask(&*matcher_, spec_.end_ids, &whole);
+  if (!mask.ok()) return FinishReason::kConstraint;
+  next_mask_ = *std::move(mask);
+  if (!next_mask_.ids.empty() || !next_mask_.bits.empty()) return FinishReason::kNone;
+  return whole ? FinishReason::kStop : FinishReason::kConstraint;
+}
+
+absl::StatusOr<grammar::TokenMask> NextMask(grammar::Matcher* matcher, const std::vector<int32_t>& end_ids,
+                                            bool* whole) {
+  ASSIGN_OR_RETURN(grammar::TokenMask mask, matcher->NextMask());
+  *whole = matcher->accepts();
+  if (!*whole || (mask.ids.empty() && mask.bits.empty())) return mask;  // no token but an end: it ends at once
+  for (const int32_t id : end_ids) {
+    const auto byte = static_cast<size_t>(id / 8);
+    if (byte < mask.bits.size()) mask.bits[byte] = static_cast<char>(mask.bits[byte] | (1 << (id % 8)));
+    if (!mask.bits.empty()) continue;
+    const auto at = std::lower_bound(mask.ids.begin(), mask.ids.end(), id);
+    if (at == mask.ids.end() || *at != id) mask.ids.insert(at, id);
+  }
+  return mask;
 }
 
 void Sequence::LoseRank() {

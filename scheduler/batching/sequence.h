@@ -10,12 +10,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "scheduler/batching/prefix_chain.h"
 #include "scheduler/batching/step.h"
+#include "scheduler/grammar/matcher.h"
 
 namespace switchyard::batching {
 
@@ -33,10 +37,11 @@ enum class FinishReason : uint8_t {
   kError,        // a logit was NaN or Inf
   kUnavailable,  // the group of workers that ran it was lost
   kPoisoned,     // the group was lost again and again when it ran this one, at last this one alone
+  kConstraint,   // no token fits its constraint, or finding those that do takes too long
 };
-inline constexpr int kNumFinishReasons = 8;
+inline constexpr int kNumFinishReasons = 9;
 
-// "stop", "length", "abort", "deadline", "error", "unavailable", "poisoned"; "none".
+// "stop", "length", "abort", "deadline", "error", "unavailable", "poisoned", "constraint"; "none".
 absl::string_view FinishReasonName(FinishReason reason);
 
 // Moments of a sequence's life, by the clock that the scheduler's callers pass; InfinitePast = has not happened.
@@ -72,6 +77,9 @@ struct SequenceSpec {
   int32_t max_tokens = 1;  // outputs, >= 1
   PrefixRoot root;
   int32_t block_size = 1;
+  std::shared_ptr<grammar::Automaton> constraint;  // shared: by all that it constrains; null: none
+  std::vector<int32_t> end_ids;                    // see Request
+  grammar::TokenMask first_mask;                   // of the first output, if there is a constraint
 };
 
 class Sequence {
@@ -117,6 +125,9 @@ class Sequence {
   }
   const PrefixChain& chain() const { return chain_; }
   const SamplingParams& sampling() const { return spec_.sampling; }
+  bool constrained() const { return matcher_.has_value(); }
+  // Of the next output.  REQUIRES: constrained, no pending outputs.
+  const grammar::TokenMask& next_mask() const { return next_mask_; }
   const SequenceTimings& timings() const { return timings_; }
   SequenceUsage Usage() const;
   // Makes what a rank needs to hold this sequence in an empty slot.  REQUIRES: no pending outputs.
@@ -162,6 +173,7 @@ class Sequence {
 
  private:
   void MoveTo(SequenceState next);
+  FinishReason AdvanceConstraint(int32_t token);
 
   SequenceSpec spec_;
   SequenceState state_ = SequenceState::kWaiting;
@@ -178,6 +190,13 @@ class Sequence {
   bool met_loss_ = false;  // the last one, which is not judged yet
   PrefixChain chain_;
   SequenceTimings timings_;
+  std::optional<grammar::Matcher> matcher_;
+  grammar::TokenMask next_mask_;
 };
+
+// What may come next under a constraint: tokens of the text or, where it is whole, of `end_ids`.  Empty: nothing but
+// the end, if *whole; else nothing at all.
+absl::StatusOr<grammar::TokenMask> NextMask(grammar::Matcher* matcher, const std::vector<int32_t>& end_ids,
+                                            bool* whole);
 
 }  // namespace switchyard::batching

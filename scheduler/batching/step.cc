@@ -41,7 +41,7 @@ std::string StepPlan::DebugString() const {
       absl::StrAppend(&out, "    slot ", item.slot, " pos ", item.start_pos, "+", item.num_query);
       if (item.init) absl::StrAppend(&out, " init(", item.init->tokens.size(), " tokens)");
       if (!item.new_blocks.empty()) absl::StrAppend(&out, " blocks +[", absl::StrJoin(item.new_blocks, " "), "]");
-      absl::StrAppend(&out, item.sample ? " sample\n" : "\n");
+      absl::StrAppend(&out, item.token_mask ? " masked" : "", item.sample ? " sample\n" : "\n");
     }
   }
   return out;
@@ -66,7 +66,7 @@ std::string StepResult::DebugString() const {
 bool IsPlainSampling(const SamplingParams& params, int64_t num_output) {
   return params.presence_penalty == 0 && params.frequency_penalty == 0 && params.repetition_penalty == 1 &&
          params.logit_bias.empty() && params.min_tokens <= num_output && params.num_logprobs < 0 &&
-         params.num_prompt_logprobs < 0 && params.expert_paths_from < 0;
+         params.num_prompt_logprobs < 0 && params.expert_paths_from < 0 && !params.constrained;
 }
 
 }  // namespace switchyard::batching

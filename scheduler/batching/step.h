@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler/grammar/token_mask.h"
 #include "scheduler/placement/layer_costs.h"
 
 namespace switchyard::batching {
@@ -37,12 +38,13 @@ struct SamplingParams {
   std::vector<int32_t> stop_ids;
   int32_t num_logprobs = -1;         // of each output token: -1 none, 0 the chosen one, k also the k most likely
   int32_t num_prompt_logprobs = -1;  // the same for each prompt token but the first
+  bool constrained = false;          // each token comes from the mask of its item (StepItem::token_mask)
   int32_t expert_paths_from = -1;    // the experts of every row at a position from here on are reported; -1 = none
   bool operator==(const SamplingParams& other) const = default;
 };
 
 // Whether a choice after num_output tokens needs its logits and these params alone: no history, no forced length, no
-// logprobs, no expert paths.  Devices choose such tokens themselves, without asking the host.
+// mask, no logprobs, no expert paths.  Devices choose such tokens themselves, without asking the host.
 bool IsPlainSampling(const SamplingParams& params, int64_t num_output);
 
 // First item of a sequence on this rank (or after preemption: prompt then holds the emitted tokens, too).
@@ -59,9 +61,10 @@ struct StepItem {
   SlotId slot = 0;
   int32_t start_pos = 0;  // also the number of keys already in the cache
   int32_t num_query = 0;
-  std::optional<SlotInit> init;     // (re)fills the slot first
-  std::vector<BlockId> new_blocks;  // appended to the slot's block table
-  bool sample = false;              // the last query row is sampled; its token is appended to the slot
+  std::optional<SlotInit> init;                  // (re)fills the slot first
+  std::vector<BlockId> new_blocks;               // appended to the slot's block table
+  bool sample = false;                           // the last query row is sampled; its token is appended to the slot
+  std::optional<grammar::TokenMask> token_mask;  // of the token to sample: set if the sequence is constrained
   bool operator==(const StepItem& other) const = default;
 };
 

@@ -77,6 +77,7 @@ void StepCommitter::CommitItem(const PlannedItem& planned, const ItemResult& res
   Sequence* sequence = planned.sequence;
   sequence->CommitItem(planned.sample);
   running_->suspect_items -= planned.suspect ? 1 : 0;
+  running_->constrained_items -= planned.constrained ? 1 : 0;
   if (sequence->state() == SequenceState::kFinished) {  // ended while this was in flight: the result is dropped
     running_->ReleaseIfIdle(sequence);
     return;

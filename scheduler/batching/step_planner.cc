@@ -207,6 +207,9 @@ void StepPlanner::AddItem(Sequence* sequence, int32_t num_query, Draft* draft) {
   planned.first_path = from < 0 ? end : std::clamp(from, item.start_pos, end);
   planned.suspect = sequence->is_suspect();
   running_->suspect_items += planned.suspect ? 1 : 0;
+  planned.constrained = item.sample && sequence->constrained();
+  running_->constrained_items += planned.constrained ? 1 : 0;
+  if (planned.constrained) item.token_mask = sequence->next_mask();
   sequence->PlanItem(num_query, item.sample);
   draft->budget[rank] -= num_query;
   draft->step.plan.ranks[rank].items.push_back(std::move(item));

@@ -25,6 +25,7 @@ struct PlannedItem {
   int32_t num_prompt_logprobs = 0;  // that the result must bring
   int32_t first_path = 0;           // of whose rows it must bring the experts, up to the last; its end = of none
   bool suspect = false;             // of a suspect, when it was planned
+  bool constrained = false;         // samples a constrained sequence
 };
 
 struct PlannedStep {

@@ -25,7 +25,11 @@ struct Request {
   int32_t num_choices = 1;      // n; logprobs and experts of the prompt come with choice 0 only
   int32_t max_tokens = 1;       // outputs of each choice, >= 1; the context may end them earlier (kLength)
   absl::Time deadline = absl::InfiniteFuture();
-  std::string cache_salt;  // tenants of different salts never share KV blocks
+  // What the outputs must be a text of; null: anything.  Shared: with other requests of that constraint.  All of a
+  // scheduler's are run by its owner alone.
+  std::shared_ptr<grammar::Automaton> constraint;
+  std::vector<int32_t> end_ids;  // of stop_ids, those that may come only where a constraint is met (end of sequence)
+  std::string cache_salt;        // tenants of different salts never share KV blocks
 };
 
 class RequestTable {
@@ -34,7 +38,9 @@ class RequestTable {
   bool Contains(RequestId id) const { return requests_.contains(id); }
 
   // Makes a sequence of each choice.  Returns them, in order; they stay here.  REQUIRES: no request of that id is here.
-  const std::vector<Sequence*>& Add(const Request& request, const PrefixRoot& root, int32_t block_size, absl::Time now);
+  // `first_mask`: of the first outputs, if there is a constraint.
+  const std::vector<Sequence*>& Add(const Request& request, grammar::TokenMask first_mask, const PrefixRoot& root,
+                                    int32_t block_size, absl::Time now);
 
   // [n] null where a choice has finished; empty if the request has.  A copy, as who ends a choice changes the table.
   std::vector<Sequence*> Choices(RequestId id) const;

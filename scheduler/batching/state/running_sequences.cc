@@ -121,7 +121,7 @@ void RunningSequences::ReleaseIfIdle(Sequence* sequence) {
 }
 
 void RunningSequences::LoseGroup(bool fail_waiting, absl::Time now, std::vector<Event>* events) {
-  suspect_items = 0;
+  suspect_items = constrained_items = 0;
   std::vector<Sequence*> lost;
   for (RankState& rank : ranks_) lost.insert(lost.end(), rank.running.begin(), rank.running.end());
   if (fail_waiting) {

@@ -55,6 +55,8 @@ class RunningSequences {
 
   // Of plans in flight, those of suspects, also of such as have ended meanwhile; kept by planner and committer.
   int32_t suspect_items = 0;
+  // Likewise, those that sample a constrained sequence.
+  int32_t constrained_items = 0;
 
   // Takes it from the queue; gives it a slot of the rank, and the blocks of the match.
   void Start(Sequence* sequence, int32_t rank, const PrefixMatch& match, absl::Time now);

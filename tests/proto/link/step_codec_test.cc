@@ -26,6 +26,19 @@ TEST(StepCodec, ExpertPathsThatNobodyAskedForAreNotReported) {
   EXPECT_EQ(part.items[1].init->sampling.expert_paths_from, 0);
 }
 
+TEST(StepCodec, MasksTravelInBothForms) {
+  batching::StepPlan plan, head;
+  absl::Duration limit;
+  plan.ranks.resize(1);
+  std::vector<batching::StepItem>& items = plan.ranks[0].items;
+  items.resize(3);
+  items[0].init.emplace().sampling.constrained = true;
+  items[0].token_mask = grammar::TokenMask{.ids = {1, 5, 70000}, .bits = {}};
+  items[1].token_mask = grammar::TokenMask{.ids = {}, .bits = std::string("\x01\0\xff", 3)};
+  const batching::RankPlan part = FromProto(test::OverTheWire(ToProto(plan, 0, absl::Seconds(1))), &head, &limit);
+  EXPECT_EQ(part, plan.ranks[0]);
+}
+
 TEST(StepCodec, APlanSaysHowLongToWait) {
   batching::StepPlan plan;
   plan.ranks.resize(2);

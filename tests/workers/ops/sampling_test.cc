@@ -180,6 +180,38 @@ TEST_P(SamplingTest, TinyPenaltiesAndHugeBiasesOverflowNothing) {
   }
 }
 
+// Under a mask a row is one whose other logits are -Inf, in both forms of the mask; a row without finite ones is
+// broken.
+TEST_P(SamplingTest, AMaskForbidsTheOtherTokens) {
+  const Tensor logits = RandomMatrix(dtype(), 1, kVocabulary, 5, 2.0);
+  TokenHistory history;
+  history.Reset(std::vector<int32_t>{1, 2}, 1);
+  const std::vector<int32_t> ids = {0, 7, 9, 31, 48, 49};
+  grammar::TokenMask list{.ids = ids, .bits = {}}, bits{.ids = {}, .bits = std::string((kVocabulary + 7) / 8, '\0')};
+  for (const int32_t id : ids) bits.bits[id / 8] = static_cast<char>(bits.bits[id / 8] | (1 << (id % 8)));
+  for (FilterCase filter : FilterCases()) {
+    filter.params.logit_bias.emplace_back(12, 50.0f);  // does not bring back what the mask forbids
+    for (int i = 0; i < 50; ++i) {
+      filter.params.seed = i;
+      SampleOutcome outcomes[2];
+      const SampleRequest requests[] = {{.params = &filter.params, .history = &history, .mask = &list},
+                                        {.params = &filter.params, .history = &history, .mask = &bits}};
+      for (int k = 0; k < 2; ++k) {
+        ASSERT_TRUE(SampleTokens(stream(), logits, {requests[k]}, absl::MakeSpan(&outcomes[k], 1)).ok());
+        ASSERT_EQ(outcomes[k].status, batching::ItemStatus::kOk) << filter.name;
+        ASSERT_TRUE(std::find(ids.begin(), ids.end(), outcomes[k].token) != ids.end()) << filter.name;
+      }
+      EXPECT_EQ(outcomes[0].token, outcomes[1].token) << filter.name;
+    }
+  }
+  batching::SamplingParams params{.min_tokens = 5, .stop_ids = {7}};
+  const grammar::TokenMask only{.ids = {7}, .bits = {}};
+  SampleOutcome outcome;
+  const SampleRequest request = {.params = &params, .history = &history, .mask = &only};
+  ASSERT_TRUE(SampleTokens(stream(), logits, {request}, absl::MakeSpan(&outcome, 1)).ok());
+  EXPECT_EQ(outcome.status, batching::ItemStatus::kNonFinite);
+}
+
 TEST_P(SamplingTest, RowsIgnoreCompany) {
   constexpr int64_t kRows = 64;
   const Tensor logits = RandomMatrix(dtype(), kRows, 1000, 14, 2.0);

@@ -296,8 +296,10 @@ absl::Status ModelRunner::Sample(const batching::RankPlan& plan, absl::Span<cons
                                  const TensorView& logits, batching::RankResult* result) {
   sample_requests_.clear();
   for (const LogitUse& use : uses) {
-    const Slot& slot = slots_.slot(plan.items[use.item].slot);
-    sample_requests_.push_back({.params = &slot.sampling, .history = &slot.history});
+    const batching::StepItem& item = plan.items[use.item];
+    const Slot& slot = slots_.slot(item.slot);
+    sample_requests_.push_back(
+        {.params = &slot.sampling, .history = &slot.history, .mask = item.token_mask ? &*item.token_mask : nullptr});
   }
   outcomes_.assign(uses.size(), ops::SampleOutcome());
   RETURN_IF_ERROR(ops::SampleTokens(stream_, logits, sample_requests_, absl::MakeSpan(outcomes_)));

@@ -30,6 +30,18 @@ absl::Status CheckTokens(batching::SlotId slot, const batching::SlotInit& init, 
   return absl::OkStatus();
 }
 
+absl::Status CheckMask(batching::SlotId slot, const grammar::TokenMask& mask, int32_t vocab_size) {
+  if (mask.bits.empty()) {
+    if (mask.ids.empty()) return BadPlan(slot, "a mask without tokens");
+    if (mask.ids.front() >= 0 && mask.ids.back() < vocab_size && std::is_sorted(mask.ids.begin(), mask.ids.end()))
+      return absl::OkStatus();
+    return BadPlan(slot, "a mask with ids that do not rise within [0, ", vocab_size, ")");
+  }
+  const size_t wanted = (static_cast<size_t>(vocab_size) + 7) / 8;
+  if (mask.bits.size() == wanted) return absl::OkStatus();
+  return BadPlan(slot, "a mask of ", mask.bits.size(), " bytes, expected ", wanted);
+}
+
 void Empty(Slot* slot) {
   const uint64_t generation = slot->generation + 1;
   *slot = Slot();
@@ -69,6 +81,11 @@ absl::Status SequenceSlots::Validate(const batching::RankPlan& plan) const {
 absl::Status SequenceSlots::ValidateItem(const batching::StepItem& item, const Slot& before) const {
   const bool fresh = item.init.has_value();
   if (fresh) RETURN_IF_ERROR(CheckTokens(item.slot, *item.init, limits_));
+  const bool constrained = (fresh ? item.init->sampling : before.sampling).constrained;
+  if (item.token_mask.has_value() != (item.sample && constrained)) {
+    return BadPlan(item.slot, item.token_mask ? "a mask, and no constraint" : "a constraint, and no mask");
+  }
+  if (item.token_mask) RETURN_IF_ERROR(CheckMask(item.slot, *item.token_mask, limits_.vocab_size));
   const auto num_tokens = static_cast<int64_t>(fresh ? item.init->tokens.size() : before.tokens.size());
   if (!fresh && item.start_pos != before.num_computed) {
     return BadPlan(item.slot, "start_pos ", item.start_pos, ", computed ", before.num_computed);

@@ -44,14 +44,18 @@ class Row {
     return out;
   }
 
-  // Penalties, bias, min_tokens mask: on a copy, made only if something changes.
-  void Adjust(const batching::SamplingParams& p, const TokenHistory& history) {
+  // Token mask, penalties, bias, min_tokens mask: on a copy, made only if something changes.
+  void Adjust(const batching::SamplingParams& p, const TokenHistory& history, const grammar::TokenMask* mask) {
     const bool repeats = p.repetition_penalty != 1.0;
     const bool penalties = repeats || p.presence_penalty != 0 || p.frequency_penalty != 0;
     const bool masked = history.num_output() < p.min_tokens && !p.stop_ids.empty();
-    if (!penalties && !masked && p.logit_bias.empty()) return;
+    if (!penalties && !masked && p.logit_bias.empty() && mask == nullptr) return;
     std::vector<Acc>& copy = Buffers().adjusted;
-    copy.assign(raw_, raw_ + size_);
+    if (mask == nullptr) {
+      copy.assign(raw_, raw_ + size_);
+    } else {
+      CopyAllowed(*mask, &copy);
+    }
     if (penalties) {
       for (const auto& [id, output_count] : history.output_counts()) {
         if (InVocabulary(id)) copy[id] = Penalized(copy[id], p, output_count);
@@ -94,6 +98,24 @@ class Row {
   static constexpr uint8_t Code() { return static_cast<uint8_t>(DTypeOf<Acc>::value); }
   static const int32_t* order() { return Buffers().order.data(); }
   bool InVocabulary(int32_t id) const { return id >= 0 && id < size_; }
+
+  // The others become -Inf.
+  void CopyAllowed(const grammar::TokenMask& mask, std::vector<Acc>* copy) const {
+    copy->assign(size_, -std::numeric_limits<Acc>::infinity());
+    if (mask.bits.empty()) {
+      for (const int32_t id : mask.ids) {
+        if (InVocabulary(id)) (*copy)[id] = raw_[id];
+      }
+      return;
+    }
+    for (int64_t first = 0; first < size_; first += 8) {
+      const auto bits = static_cast<uint8_t>(first / 8 < std::ssize(mask.bits) ? mask.bits[first / 8] : 0);
+      if (bits == 0) continue;
+      for (int64_t id = first; id < std::min(first + 8, size_); ++id) {
+        if ((bits >> (id - first)) & 1) (*copy)[id] = raw_[id];
+      }
+    }
+  }
 
   static Acc Penalized(Acc logit, const batching::SamplingParams& p, int32_t output_count) {
     // A penalty near 0 must not become 0 in Acc: 0 · -Inf is NaN.
@@ -181,7 +203,7 @@ void SampleRow(const Acc* logits, int64_t size, const SampleRequest& request, Sa
   *outcome = {.status = batching::ItemStatus::kNonFinite, .token = -1, .logprobs = {}};
   Row<Acc> row(logits, size);
   if (row.broken()) return;
-  row.Adjust(p, *request.history);
+  row.Adjust(p, *request.history, request.mask);
   if (row.broken()) return;
   const double uniform = SampleUniform(p.seed, p.choice, static_cast<uint32_t>(request.history->num_output()));
   outcome->status = batching::ItemStatus::kOk;

@@ -1,7 +1,8 @@
 // Samples the next token from logits, and computes logprobs.
 //
-// Order: penalties → logit_bias → min_tokens mask → temperature < 1e-5: the largest logit, ties to the smaller id; else
-// temperature → top_k → top_p → min_p → one draw (random.h, keyed by seed, choice and index of the output token).
+// Order: token mask → penalties → logit_bias → min_tokens mask → temperature < 1e-5: the largest logit, ties to the
+// smaller id; else temperature → top_k → top_p → min_p → one draw (random.h, keyed by seed, choice and index of the
+// output token).
 //   repetition penalty r > 0: logits of tokens in prompt or output: / r if positive, · r if negative (HF);
 //   presence, frequency: - presence - frequency · count, over output tokens alone (OpenAI, vLLM);
 //   top_k: the k largest, ties to the smaller id;   top_p: the shortest prefix by falling probability (renormalised
@@ -12,8 +13,7 @@
 // sort only what they keep.  Parallel over rows.  Borrows all memory.
 // Logits that penalties and bias raise beyond Acc's largest number are set to it.
 // A row with a NaN or +Inf logit, or without a finite one, gets kNonFinite and no token (-Inf forbids a token).
-// Does not do: logits on a device (copy them by HostCopy, workers/tensor/copy.h), token masks of constrained decoding,
-// speculation.
+// Does not do: logits on a device (copy them by HostCopy, workers/tensor/copy.h), speculation.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +47,7 @@ class TokenHistory {
 struct SampleRequest {
   const batching::SamplingParams* params = nullptr;  // borrowed
   const TokenHistory* history = nullptr;             // borrowed; the token to draw has index history->num_output()
+  const grammar::TokenMask* mask = nullptr;          // borrowed; null: any token may be drawn
 };
 
 struct SampleOutcome {
@@ -55,7 +56,7 @@ struct SampleOutcome {
   batching::PositionLogprobs logprobs;  // filled when params->num_logprobs >= 0
 };
 
-// Token ids outside [0, V) in params (bias, stop ids) or history are ignored: the server has checked them.
+// Token ids outside [0, V) in params (bias, stop ids), history or mask are ignored: the server has checked them.
 // Errors (InvalidArgument): logits not [n, V] fp32 or fp64, spans of another length.
 absl::Status SampleTokens(const Stream& stream,
                           const TensorView& logits,  // [n, V] fp32 or fp64 on the host; rows may be strided
