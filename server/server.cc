@@ -140,6 +140,8 @@ absl::Status Server::StartRooms() {
                                                            .bytes_per_client = config_.max_waiting_text_bytes / 2});
   request_context_.config = &config_;
   request_context_.text = text_.get();
+  if (text_->has_tokenizer()) constraints_ = std::make_unique<ConstraintCompiler>(text_->tokenizer());
+  request_context_.constraints = constraints_.get();
   request_context_.engine = engine_.get();
   request_context_.pool = pool_.get();
   file_pool_ = std::make_unique<FrontPool>(
@@ -179,6 +181,11 @@ void Server::Tick(absl::Time now) {
   metrics_->texts_refused->Increment(static_cast<double>(texts - std::exchange(refused_texts_, texts)));
   metrics_->connections_refused->Increment(
       static_cast<double>(connections - std::exchange(refused_connections_, connections)));
+  if (constraints_ == nullptr) return;
+  const int64_t masks = constraints_->masks_made();
+  metrics_->constraint_masks->Increment(static_cast<double>(masks - std::exchange(masks_made_, masks)));
+  const double seconds = constraints_->seconds();
+  metrics_->constraint_seconds->Increment(seconds - std::exchange(constraint_seconds_, seconds));
 }
 
 absl::Status Server::Listen() {

@@ -71,6 +71,9 @@ class Server {
 
   ServerConfig config_;
   std::unique_ptr<const text::TextProcessor> text_;
+  std::unique_ptr<ConstraintCompiler> constraints_;
+  int64_t masks_made_ = 0;         // so far, as metrics have it
+  double constraint_seconds_ = 0;  // likewise
   std::unique_ptr<ServerMetrics> metrics_;
   std::unique_ptr<KeyRing> keys_;  // null: no --api_keys_file
   GroupStore store_;

@@ -112,6 +112,28 @@ absl::Status SetStop(const Json& value, GenerateRequest* request) {
   return absl::OkStatus();
 }
 
+absl::Status SetJsonSchema(const Json& value, GenerateRequest* request) {
+  if (value.is_string()) return Read(value, request->mutable_constraint()->mutable_json_schema());
+  request->mutable_constraint()->set_json_schema(Dump(value));
+  return absl::OkStatus();
+}
+absl::Status SetJsonObject(const Json& value, GenerateRequest* request) {
+  bool wanted = false;
+  RETURN_IF_ERROR(Read(value, &wanted));
+  if (wanted) request->mutable_constraint()->set_json_object(true);
+  return absl::OkStatus();
+}
+template <std::string* (v1::Constraint::*Mutable)()>
+absl::Status Constrain(const Json& value, GenerateRequest* request) {
+  return Read(value, (request->mutable_constraint()->*Mutable)());
+}
+absl::Status SetChoice(const Json& value, GenerateRequest* request) {
+  std::vector<std::string> texts;
+  RETURN_IF_ERROR(Read(value, &texts));
+  request->mutable_constraint()->mutable_choice()->mutable_texts()->Assign(texts.begin(), texts.end());
+  return absl::OkStatus();
+}
+
 constexpr char kTextHelp[] = "the prompt as text";
 constexpr char kMessagesHelp[] =
     "the prompt as a conversation: '[{\"role\": \"user\", \"content\": \"Hi\"}]'; the server renders the chat template";
@@ -163,6 +185,14 @@ const RequestField<GenerateRequest> kGenerateFields[] = {
      &Store<&GenerateRequest::set_min_tokens>},
     {"ignore_eos", FieldKind::kBool, "go on after the model's end-of-sequence tokens (default false)",
      &Store<&GenerateRequest::set_ignore_eos>},
+    {"json_schema", FieldKind::kJson, "the output is a JSON value that is valid under this schema: \"$(cat FILE)\"",
+     &SetJsonSchema, "Constraint of the output"},
+    {"json_object", FieldKind::kBool, "the output is a JSON object", &SetJsonObject},
+    {"regex", FieldKind::kText, "the output is a text that this regular expression matches as a whole",
+     &Constrain<&v1::Constraint::mutable_regex>},
+    {"choice", FieldKind::kTexts, "the output is this text; may be repeated, for one of several", &SetChoice},
+    {"grammar", FieldKind::kText, "the output is a text of the rule `root` of this EBNF grammar",
+     &Constrain<&v1::Constraint::mutable_grammar>},
     {"logprobs", FieldKind::kNumber, "log probabilities of each output token and of the K likeliest beside it, 0 to 20",
      &Store<&GenerateRequest::set_logprobs>, "Answer"},
     {"prompt_logprobs", FieldKind::kNumber, "the same for the prompt's tokens, from the second on",

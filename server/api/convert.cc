@@ -7,6 +7,7 @@
 #include "google/protobuf/io/coded_stream.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
+#include "server/api/convert_constraint.h"
 #include "server/api/convert_messages.h"
 
 namespace switchyard::server {
@@ -242,6 +243,7 @@ absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::Gene
   RETURN_IF_ERROR(CheckTokenIds(out->prompt, "prompt", args.model->vocab_size));
   if (out->prompt.empty()) return rpc::BadField("prompt", "is empty: at least one token is needed", "1", "0");
   RETURN_IF_ERROR(ConvertLengths(message, args, out.get()));
+  RETURN_IF_ERROR(ConvertConstraint(message, args, out.get()));  // last, as it is the most work
   return out;
 }
 

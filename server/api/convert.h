@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/constraint/constraint_compiler.h"
 #include "server/engine/request.h"
 #include "server/text/text.h"
 #include "switchyard/v1/inference.pb.h"
@@ -41,6 +42,7 @@ struct ConvertArgs {
   // Gets messages as the chat template rendered them; returns what the output begins with, as part of the prompt.  May
   // be empty.
   std::function<std::string(const std::string& rendered)> begin_output;
+  ConstraintCompiler* constraints = nullptr;  // null: no constraints
 };
 
 // Renders, tokenizes, fills in defaults and checks.

@@ -61,6 +61,7 @@ absl::StatusOr<ConvertArgs> RequestContext::Args(std::optional<absl::Duration> l
   ConvertArgs args;
   args.model = model->get();
   args.text = text;
+  args.constraints = constraints;
   args.limits.max_choices = config->batching.max_choices;
   args.limits.max_prompt_bytes = static_cast<size_t>(config->max_prompt_bytes);
   thread_local absl::BitGen gen;

@@ -28,6 +28,7 @@ namespace switchyard::server {
 struct RequestContext {
   const ServerConfig* config = nullptr;
   const text::TextProcessor* text = nullptr;
+  ConstraintCompiler* constraints = nullptr;
   EngineLoop* engine = nullptr;
   FrontPool* pool = nullptr;
   FrontPool* file_pool = nullptr;  // for calls that read files or ask a program, and may wait for a disk

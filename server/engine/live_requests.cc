@@ -59,6 +59,10 @@ absl::Status LiveRequests::Refusal(const absl::Status& status) const {
   }
   if (absl::IsInvalidArgument(status))
     return rpc::MakeError(status.code(), v1::PROMPT_TOO_LONG, status.message(), {{"field", "prompt"}});
+  if (absl::IsFailedPrecondition(status)) {
+    return rpc::MakeError(status.code(), v1::CONSTRAINT_FAILED, absl::StrCat("constraint: ", status.message()),
+                          {{"field", "constraint"}});
+  }
   return status;
 }
 
@@ -185,6 +189,11 @@ absl::Status LiveRequests::ErrorOf(const LiveRequest& live, batching::FinishReas
     case batching::FinishReason::kError:
       return rpc::MakeError(absl::StatusCode::kDataLoss, v1::NUMERIC_ERROR,
                             "the model computed NaN or Inf for this request");
+    case batching::FinishReason::kConstraint:
+      return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::CONSTRAINT_FAILED,
+                            "no token of the vocabulary goes on with what the constraint allows, or finding those that "
+                            "do takes too long",
+                            {{"field", "constraint"}});
     case batching::FinishReason::kPoisoned:
       return rpc::MakeError(absl::StatusCode::kInternal, v1::KILLS_WORKERS,
                             absl::StrCat("workers were lost ", batching::Sequence::kSuspectAfter + 1,

@@ -70,6 +70,8 @@ class ServerMetrics {
   prometheus::Counter* prompt_tokens = nullptr;
   prometheus::Counter* generation_tokens = nullptr;
   prometheus::Counter* tokenize_seconds = nullptr;
+  prometheus::Counter* constraint_seconds = nullptr;
+  prometheus::Counter* constraint_masks = nullptr;
   // --- scheduler ---
   prometheus::Gauge* requests_running = nullptr;
   prometheus::Gauge* requests_waiting = nullptr;

@@ -81,6 +81,8 @@ const Families& ServerFamilies() {
       {"switchyard_request_errors_total", {"counter", "code,engine,model_name", ""}},
       {"switchyard_requests_refused_total", {"counter", kOurs, ""}},
       {"switchyard_tokenize_seconds_total", {"counter", kOurs, ""}},
+      {"switchyard_constraint_compile_seconds_total", {"counter", kOurs, ""}},
+      {"switchyard_constraint_masks_total", {"counter", kOurs, ""}},
       {"switchyard_num_waiting_tokens", {"gauge", kOurs, ""}},
       {"switchyard_step_seconds", {"histogram", kOurs, kStep}},
       {"switchyard_publish_seconds", {"histogram", kOurs, kStep}},
