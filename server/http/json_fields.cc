@@ -10,8 +10,8 @@
 namespace switchyard::server {
 namespace {
 
-constexpr int kMostDepth = 64;
-constexpr int64_t kMostKeys = 100'000;
+constexpr int kBodyDepth = 64;
+constexpr int64_t kBodyKeys = 100'000;
 constexpr size_t kShownBytes = 60;
 
 std::string Shown(const JsonFields::Json& value) {
@@ -61,7 +61,7 @@ std::optional<int64_t> JsonFields::WholeNumber(const Json& value) {
 absl::Status ParseBody(absl::string_view body, JsonFields::Json* object) {
   const auto bad = [](absl::string_view why) { return rpc::BadField("body", why, "one JSON object", ""); };
   if (body.empty()) return bad("is empty: a JSON object is needed");
-  if (const std::optional<JsonFault> fault = ReadJson(body, LenientJson(kMostDepth, kMostKeys), object))
+  if (const std::optional<JsonFault> fault = ReadJson(body, LenientJson(kBodyDepth, kBodyKeys), object))
     return bad(fault->kind == JsonFault::Kind::kText ? absl::StrCat("is no JSON: ", fault->reason) : fault->reason);
   return object->is_object() ? absl::OkStatus() : bad("must be a JSON object");
 }

@@ -161,6 +161,41 @@ TEST_F(HttpTest, StopStringsEndAndAreNamed) {
   EXPECT_EQ(body["choices"][0]["stop_reason"], stop);
 }
 
+TEST_F(HttpTest, OutputsFollowSchemasRegexesAndChoices) {
+  const json schema = {{"type", "object"},
+                       {"properties", {{"ok", {{"type", "boolean"}}}, {"grade", {{"enum", {"a", "b"}}}}}},
+                       {"required", {"ok", "grade"}},
+                       {"additionalProperties", false}};
+  json request = Chat("Answer", 60);
+  request["response_format"] = {{"type", "json_schema"}, {"json_schema", {{"name", "answer"}, {"schema", schema}}}};
+  const json whole = Post("/v1/chat/completions", request).json();
+  ASSERT_TRUE(whole.contains("choices")) << whole;
+  const json answer = json::parse(whole["choices"][0]["message"]["content"].get<std::string>(), nullptr, false);
+  EXPECT_TRUE(answer.is_object() && answer["ok"].is_boolean() && answer.size() == 2u) << whole;
+  EXPECT_EQ(whole["choices"][0]["finish_reason"], "stop");
+  request["stream"] = true;
+  EXPECT_EQ(ReadStream(Post("/v1/chat/completions", request), true).texts.at(0),
+            whole["choices"][0]["message"]["content"]);
+
+  const auto text = [](const json& more) {
+    json body = {{"prompt", "It is"}, {"max_tokens", 20}, {"temperature", 0}};
+    body.update(more);
+    const json answer = Post("/v1/completions", body).json();
+    return answer.contains("choices") ? answer["choices"][0]["text"].get<std::string>() : answer.dump();
+  };
+  EXPECT_THAT(text({{"guided_regex", "[0-9]{3}-[a-f]{2}"}}), testing::MatchesRegex("[0-9]+-[a-f]+"));
+  EXPECT_THAT(text({{"guided_choice", {"red", "green"}}}), testing::AnyOf("red", "green"));
+  EXPECT_THAT(text({{"structured_outputs", {{"choice", {"up", "down"}}}}}), testing::AnyOf("up", "down"));
+  const json object =
+      Post("/v1/responses", {{"input", "a"},
+                             {"max_output_tokens", 60},
+                             {"temperature", 0},
+                             {"text", {{"format", {{"type", "json_schema"}, {"name", "x"}, {"schema", schema}}}}}})
+          .json();
+  ASSERT_EQ(object["status"], "completed") << object;
+  EXPECT_TRUE(json::parse(object["output"][0]["content"][0]["text"].get<std::string>())["ok"].is_boolean());
+}
+
 TEST_F(HttpTest, ContentPartsAndNullsAreRead) {
   const json plain = Post("/v1/chat/completions", Chat("Hello", 8)).json();
   json request = Chat("", 8);

@@ -18,7 +18,7 @@ using Json = JsonFields::Json;
 
 // --- the request, as OpenAI's has it ---
 
-absl::Status BadBlock(const std::string& path, const Json& block) {
+absl::Status BadAnthropicBlock(const std::string& path, const Json& block) {
   const std::string type = block.is_object() && block.contains("type") ? JsonText(block["type"]) : "none";
   return rpc::BadField(absl::StrCat(path, ".type"),
                        absl::StrCat("must be text, thinking, tool_use or tool_result, is ", type), "text", type);
@@ -33,7 +33,7 @@ absl::StatusOr<std::string> TextOfBlocks(const std::string& path, const Json& co
   for (size_t i = 0; i < content.size(); ++i) {
     const Json& block = content[i];
     if (!block.is_object() || block.value("type", Json()) != "text" || !block.value("text", Json()).is_string())
-      return BadBlock(absl::StrCat(path, "[", i, "]"), block);
+      return BadAnthropicBlock(absl::StrCat(path, "[", i, "]"), block);
     absl::StrAppend(&text, text.empty() ? "" : "\n", block["text"].get_ref<const std::string&>());
   }
   return text;
@@ -57,7 +57,7 @@ absl::Status ConvertTurn(const std::string& path, const Json& message, Json* out
   for (size_t i = 0; i < content->size(); ++i) {
     const Json& block = (*content)[i];
     const std::string name = absl::StrCat(path, ".content[", i, "]");
-    if (!block.is_object()) return BadBlock(name, block);
+    if (!block.is_object()) return BadAnthropicBlock(name, block);
     const JsonFields inner(block, absl::StrCat(name, "."));
     const Json type = block.value("type", Json());
     std::string id, call;
@@ -80,7 +80,7 @@ absl::Status ConvertTurn(const std::string& path, const Json& message, Json* out
       ASSIGN_OR_RETURN(const std::string result, TextOfBlocks(inner.Name("content"), block.value("content", Json())));
       out->push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", result}});
     } else if (type != "redacted_thinking") {
-      return BadBlock(name, block);
+      return BadAnthropicBlock(name, block);
     }
   }
   if (!text.empty()) turn["content"] = text;
@@ -89,7 +89,7 @@ absl::Status ConvertTurn(const std::string& path, const Json& message, Json* out
   return absl::OkStatus();
 }
 
-absl::Status ConvertTools(const JsonFields& fields, Json* out) {
+absl::Status ConvertAnthropicTools(const JsonFields& fields, Json* out) {
   const Json *tools = nullptr, *choice = nullptr;
   RETURN_IF_ERROR(fields.Array("tools", &tools));
   for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
@@ -117,7 +117,7 @@ absl::Status ConvertTools(const JsonFields& fields, Json* out) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Json> ConvertBody(const std::string& body) {
+absl::StatusOr<Json> ConvertAnthropicBody(const std::string& body) {
   Json json;
   RETURN_IF_ERROR(ParseBody(body, &json));
   const JsonFields fields(json);
@@ -141,7 +141,7 @@ absl::StatusOr<Json> ConvertBody(const std::string& body) {
   RETURN_IF_ERROR(fields.Object("thinking", &thinking));
   if (thinking != nullptr)
     out["chat_template_kwargs"] = {{"enable_thinking", thinking->value("type", "") != "disabled"}};
-  RETURN_IF_ERROR(ConvertTools(fields, &out));
+  RETURN_IF_ERROR(ConvertAnthropicTools(fields, &out));
   return out;
 }
 
@@ -190,7 +190,7 @@ class AnthropicWriter final : public ResponseWriter {
 };
 
 absl::StatusOr<std::vector<v1::GenerateRequest>> AnthropicWriter::Parse(const std::string& body) {
-  ASSIGN_OR_RETURN(const Json json, ConvertBody(body));
+  ASSIGN_OR_RETURN(const Json json, ConvertAnthropicBody(body));
   const JsonFields fields(json);
   std::vector<v1::GenerateRequest> requests(1);
   v1::GenerateRequest* const message = &requests.front();
@@ -281,7 +281,7 @@ std::unique_ptr<ResponseWriter> NewAnthropicWriter(const text::TextProcessor* te
 }
 
 absl::StatusOr<std::string> TokenizeBodyOfMessages(const std::string& body) {
-  ASSIGN_OR_RETURN(const Json json, ConvertBody(body));
+  ASSIGN_OR_RETURN(const Json json, ConvertAnthropicBody(body));
   return JsonText(json);
 }
 

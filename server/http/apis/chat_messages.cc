@@ -15,7 +15,7 @@ namespace {
 
 using Json = JsonFields::Json;
 
-constexpr int kMostDepth = 32;
+constexpr int kArgumentsDepth = 32;
 
 // Text is the only kind of content that models here read.
 absl::Status CheckContent(const JsonFields& message, const Json& content) {
@@ -49,7 +49,8 @@ absl::Status ReadToolCalls(const JsonFields& message, Json* calls) {
     const auto arguments = function->find("arguments");
     if (arguments == function->end() || !arguments->is_string()) continue;
     Json parsed;
-    if (!ReadJson(arguments->get_ref<const std::string&>(), LenientJson(kMostDepth), &parsed) && parsed.is_object())
+    if (!ReadJson(arguments->get_ref<const std::string&>(), LenientJson(kArgumentsDepth), &parsed) &&
+        parsed.is_object())
       *arguments = std::move(parsed);
   }
   return absl::OkStatus();

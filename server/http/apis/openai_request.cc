@@ -67,6 +67,62 @@ absl::Status ReadSampling(const JsonFields& fields, v1::SamplingParameters* to) 
   return ReadLogitBias(fields, to);
 }
 
+// The schema of {"json_schema": {"name", "schema"}}.
+absl::Status ReadJsonSchema(const JsonFields& format, v1::Constraint* to) {
+  const Json* outer = nullptr;
+  RETURN_IF_ERROR(format.Object("json_schema", &outer));
+  if (outer == nullptr) return rpc::BadField(format.Name("json_schema"), "is missing", "1", "0");
+  const Json* schema = nullptr;
+  const JsonFields inner(*outer, format.Name("json_schema."));
+  RETURN_IF_ERROR(inner.Object("schema", &schema));
+  if (schema == nullptr) return rpc::BadField(inner.Name("schema"), "is missing", "1", "0");
+  to->set_json_schema(JsonText(*schema));
+  return absl::OkStatus();
+}
+
+absl::Status ReadResponseFormat(const JsonFields& fields, v1::GenerateRequest* message) {
+  const Json* format = nullptr;
+  RETURN_IF_ERROR(fields.Object("response_format", &format));
+  if (format == nullptr) return absl::OkStatus();
+  const JsonFields inner(*format, "response_format.");
+  const Json* const type = inner.Find("type");
+  if (type != nullptr && *type == "text") return absl::OkStatus();
+  if (type != nullptr && *type == "json_object") {
+    message->mutable_constraint()->set_json_object(true);
+    return absl::OkStatus();
+  }
+  if (type != nullptr && *type == "json_schema") return ReadJsonSchema(inner, message->mutable_constraint());
+  return inner.Wrong("type", "\"text\", \"json_object\" or \"json_schema\"", type == nullptr ? Json() : *type);
+}
+
+// vLLM's members: `prefix` is "guided_", or "" within structured_outputs.
+absl::Status ReadGuided(const JsonFields& fields, const std::string& prefix, v1::GenerateRequest* message) {
+  const std::string json_key = prefix + "json", choice_key = prefix + "choice";
+  const Json *choice = nullptr, *const json = fields.Find(json_key.c_str());
+  if (json != nullptr && !json->is_object() && !json->is_string())
+    return fields.Wrong(json_key, "a schema, or one as text", *json);
+  if (json != nullptr)
+    message->mutable_constraint()->set_json_schema(json->is_string() ? json->get<std::string>() : JsonText(*json));
+  RETURN_IF_ERROR(fields.String((prefix + "regex").c_str(),
+                                [&](const std::string& value) { message->mutable_constraint()->set_regex(value); }));
+  RETURN_IF_ERROR(fields.String((prefix + "grammar").c_str(),
+                                [&](const std::string& value) { message->mutable_constraint()->set_grammar(value); }));
+  RETURN_IF_ERROR(fields.Array(choice_key.c_str(), &choice));
+  for (size_t i = 0; choice != nullptr && i < choice->size(); ++i) {
+    if (!(*choice)[i].is_string()) return fields.Wrong(absl::StrCat(choice_key, "[", i, "]"), "a string", (*choice)[i]);
+    message->mutable_constraint()->mutable_choice()->add_texts((*choice)[i].get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadConstraint(const JsonFields& fields, v1::GenerateRequest* message) {
+  RETURN_IF_ERROR(ReadResponseFormat(fields, message));
+  RETURN_IF_ERROR(ReadGuided(fields, "guided_", message));
+  const Json* outputs = nullptr;
+  RETURN_IF_ERROR(fields.Object("structured_outputs", &outputs));
+  return outputs == nullptr ? absl::OkStatus() : ReadGuided(JsonFields(*outputs, "structured_outputs."), "", message);
+}
+
 }  // namespace
 
 absl::Status ReadCommon(const JsonFields& fields, v1::GenerateRequest* message) {
@@ -82,6 +138,7 @@ absl::Status ReadCommon(const JsonFields& fields, v1::GenerateRequest* message) 
   RETURN_IF_ERROR(fields.Bool("skip_special_tokens", [&](bool value) { message->set_skip_special_tokens(value); }));
   RETURN_IF_ERROR(fields.Integer("prompt_logprobs",
                                  [&](int64_t value) { message->set_prompt_logprobs(static_cast<int32_t>(value)); }));
+  RETURN_IF_ERROR(ReadConstraint(fields, message));
   return RefuseSet(fields, "use_beam_search", "beam search is not supported");
 }
 

@@ -17,7 +17,7 @@ using Json = JsonFields::Json;
 
 // --- the request, as that of chat completions ---
 
-absl::StatusOr<std::string> TextOfParts(const std::string& path, const Json& content) {
+absl::StatusOr<std::string> TextOfResponsesParts(const std::string& path, const Json& content) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) return rpc::BadField(path, "must be a string or an array of parts", "a string", "");
   std::string text;
@@ -35,13 +35,13 @@ absl::StatusOr<std::string> TextOfParts(const std::string& path, const Json& con
   return text;
 }
 
-absl::Status ConvertItem(const std::string& path, const Json& item, Json* messages) {
+absl::Status ConvertResponsesItem(const std::string& path, const Json& item, Json* messages) {
   if (!item.is_object()) return rpc::BadField(path, "must be an object", "an object", JsonText(item).substr(0, 60));
   const Json type = item.value("type", Json("message"));
   if (type == "reasoning" || type == "item_reference") return absl::OkStatus();
   if (type == "function_call_output") {
     ASSIGN_OR_RETURN(const std::string output,
-                     TextOfParts(absl::StrCat(path, ".output"), item.value("output", Json(""))));
+                     TextOfResponsesParts(absl::StrCat(path, ".output"), item.value("output", Json(""))));
     messages->push_back({{"role", "tool"}, {"tool_call_id", item.value("call_id", Json(""))}, {"content", output}});
     return absl::OkStatus();
   }
@@ -64,14 +64,15 @@ absl::Status ConvertItem(const std::string& path, const Json& item, Json* messag
         absl::StrCat("must be message, function_call, function_call_output or reasoning, is ", JsonText(type)),
         "message", JsonText(type));
   }
-  ASSIGN_OR_RETURN(const std::string text, TextOfParts(absl::StrCat(path, ".content"), item.value("content", Json())));
+  ASSIGN_OR_RETURN(const std::string text,
+                   TextOfResponsesParts(absl::StrCat(path, ".content"), item.value("content", Json())));
   Json role = item.value("role", Json());
   if (role == "developer") role = "system";
   messages->push_back({{"role", role}, {"content", text}});
   return absl::OkStatus();
 }
 
-absl::Status ConvertTools(const JsonFields& fields, Json* out) {
+absl::Status ConvertResponsesTools(const JsonFields& fields, Json* out) {
   const Json* tools = nullptr;
   RETURN_IF_ERROR(fields.Array("tools", &tools));
   for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
@@ -92,7 +93,7 @@ absl::Status ConvertTools(const JsonFields& fields, Json* out) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Json> ConvertBody(const Json& json) {
+absl::StatusOr<Json> ConvertResponsesBody(const Json& json) {
   const JsonFields fields(json);
   Json out = {{"messages", Json::array()}};
   RETURN_IF_ERROR(
@@ -111,7 +112,7 @@ absl::StatusOr<Json> ConvertBody(const Json& json) {
     out["messages"].push_back({{"role", "user"}, {"content", *input}});
   } else if (input->is_array()) {
     for (size_t i = 0; i < input->size(); ++i)
-      RETURN_IF_ERROR(ConvertItem(absl::StrCat("input[", i, "]"), (*input)[i], &out["messages"]));
+      RETURN_IF_ERROR(ConvertResponsesItem(absl::StrCat("input[", i, "]"), (*input)[i], &out["messages"]));
   } else {
     return fields.Wrong("input", "a string or an array of items", *input);
   }
@@ -120,7 +121,14 @@ absl::StatusOr<Json> ConvertBody(const Json& json) {
   RETURN_IF_ERROR(fields.Object("reasoning", &reasoning));
   if (reasoning != nullptr && reasoning->value("effort", Json()).is_string())
     out["reasoning_effort"] = (*reasoning)["effort"];
-  RETURN_IF_ERROR(ConvertTools(fields, &out));
+  const Json *text = nullptr, *format = nullptr;
+  RETURN_IF_ERROR(fields.Object("text", &text));
+  if (text != nullptr) RETURN_IF_ERROR(JsonFields(*text, "text.").Object("format", &format));
+  if (format != nullptr) {
+    out["response_format"] = {{"type", format->value("type", Json())}};
+    if (format->contains("schema")) out["response_format"]["json_schema"] = {{"schema", (*format)["schema"]}};
+  }
+  RETURN_IF_ERROR(ConvertResponsesTools(fields, &out));
   return out;
 }
 
@@ -163,7 +171,7 @@ class ResponsesWriter final : public ResponseWriter {
 
 absl::StatusOr<std::vector<v1::GenerateRequest>> ResponsesWriter::Parse(const std::string& body) {
   RETURN_IF_ERROR(ParseBody(body, &request_));
-  ASSIGN_OR_RETURN(const Json json, ConvertBody(request_));
+  ASSIGN_OR_RETURN(const Json json, ConvertResponsesBody(request_));
   const JsonFields fields(json);
   std::vector<v1::GenerateRequest> requests(1);
   v1::GenerateRequest* const message = &requests.front();

@@ -26,9 +26,9 @@ using testing::IsEmpty;
 batching::SamplingParams Sampling() {
   batching::SamplingParams out;
   auto& [temperature, top_p, top_k, min_p, presence, frequency, repetition, bias, seed, choice, min_tokens, stop_ids,
-         logprobs, prompt_logprobs, paths_from] = out;
+         logprobs, prompt_logprobs, constrained, paths_from] = out;
   test::Distinct().Fill(temperature, top_p, top_k, min_p, presence, frequency, repetition, bias, seed, choice,
-                        min_tokens, stop_ids, logprobs, prompt_logprobs, paths_from);
+                        min_tokens, stop_ids, logprobs, prompt_logprobs, constrained, paths_from);
   seed = ~uint64_t{0} - 1;
   return out;
 }
@@ -48,8 +48,9 @@ batching::StepPlan Plan() {
   values.Fill(freed);
   items.resize(2);
   items[1].slot = 7;
-  auto& [slot, start, num_query, init, blocks, sample] = items[0];
+  auto& [slot, start, num_query, init, blocks, sample, mask] = items[0];
   values.Fill(slot, start, num_query, blocks, sample);
+  values.Fill(mask.emplace().ids);
   auto& [tokens, num_prompt, sampling] = init.emplace();
   values.Fill(tokens, num_prompt);
   sampling = Sampling();
