@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
+#include "server/api/expert_query.h"
 #include "server/api/feed_call.h"
 #include "server/api/unary_call.h"
-#include "server/balancer/expert_view.h"
 #include "server/clock.h"
 #include "server/engine/profile_collector.h"
 
@@ -17,12 +17,6 @@ namespace switchyard::server {
 namespace {
 
 constexpr size_t kProfilePartBytes = size_t{1} << 20;
-
-absl::Status CheckHasExperts(const ServedModel& model) {
-  if (model.num_moe_layers > 0) return absl::OkStatus();
-  return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_EXPERTS,
-                        absl::StrCat("model ", model.name, " has no MoE layers"));
-}
 
 std::unique_ptr<v1::GetProfileResponse> ProgressMessage(const ProfileCollector::Progress& progress) {
   auto message = std::make_unique<v1::GetProfileResponse>();
@@ -94,26 +88,15 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetExperts(grpc::CallbackServerConte
   if (call->Refused()) return call;
   v1::GetExpertsRequest message;
   std::shared_ptr<const ServedModel> model;
-  const absl::Status status = [&] {
-    RETURN_IF_ERROR(request_context_->Read(*context, *request, &message, &model));
-    RETURN_IF_ERROR(CheckHasExperts(*model));
-    return CheckExpertsRequest(message, model->num_moe_layers, model->num_experts);
-  }();
+  const absl::Status status = request_context_->Read(*context, *request, &message, &model);
   if (!status.ok()) {
     call->Fail(status);
     return call;
   }
-  request_context_->engine->CopyExperts([call, message, model](std::unique_ptr<const ExpertsCopy> experts) {
-    if (experts == nullptr) {  // the model is known, so the server stops
-      return call->Fail(rpc::MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"));
-    }
-    // On the pool, as the engine's thread must not wait for it.
-    call->Start([message, model, experts = std::shared_ptr<const ExpertsCopy>(std::move(experts))](UnaryCall* call) {
-      v1::GetExpertsResponse answer = DescribeExperts(message, *experts, MonotonicNow());
-      answer.set_model(model->name);
-      call->Reply(answer);
-    });
-  });
+  QueryExperts(request_context_, message, model, RequestContext::FrontClient(call->caller(), *context),
+               [call](const absl::StatusOr<v1::GetExpertsResponse>& experts) {
+                 experts.ok() ? call->Reply(*experts) : call->Fail(experts.status());
+               });
   return call;
 }
 

@@ -52,29 +52,34 @@ void FillInfo(const RequestContext& request_context, const ServedModel& model, v
   out->set_combine(adds ? absl::StrCat("added by ", model.num_workers, " workers") : "exact");
 }
 
-void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadResponse* out) {
-  out->set_ready(load.ready);
-  out->set_not_ready_reason(load.not_ready_reason);
-  out->set_running_requests(load.scheduler.running);
-  out->set_waiting_requests(load.scheduler.waiting_requests);
-  out->set_waiting_tokens(load.scheduler.waiting_tokens);
-  out->set_max_waiting_requests(config.batching.max_queue);
-  out->set_group_epoch(load.group_epoch);
-  out->set_preemptions(load.scheduler.preemptions);
+}  // namespace
+
+v1::GetLoadResponse DescribeLoad(const RequestContext& request_context) {
+  const ServerConfig& config = *request_context.config;
+  const LoadSnapshot load = request_context.engine->load();
+  v1::GetLoadResponse out;
+  out.set_ready(load.ready);
+  out.set_not_ready_reason(load.not_ready_reason);
+  out.set_running_requests(load.scheduler.running);
+  out.set_waiting_requests(load.scheduler.waiting_requests);
+  out.set_waiting_tokens(load.scheduler.waiting_tokens);
+  out.set_max_waiting_requests(config.batching.max_queue);
+  out.set_group_epoch(load.group_epoch);
+  out.set_preemptions(load.scheduler.preemptions);
   if (load.micro_batches.has_value()) {
-    v1::MicroBatches* const cut = out->mutable_micro_batches();
+    v1::MicroBatches* const cut = out.mutable_micro_batches();
     cut->set_steps(load.micro_batches->steps);
     cut->set_cut_steps(load.micro_batches->other_steps);
     cut->set_gained_seconds(load.micro_batches->gained_seconds);
   }
   if (load.placement.has_value()) {
-    v1::AutoPlacement* placement = out->mutable_auto_placement();
+    v1::AutoPlacement* placement = out.mutable_auto_placement();
     placement->set_steps(load.placement->steps);
     placement->set_deciding_steps(load.placement->other_steps);
     placement->set_gained_seconds(load.placement->gained_seconds);
   }
   for (const LoadSnapshot::Worker& worker : load.workers) {
-    v1::WorkerLoad* to = out->add_workers();
+    v1::WorkerLoad* to = out.add_workers();
     to->set_rank(worker.rank);
     to->set_pid(worker.pid);
     to->set_host(worker.host);
@@ -86,9 +91,8 @@ void FillLoad(const ServerConfig& config, const LoadSnapshot& load, v1::GetLoadR
     to->set_block_size(config.batching.block_size);
     to->set_running_requests(worker.stats.running);
   }
+  return out;
 }
-
-}  // namespace
 
 // gRPC calls the handler of a method with one request message only when the message has come, and never reads a second
 // one.  Registered as a method with two streams, which looks the same to clients, Generate sees the call at once: it
@@ -161,10 +165,8 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::GetLoad(grpc::CallbackServerCont
   auto* call = new UnaryCall(request_context_, context, request, response, "InferenceService/GetLoad");
   if (call->Refused()) return call;
   v1::GetLoadRequest message;
-  v1::GetLoadResponse load;
   const absl::Status status = rpc::ParseRaw(*request, &message);
-  if (status.ok()) FillLoad(*request_context_->config, request_context_->engine->load(), &load);
-  call->Answer(status, load);
+  call->Answer(status, status.ok() ? DescribeLoad(*request_context_) : v1::GetLoadResponse());
   return call;
 }
 

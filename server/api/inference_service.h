@@ -7,6 +7,9 @@
 
 namespace switchyard::server {
 
+// GetLoad's answer.  Any thread; does not block.
+v1::GetLoadResponse DescribeLoad(const RequestContext& request_context);
+
 // Every method of InferenceService, raw, except Generate, which the constructor adds.
 using RawInferenceService =
     v1::InferenceService::WithRawCallbackMethod_Abort<v1::InferenceService::WithRawCallbackMethod_Tokenize<

@@ -12,6 +12,7 @@
 #include "server/api/feed_call.h"
 #include "server/api/unary_call.h"
 #include "server/jobs/api/job_convert.h"
+#include "server/jobs/api/job_queries.h"
 #include "server/jobs/api/training_requests.h"
 #include "server/jobs/spec/spec_check.h"
 
@@ -19,20 +20,6 @@ namespace switchyard::server {
 namespace {
 
 constexpr char kPackPrefix[] = "call-";
-
-// Returns OK if this server has jobs.
-absl::Status CheckJobs(const TrainingContext& training_context) {
-  if (training_context.jobs != nullptr) return absl::OkStatus();
-  if (training_context.no_jobs.ok()) {
-    return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TRAINING,
-                          "this server has no training workers (--local_train_workers)");
-  }
-  return rpc::MakeError(
-      absl::StatusCode::kFailedPrecondition,
-      absl::IsResourceExhausted(training_context.no_jobs) ? v1::DISK_FULL : v1::NO_TRAINING,
-      absl::StrCat("training jobs are disabled since this server started: ", training_context.no_jobs.message(),
-                   "; mend that beneath the checkpoint root and start the server again (its log says more)"));
-}
 
 // Adds the reason for errors of files to a status that has no reason yet.
 absl::Status OfFiles(const absl::Status& status) {
@@ -71,13 +58,6 @@ void Answer(UnaryCall* call, const absl::StatusOr<JobPtr>& job, Response respons
   if (!job.ok()) return call->Fail(job.status());
   *response.mutable_job() = ToProto(**job);
   call->Reply(response);
-}
-
-// Returns the job if `caller` may see it: NOT_FOUND also for others' jobs, so that nobody learns of them.
-absl::StatusOr<JobPtr> GetAs(const Caller& caller, JobManager& manager, const std::string& id) {
-  ASSIGN_OR_RETURN(JobPtr job, manager.Get(id));
-  if (!caller.MayTouch(job->owner)) return NoSuchJob(id);
-  return job;
 }
 
 void AnswerSubmit(UnaryCall* call, const JobPtr& job, bool existed) {
@@ -208,10 +188,10 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerCont
     call->Fail(filter.status());
     return call;
   }
-  if (call->caller().role != Role::kAdmin) filter->owner = call->caller().name;
-  PostFor(call, training_.jobs, [call, filter = *std::move(filter)](JobManager& manager) {
+  ListJobsAs(training_, call->caller(), *std::move(filter), [call](const absl::StatusOr<JobPage>& page) {
+    if (!page.ok()) return call->Fail(page.status());
     // Only copies of the jobs are taken on this thread; the pool converts them.
-    call->Start([page = manager.List(filter)](UnaryCall* call) { call->Reply(ToProto(page)); });
+    call->Start([page = *page](UnaryCall* call) { call->Reply(ToProto(page)); });
   });
   return call;
 }

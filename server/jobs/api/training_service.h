@@ -53,6 +53,8 @@ class TrainingServiceImpl final : public RawTrainingService {
   grpc::ServerWriteReactor<grpc::ByteBuffer>* PackData(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
 
+  const TrainingContext& training() const { return training_; }
+
  private:
   RequestContext* const request_context_;
   const TrainingContext training_;
