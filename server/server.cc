@@ -251,6 +251,7 @@ absl::Status Server::ListenHttp() {
   options.connections = {.connections = c.max_connections, .per_client = c.max_connections_per_client};
   options.front = front_.get();
   options.request_context = &request_context_;
+  options.training = &training_->service()->training();
   ASSIGN_OR_RETURN(http_, HttpApi::Open(std::move(options)));
   if (c.http_port == 0 && c.port != 0 && http_->port() != kHttpPort)
     LogWarn("port ", kHttpPort, " is in use: HTTP is on ", http_->port(), "; --http_port sets it");

@@ -17,6 +17,8 @@
 #include "server/http/apis/completions.h"
 #include "server/http/apis/responses.h"
 #include "server/http/json_fields.h"
+#include "server/http/page/live_api.h"
+#include "server/http/page/page.h"
 #include "server/http/tokenize.h"
 
 namespace switchyard::server {
@@ -33,6 +35,7 @@ class HttpApi::Handlers {
  public:
   struct Call {
     RequestContext* context;
+    const TrainingContext* training;
     std::shared_ptr<HttpExchange> exchange;
     absl::StatusOr<Caller> caller;
 
@@ -41,9 +44,12 @@ class HttpApi::Handlers {
     }
   };
   struct Route {
-    absl::string_view method, path;  // a path that ends in / stands for all beneath it
+    absl::string_view method, path;  // a path that ends in / stands for all beneath it, but for / itself
     absl::string_view role;          // a method of keys/roles.h that needs the same; empty: anybody may
     void (*handle)(const Call& call);
+    bool IsFor(absl::string_view of) const {
+      return of == path || (path.size() > 1 && absl::EndsWith(path, "/") && absl::StartsWith(of, path));
+    }
   };
   static const Route kRoutes[];
 
@@ -109,6 +115,18 @@ class HttpApi::Handlers {
   static void CountTokens(const Call& call) { AnswerCountTokens(call.context, call.exchange, *call.caller); }
   static void Tokenize(const Call& call) { AnswerTokenize(call.context, call.exchange, *call.caller); }
   static void Detokenize(const Call& call) { AnswerDetokenize(call.context, call.exchange, *call.caller); }
+  static void Page(const Call& call) { AnswerPageFile(call.exchange); }
+  // GET /api/…
+  template <void (*answer)(const LiveCall&)>
+  static void Live(const Call& call) {
+    answer({call.context, call.training, call.exchange, *call.caller});
+  }
+  template <void (*answer)(const LiveCall&)>
+  static void Operations(const Call& call) {
+    if (const absl::Status may = MayShowOperations(*call.context); !may.ok())
+      return call.exchange->Reply(ErrorReply(ErrorShape::kOpenAi, may));
+    Live<answer>(call);
+  }
 };
 
 const HttpApi::Handlers::Route HttpApi::Handlers::kRoutes[] = {
@@ -127,6 +145,12 @@ const HttpApi::Handlers::Route HttpApi::Handlers::kRoutes[] = {
     {"POST", "/v1/messages/count_tokens", "InferenceService/Tokenize", &Handlers::CountTokens},
     {"POST", "/tokenize", "InferenceService/Tokenize", &Handlers::Tokenize},
     {"POST", "/detokenize", "InferenceService/Detokenize", &Handlers::Detokenize},
+    {"GET", "/", "", &Handlers::Page},
+    {"GET", "/page/", "", &Handlers::Page},
+    {"GET", "/api/load", "InferenceService/GetLoad", &Handlers::Live<&AnswerLoad>},
+    {"GET", "/api/experts", "AdminService/GetExperts", &Handlers::Operations<&AnswerExperts>},
+    {"GET", "/api/jobs", "TrainingService/ListJobs", &Handlers::Operations<&AnswerJobs>},
+    {"GET", "/api/jobs/", "TrainingService/GetJob", &Handlers::Operations<&AnswerJob>},
 };
 
 HttpApi::HttpApi(Options options) : options_(std::move(options)) {}
@@ -187,8 +211,7 @@ void HttpApi::FinishHead(const HttpRequest& request, HttpReply* reply) const {
 
 std::string HttpApi::PathLabel(const std::string& path) {
   for (const Handlers::Route& route : Handlers::kRoutes) {
-    if (path == route.path || (absl::EndsWith(route.path, "/") && absl::StartsWith(path, route.path)))
-      return std::string(route.path);
+    if (route.IsFor(path)) return std::string(route.path);
   }
   return "other";
 }
@@ -220,9 +243,7 @@ void HttpApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   }
   std::string allowed;
   for (const Handlers::Route& route : Handlers::kRoutes) {
-    const bool matches =
-        absl::EndsWith(route.path, "/") ? absl::StartsWith(request.path, route.path) : request.path == route.path;
-    if (!matches) continue;
+    if (!route.IsFor(request.path)) continue;
     const bool is_method = request.method == route.method || (request.method == "HEAD" && route.method == "GET");
     if (!is_method) {
       absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", route.method);
@@ -234,7 +255,7 @@ void HttpApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
       options_.request_context->metrics->request_error(caller.status().code()).Increment();
       return exchange->Reply(ErrorReply(shape, caller.status()));
     }
-    return route.handle({options_.request_context, exchange, std::move(caller)});
+    return route.handle({options_.request_context, options_.training, exchange, std::move(caller)});
   }
   if (allowed.empty()) return refuse(404, absl::StrCat("no such path: ", Quote(request.path)));
   HttpReply reply =

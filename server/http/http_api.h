@@ -1,6 +1,8 @@
-// The HTTP port of users: OpenAI's API and what load balancers and dashboards ask, over the same engine as gRPC.
+// The HTTP port of users: OpenAI's API, what load balancers and dashboards ask, and the web page (page/), over the same
+// engine as gRPC.
 //
-// Paths are a table (http_api.cc).  With --api_keys_file all but /health, /ready, /version and /ping need a key.  A
+// Paths are a table (http_api.cc).  With --api_keys_file all but /health, /ready, /version, /ping and the
+// page's files need a key.  A
 // page of another site cannot use the server through its reader's browser: requests with an Origin that is neither this
 // host nor one of Options::origins are refused.  Thread-safe but for Open, Accept and Stop.
 #pragma once
@@ -15,6 +17,7 @@
 #include "server/front/front.h"
 #include "server/http/http_exchange.h"
 #include "server/http/http_server.h"
+#include "server/jobs/api/training_service.h"
 
 namespace switchyard::server {
 
@@ -28,6 +31,7 @@ class HttpApi {
     ConnectionGate::Limits connections;
     Front* front = nullptr;                     // borrowed
     RequestContext* request_context = nullptr;  // borrowed
+    const TrainingContext* training = nullptr;  // borrowed
   };
   // Listens; connections wait for Accept.  InvalidArgument: listening failed, why.
   static absl::StatusOr<std::unique_ptr<HttpApi>> Open(Options options);
