@@ -33,7 +33,7 @@ function showLoad(load) {
   say($('waiting-note'), tokens ? `requests, ${short.format(tokens)} tokens` : 'requests');
   const preempted = Number(load.preemptions || 0);
   say($('running-note'), preempted ? `requests, ${whole.format(preempted)} preempted so far` : 'requests');
-  const workers = load.workers || [];
+  const workers = [...(load.workers || [])].sort((a, b) => (a.rank || 0) - (b.rank || 0));
   say($('epoch'), String(load.group_epoch || '–'));
   say($('epoch-note'), `epoch, ${workers.length} worker${workers.length === 1 ? '' : 's'}`);
   show($('workers-none'), workers.length === 0);
