@@ -15,9 +15,8 @@ using grammar::RuleId;
 using grammar::StateId;
 
 constexpr absl::string_view kSpace = R"( |\n( {0,24}|\t{0,6}))";
-constexpr absl::string_view kEscape =
-    R"(\\(["\\/bfnrt]|u([0-9a-cA-Ce-fE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|)"
-    R"([dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})))";
+constexpr absl::string_view kEscape = R"(\\(["\\/bfnrt]|u([0-9a-cA-Ce-fE-F][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}|)"
+                                      R"([dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})))";
 constexpr absl::string_view kInteger = R"(-?(0|[1-9][0-9]{0,19}))";
 constexpr absl::string_view kFraction = R"((\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?)";
 

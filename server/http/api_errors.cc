@@ -17,11 +17,13 @@ using nlohmann::ordered_json;
 
 // Names of our messages' fields that HTTP's requests call otherwise.  A prefix, and what stands for it.
 constexpr std::pair<absl::string_view, absl::string_view> kFieldNames[] = {
-        {"sampling.", ""},
+    {"sampling.", ""},
     {"constraint.", ""},
-           {"messages.messages", "messages"},
-    {"messages.tools", "tools"}, {"messages.template_args_json", "chat_template_kwargs"},
-    {"text", "prompt"},          {"token_ids", "prompt"},
+    {"messages.messages", "messages"},
+    {"messages.tools", "tools"},
+    {"messages.template_args_json", "chat_template_kwargs"},
+    {"text", "prompt"},
+    {"token_ids", "prompt"},
 };
 
 std::string HttpField(absl::string_view field) {
