@@ -29,10 +29,13 @@ TEST(RequestFieldsTest, EveryFieldOfTheSamplingMessageHasARow) {
   const auto* sampling = v1::SamplingParameters::descriptor();
   for (int i = 0; i < sampling->field_count(); ++i)
     EXPECT_TRUE(rows.count(sampling->field(i)->name())) << sampling->field(i)->name();
+  const auto* constraint = v1::Constraint::descriptor();
+  for (int i = 0; i < constraint->field_count(); ++i)
+    EXPECT_TRUE(rows.count(constraint->field(i)->name())) << constraint->field(i)->name();
   const auto* request = v1::GenerateRequest::descriptor();
   for (int i = 0; i < request->field_count(); ++i) {
     const std::string name = request->field(i)->name();
-    EXPECT_TRUE(name == "sampling" || rows.count(name)) << name;
+    EXPECT_TRUE(name == "sampling" || name == "constraint" || rows.count(name)) << name;
   }
 }
 

@@ -50,7 +50,9 @@ batching::StepPlan Plan() {
   items[1].slot = 7;
   auto& [slot, start, num_query, init, blocks, sample, mask] = items[0];
   values.Fill(slot, start, num_query, blocks, sample);
-  values.Fill(mask.emplace().ids);
+  auto& [mask_ids, mask_bits] = mask.emplace();
+  values.Fill(mask_ids);
+  mask_bits = "\x81";
   auto& [tokens, num_prompt, sampling] = init.emplace();
   values.Fill(tokens, num_prompt);
   sampling = Sampling();
