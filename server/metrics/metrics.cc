@@ -182,6 +182,7 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
                                   "Connections ended because their client broke a limit, by limit.", registry_.get());
   http_requests_ = &NewFamily(prometheus::BuildCounter(), "switchyard_http_requests_total",
                               "Answers over HTTP, by path and status.", registry_.get());
+  for (const char* path : {"/v1/chat/completions", "/v1/completions"}) http_request(path, 200);
   key_requests_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_requests_total",
                              "Generate calls that went to the engine, by API key.", registry_.get());
   key_tokens_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_tokens_total",

@@ -256,8 +256,8 @@ TEST(StartTest, PortsInUseAreNamed) {
 TEST(StartTest, TooFewOpenFilesAreReportedAtTheStart) {
   ExpectRefusal({"/bin/sh", "-c",
                  absl::StrCat("ulimit -n 100; exec ", Binary("switchyard-server"), " ", kModelFlag, " --port=0")},
-                "open files: the limit is 100 \\(hard limit 100\\), 3462 are needed for --max_connections=512 at each "
-                "of 2 ports");
+                "open files: the limit is 100 \\(hard limit 100\\), 4998 are needed for --max_connections=512 at each "
+                "of 3 ports");
 }
 
 // The metrics page stays on 127.0.0.1 whatever --host is, and the processes are guarded.
