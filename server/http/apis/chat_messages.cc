@@ -63,8 +63,12 @@ absl::Status ReadMessage(const std::string& path, Json message, v1::Messages* to
   bool has_role = false;
   RETURN_IF_ERROR(fields.String("role", [&](const std::string& role) { has_role = !role.empty(); }));
   if (!has_role) return rpc::BadField(fields.Name("role"), "is missing", "a role", "");
-  if (const Json* const content = fields.Find("content"); content != nullptr)
+  // Calls may come without content; templates read it all the same, so it is empty then (as vLLM has it).
+  if (const Json* const content = fields.Find("content"); content != nullptr) {
     RETURN_IF_ERROR(CheckContent(fields, *content));
+  } else {
+    message["content"] = "";
+  }
   if (const auto calls = message.find("tool_calls"); calls != message.end() && !calls->is_null())
     RETURN_IF_ERROR(ReadToolCalls(fields, &*calls));
   to->add_messages()->set_extra_json(JsonText(message));

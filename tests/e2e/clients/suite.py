@@ -2,10 +2,12 @@
 
 import itertools
 import json
+import os
 import sys
 import urllib.request
 
 BASE = sys.argv[1]
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks a host on the internet
 calls = failed = 0
 
 
@@ -121,7 +123,7 @@ def openai_errors(client, model, openai):
 
 def anthropic_messages(client, model):
     for stream in (False, True):
-        for extra in ({}, {"system": "Be brief"}, {"temperature": 0.5, "top_p": 0.9, "top_k": 20}, {"stop_sequences": ["e"]},
+        for extra in ({}, {"system": "Be brief"}, {"extra_body": {"temperature": 0.5, "top_p": 0.9, "top_k": 20}}, {"stop_sequences": ["e"]},
                       {"tools": [{"name": "weather", "input_schema": {"type": "object"}}], "tool_choice": {"type": "auto"}}):
             options = dict(model=model, max_tokens=12, messages=USER, **extra)
             count()
