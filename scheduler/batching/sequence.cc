@@ -137,13 +137,14 @@ FinishReason Sequence::Append(int32_t token, int32_t max_context, absl::Time now
   if (index >= spec_.sampling.min_tokens && std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) {
     return FinishReason::kStop;
   }
-  const FinishReason by_constraint = matcher_ ? AdvanceConstraint(token) : FinishReason::kNone;
+  const FinishReason by_constraint = AdvanceConstraint(token);
   if (by_constraint == FinishReason::kStop) return by_constraint;
   if (num_outputs() >= spec_.max_tokens || num_tokens() >= max_context) return FinishReason::kLength;
   return by_constraint;
 }
 
 FinishReason Sequence::AdvanceConstraint(int32_t token) {
+  if (!matcher_.has_value()) return FinishReason::kNone;
   bool whole = false;
   if (!matcher_->Accept(token).ok()) return FinishReason::kConstraint;
   absl::StatusOr<grammar::TokenMask> mask = NextMask(&*matcher_, spec_.end_ids, &whole);

@@ -173,6 +173,7 @@ class Sequence {
 
  private:
   void MoveTo(SequenceState next);
+  // Goes on behind `token`; kNone: there is no constraint, or more may come.
   FinishReason AdvanceConstraint(int32_t token);
 
   SequenceSpec spec_;
