@@ -1,4 +1,4 @@
-// Tells systemd how the server is, as sd_notify(3) would: a datagram to the socket that the variable NOTIFY_SOCKET
+// Reports to systemd how the server is, as sd_notify(3) would: a datagram to the socket that the variable NOTIFY_SOCKET
 // names. Without the variable nothing happens.  Thread-safe; does not block.
 #pragma once
 

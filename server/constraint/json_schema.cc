@@ -39,7 +39,7 @@ absl::Status Fault(absl::string_view path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
-// Whether a value of an enum is valid under what else its schema says; nullopt: that cannot be told.
+// Whether a value of an enum is valid under what else its schema says; nullopt: unknown.
 std::optional<bool> MayBe(const SchemaJson& value, const SchemaJson& schema) {
   if (const auto types = TypesOf(schema)) {
     if (std::none_of(types->begin(), types->end(), [&](const std::string& type) { return HasType(value, type); }))

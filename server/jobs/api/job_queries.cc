@@ -20,7 +20,7 @@ absl::Status CheckJobs(const TrainingContext& training) {
       absl::StatusCode::kFailedPrecondition,
       absl::IsResourceExhausted(training.no_jobs) ? v1::DISK_FULL : v1::NO_TRAINING,
       absl::StrCat("training jobs are disabled since this server started: ", training.no_jobs.message(),
-                   "; mend that beneath the checkpoint root and start the server again (its log "
+                   "; repair that beneath the checkpoint root and start the server again (its log "
                    "says more)"));
 }
 

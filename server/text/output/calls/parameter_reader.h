@@ -22,7 +22,7 @@ class ParameterReader {
   // All are borrowed.
   ParameterReader(const ParameterSyntax& syntax, const ToolTypes& types, CallSink* sink);
 
-  // Begins the arguments of a call of `name`.  The sink hears of the call with the first marker.
+  // Begins the arguments of a call of `name`.  The sink gets the call with the first marker.
   void Start(absl::string_view name, absl::string_view id);
   CallStatus Take(char byte);
   // Bytes that may still be of a marker.
