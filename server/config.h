@@ -28,6 +28,7 @@ struct ServerConfig {
   int port = 50051;                        // of users; 0 = any free one
   int http_port = 0;                       // of users, on `host`; 0 = 8000, or any free one if that is taken; -1 = none
   std::string http_origins;                // of pages whose scripts may call, separated by commas; "*" = all
+  std::string http_hosts;                  // further names of the HTTP port where it needs no key; "*" = any
   std::string admin_host = "127.0.0.1";    // of jobs and administration
   int admin_port = 0;                      // 0 = the one after `port` (any free one if that is 0), -1 = none
   std::string worker_host = "127.0.0.1";   // of workers from elsewhere, if any are expected

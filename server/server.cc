@@ -248,6 +248,8 @@ absl::Status Server::ListenHttp() {
   options.port = c.http_port == 0 && c.port != 0 ? kHttpPort : c.http_port;
   options.or_any = c.http_port == 0;
   options.origins = absl::StrSplit(c.http_origins, ',', absl::SkipWhitespace());
+  options.checks_hosts = rpc::IsLoopback(c.host) && c.api_keys_file.empty();
+  options.hosts = absl::StrSplit(c.http_hosts, ',', absl::SkipWhitespace());
   options.connections = {.connections = c.max_connections, .per_client = c.max_connections_per_client};
   options.front = front_.get();
   options.request_context = &request_context_;

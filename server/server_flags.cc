@@ -52,15 +52,17 @@ void AddServingFlags(ServerConfig* c, FlagSet* set) {
   set->Add("host=ADDRESS", &c->host,
            "address of --port, IPv4 or IPv6 (::1); any but loopback requires --tls_cert and either --api_keys_file or "
            "--tls_client_ca; or else --insecure");
-
   set->Add("http_port", &c->http_port,
            "HTTP port of users (OpenAI's API), on --host; 0 = 8000, or any free one if that is taken or --port is 0; "
-           "-1 = "
-           "none")
+           "-1 = none")
       .Range(-1, 65535);
   set->Add("http_origins=ORIGINS", &c->http_origins,
            "sites whose pages may call the HTTP port from a browser, separated by commas (https://chat.example); * = "
            "all; empty = only this server's own page");
+  set->Add(
+      "http_hosts=NAMES", &c->http_hosts,
+      "names in URLs of the HTTP port besides localhost and loopback addresses, separated by commas; only asked on "
+      "loopback without --api_keys_file, where other sites' pages could give their own name to it; * = any");
   set->Add("admin_port", &c->admin_port,
            "gRPC port of jobs and administration (TrainingService, AdminService); 0 = the one after --port, -1 = none")
       .Range(-1, 65535);

@@ -141,7 +141,9 @@ int32_t Automaton::Restore(const Place& place) {
   return configs.empty() && !place.accepts ? kDead : Intern(std::move(configs), place.accepts);
 }
 
-absl::StatusOr<int32_t> Automaton::Start(int64_t* work) { return Close({{grammar_->rule(0).start, 0}}, work); }
+absl::StatusOr<int32_t> Automaton::Start(int64_t* work) {
+  return Close({{grammar_->rule(grammar_->root()).start, 0}}, work);
+}
 
 absl::StatusOr<int32_t> Automaton::Next(int32_t set, uint8_t byte, int64_t* work) {
   const size_t at = static_cast<size_t>(set) * 256 + byte;

@@ -53,10 +53,12 @@ class Grammar {
     StateId end = 0;
   };
 
-  // Rule 0 is the root.  A rule may be called before it is filled in.
+  // Rule 0 is the root, unless SetRoot names another.  A rule may be called before it is filled in.
   RuleId AddRule(std::string name);
   // The body goes from the rule's start to a state that it returns, which becomes the end.
   void Define(RuleId rule, absl::FunctionRef<StateId(StateId)> body);
+
+  void SetRoot(RuleId rule) { root_ = rule; }
 
   // Each of these returns the state behind what it adds behind `from`.  Past kMaxStates nothing is added, and Finish
   // fails; so callers need not check, but must not loop without bound.
@@ -65,16 +67,20 @@ class Grammar {
   StateId OneOf(StateId from, const CharClass& chars);
   StateId OneOfTexts(StateId from, const std::vector<std::string>& texts);
   StateId Call(StateId from, RuleId rule);
+  // Any bytes below 0xF8 up to the first `text`, and that.  A text may begin with a byte from 0xF8 on, which stands for
+  // no other text: then nothing but the rest of it follows that byte.  REQUIRES: it is not empty.
+  StateId AnyTextUntil(StateId from, absl::string_view text);
   // min to max times `body`, with `separator` between them, if there is one (a rule, else -1).
   StateId Repeat(StateId from, int32_t min, int32_t max, RuleId body, RuleId separator = -1);
   void Empty(StateId from, StateId to);
   void Bytes(StateId from, uint8_t low, uint8_t high, StateId to);
 
-  // Removes what cannot be completed, and checks.  Errors (InvalidArgument): too large, a rule calls itself before it
-  // takes a byte (with the rule's name), nothing matches.
+  // Removes what cannot be completed, and checks.  May be called again after more was added.  Errors (InvalidArgument):
+  // too large, a rule calls itself before it takes a byte (with the rule's name), nothing matches.
   absl::Status Finish();
 
   bool full() const { return full_; }
+  RuleId root() const { return root_; }
   const State& state(StateId id) const { return states_[id]; }
   const Rule& rule(RuleId id) const { return rules_[id]; }
   int32_t num_states() const { return static_cast<int32_t>(states_.size()); }
@@ -88,6 +94,7 @@ class Grammar {
 
   std::vector<State> states_;
   std::vector<Rule> rules_;
+  RuleId root_ = 0;
   bool full_ = false;
 };
 

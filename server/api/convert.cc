@@ -176,7 +176,7 @@ absl::StatusOr<std::vector<int32_t>> ConvertPrompt(const v1::GenerateRequest& me
     }
     case v1::GenerateRequest::kMessages: {
       ASSIGN_OR_RETURN(std::string text, RenderMessages(message.messages(), args));
-      if (args.begin_output) text += args.begin_output(text);
+      if (args.output != nullptr) text += args.output->BeginOutput(text);
       // As in HuggingFace: the template has written the special tokens' names, so the text is encoded with them.
       return Encode("messages", text, {message.add_special_tokens(), /*allow_special=*/true}, args);
     }

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -27,6 +28,18 @@ struct RequestLimits {
   size_t max_prompt_bytes = 4 << 20;
 };
 
+// What the API of a call adds to its output.  Used by one thread at a time; its methods in this order.
+class OutputFrame {
+ public:
+  virtual ~OutputFrame() = default;
+  // Gets messages as the chat template rendered them; returns what the output begins with, as part of the prompt.
+  virtual std::string BeginOutput(const std::string& /*rendered*/) { return ""; }
+  // Returns what the output must be, of what the message says (nullopt: nothing).
+  virtual std::optional<ConstraintSpec> Constrain(std::optional<ConstraintSpec> spec) { return spec; }
+  // The client's name of the constraint, for errors; empty: that of the message's field.
+  virtual std::string constraint_field() const { return ""; }
+};
+
 struct ConvertArgs {
   const ServedModel* model = nullptr;
   const text::TextProcessor* text = nullptr;
@@ -39,9 +52,7 @@ struct ConvertArgs {
   std::function<absl::Time()>
       clock;  // that `now` and `deadline` are read from; rendering of a chat template ends at `deadline`
   std::function<bool()> cancelled;
-  // Gets messages as the chat template rendered them; returns what the output begins with, as part of the prompt.  May
-  // be empty.
-  std::function<std::string(const std::string& rendered)> begin_output;
+  OutputFrame* output = nullptr;              // borrowed; null: nothing is added
   ConstraintCompiler* constraints = nullptr;  // null: no constraints
 };
 

@@ -48,16 +48,24 @@ absl::StatusOr<ConstraintSpec> SpecOf(const v1::Constraint& message, const char*
 }  // namespace
 
 absl::Status ConvertConstraint(const v1::GenerateRequest& message, const ConvertArgs& args, InferenceRequest* out) {
-  if (!message.has_constraint()) return absl::OkStatus();
-  const char* field = "constraint";
-  ASSIGN_OR_RETURN(const ConstraintSpec spec, SpecOf(message.constraint(), &field));
+  const char* own_field = "constraint";
+  std::optional<ConstraintSpec> spec;
+  if (message.has_constraint()) {
+    ASSIGN_OR_RETURN(spec, SpecOf(message.constraint(), &own_field));
+  }
+  std::string field = own_field;
+  if (args.output != nullptr) {
+    spec = args.output->Constrain(std::move(spec));
+    if (std::string name = args.output->constraint_field(); !name.empty()) field = std::move(name);
+  }
+  if (!spec.has_value()) return absl::OkStatus();
   if (args.constraints == nullptr || !args.text->has_tokenizer()) {
     return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
-                          "constraint: this model has no tokenizer, so its outputs are no text",
-                          {{"field", "constraint"}});
+                          absl::StrCat(field, ": this model has no tokenizer, so its outputs are no text"),
+                          {{"field", field}});
   }
-  absl::StatusOr<std::shared_ptr<grammar::Automaton>> made = args.constraints->Compile(spec, args.model->vocab_size);
-  if (absl::IsResourceExhausted(made.status())) return TextLimit(field, made.status());
+  absl::StatusOr<std::shared_ptr<grammar::Automaton>> made = args.constraints->Compile(*spec, args.model->vocab_size);
+  if (absl::IsResourceExhausted(made.status())) return TextLimit(field.c_str(), made.status());
   if (!made.ok()) {
     return rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD,
                           absl::StrCat(field, ": ", made.status().message()), {{"field", field}});

@@ -9,12 +9,15 @@
 #include "scheduler/grammar/ebnf.h"
 #include "scheduler/grammar/expression.h"
 #include "scheduler/grammar/regex.h"
+#include "server/constraint/call_grammar.h"
 #include "server/constraint/json_schema.h"
 
 namespace switchyard::server {
 namespace {
 
 using grammar::Grammar;
+
+constexpr absl::string_view kMark(&kSpecialMark, 1);
 
 absl::StatusOr<std::unique_ptr<const Grammar>> OfRegex(absl::string_view regex) {
   ASSIGN_OR_RETURN(const grammar::Expression parsed, ParseRegex(regex, grammar::RegexMatch::kWhole));
@@ -47,24 +50,60 @@ absl::StatusOr<std::unique_ptr<const Grammar>> GrammarOf(const ConstraintSpec& s
       return OfChoices(spec.choices);
     case ConstraintSpec::Kind::kGrammar:
       return grammar::ParseEbnf(spec.text);
+    case ConstraintSpec::Kind::kCalls:
+      return GrammarOfCalls(spec);
   }
   return absl::InvalidArgumentError("no kind of constraint");
 }
 
 std::string KeyOf(const ConstraintSpec& spec) {
-  std::string key = absl::StrCat(static_cast<int>(spec.kind), ":", spec.text);
-  for (const std::string& choice : spec.choices) absl::StrAppend(&key, choice.size(), ":", choice);
+  std::string key = absl::StrCat(static_cast<int>(spec.kind), spec.reasoning.may_be ? "?" : ":");
+  const auto add = [&key](absl::string_view part) { absl::StrAppend(&key, part.size(), ":", part); };
+  for (const std::string* part : {&spec.text, &spec.between, &spec.end, &spec.reasoning.open, &spec.reasoning.close})
+    add(*part);
+  for (const std::string& choice : spec.choices) add(choice);
+  for (const CallSpec& call : spec.calls) {
+    add(call.before);
+    add(call.parameters);
+    add(call.behind);
+    add(call.is_strict ? "strict" : "");
+  }
   return key;
 }
 
 }  // namespace
+
+std::string MarkSpecialTokens(const tokenizer::Tokenizer& tokenizer, absl::string_view text) {
+  std::string marked;
+  for (size_t at = 0; at < text.size();) {
+    // Names of special tokens in formats begin with one of these.
+    size_t end = text.find_first_of("<[", at);
+    if (end != at) {
+      end = std::min(end, text.size());
+      absl::StrAppend(&marked, text.substr(at, end - at));
+      at = end;
+      continue;
+    }
+    const size_t close = text.find(text[at] == '<' ? '>' : ']', at);
+    absl::string_view name = text.substr(at, close == absl::string_view::npos ? 1 : close + 1 - at);
+    const int32_t id = tokenizer.TokenToId(name);
+    const bool is_special = id >= 0 && tokenizer.IsSkippable(id);
+    if (!is_special) name = name.substr(0, 1);
+    absl::StrAppend(&marked, is_special ? kMark : "", name, is_special ? kMark : "");
+    at += name.size();
+  }
+  return marked;
+}
 
 std::shared_ptr<const grammar::TokenTrie> ConstraintCompiler::Trie(int32_t vocab_size) {
   absl::MutexLock lock(&trie_mu_);
   if (trie_ != nullptr) return trie_;
   std::vector<std::string> bytes(static_cast<size_t>(vocab_size));
   for (int32_t id = 0; id < vocab_size; ++id) {
-    if (!tokenizer_->IsSkippable(id)) bytes[static_cast<size_t>(id)] = tokenizer_->PieceOf(id).bytes;
+    std::string& of = bytes[static_cast<size_t>(id)];
+    of = tokenizer_->PieceOf(id).bytes;
+    if (of.find(kSpecialMark) != std::string::npos) of.clear();
+    if (tokenizer_->IsSkippable(id) && !of.empty()) of = absl::StrCat(kMark, of, kMark);
   }
   return trie_ = std::make_shared<const grammar::TokenTrie>(std::move(bytes));
 }
@@ -73,6 +112,7 @@ absl::StatusOr<std::shared_ptr<grammar::Automaton>> ConstraintCompiler::Compile(
                                                                                 int32_t vocab_size) {
   size_t bytes = spec.text.size();
   for (const std::string& choice : spec.choices) bytes += choice.size();
+  for (const CallSpec& call : spec.calls) bytes += call.parameters.size();
   if (bytes > kMaxTextBytes)
     return absl::InvalidArgumentError(absl::StrCat("has ", bytes, " bytes, limit ", kMaxTextBytes));
   std::string key = KeyOf(spec);
@@ -110,6 +150,9 @@ absl::StatusOr<std::shared_ptr<grammar::Automaton>> ConstraintCompiler::Make(con
       return absl::ResourceExhaustedError("the constraints of running requests hold all memory that constraints may");
   }
   ASSIGN_OR_RETURN(std::unique_ptr<const Grammar> grammar, GrammarOf(spec));
+  if (!spec.reasoning.close.empty()) {
+    ASSIGN_OR_RETURN(grammar, BehindFreeText(spec.reasoning, *grammar));
+  }
   const int64_t states = grammar->num_states();
   totals_->states += states;
   std::unique_ptr<grammar::Automaton> made =

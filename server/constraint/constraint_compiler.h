@@ -17,16 +17,15 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "scheduler/grammar/automaton.h"
+#include "server/constraint/constraint_spec.h"
 #include "server/text/tokenizer/tokenizer.h"
 
 namespace switchyard::server {
 
-struct ConstraintSpec {
-  enum class Kind : uint8_t { kJsonObject, kJsonSchema, kRegex, kChoice, kGrammar };
-  Kind kind = Kind::kJsonObject;
-  std::string text = {};                  // of kJsonSchema, kRegex, kGrammar
-  std::vector<std::string> choices = {};  // of kChoice
-};
+// Begins and ends the name of a special token in the texts of a ConstraintSpec; in no other text.
+inline constexpr char kSpecialMark = '\xFF';
+// Puts marks around the names of special tokens (those that texts leave out) in a text of the model's format.
+std::string MarkSpecialTokens(const tokenizer::Tokenizer& tokenizer, absl::string_view text);
 
 class ConstraintCompiler {
  public:

@@ -62,6 +62,20 @@ std::optional<bool> MayBe(const SchemaJson& value, const SchemaJson& schema) {
 
 absl::StatusOr<std::unique_ptr<const Grammar>> SchemaCompiler::Compile() {
   references_["#"] = RuleOf(*root_, "$");
+  return DefineAll();
+}
+
+absl::StatusOr<std::unique_ptr<const Grammar>> SchemaCompiler::CompileParts(const std::vector<std::string>& paths,
+                                                                            DefineRoot define_root) {
+  const RuleId root = grammar_.AddRule("root");
+  std::vector<RuleId> rules;
+  for (size_t i = 0; i < paths.size(); ++i)
+    rules.push_back(references_[absl::StrCat("#/", i)] = RuleOf((*root_)[i], paths[i]));
+  grammar_.Define(root, [&](StateId from) { return define_root(rules, from, &rules_, &grammar_); });
+  return DefineAll();
+}
+
+absl::StatusOr<std::unique_ptr<const Grammar>> SchemaCompiler::DefineAll() {
   while (!waiting_.empty()) {
     const Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
@@ -296,7 +310,12 @@ absl::Status SchemaCompiler::DefineTypes(const Waiting& waiting, const SchemaJso
   return status;
 }
 
-absl::StatusOr<std::unique_ptr<const Grammar>> GrammarOfSchema(absl::string_view text) {
+absl::StatusOr<std::unique_ptr<const Grammar>> GrammarOfSchema(absl::string_view schema) {
+  ASSIGN_OR_RETURN(const SchemaJson parsed, ParseSchema(schema));
+  return SchemaCompiler(&parsed).Compile();
+}
+
+absl::StatusOr<SchemaJson> ParseSchema(absl::string_view text) {
   SchemaJson schema;
   const JsonLimits limits = {
       .max_depth = kMaxSchemaDepth, .max_values = 50'000, .max_keys = 5'000, .max_key_bytes = 1024, .lenient = false};
@@ -304,7 +323,7 @@ absl::StatusOr<std::unique_ptr<const Grammar>> GrammarOfSchema(absl::string_view
     return absl::InvalidArgumentError(absl::StrCat("has ", text.size(), " bytes, limit ", kMaxSchemaBytes));
   if (const std::optional<JsonFault> fault = ReadJson(text, limits, &schema))
     return absl::InvalidArgumentError(absl::StrCat("is no schema: ", fault->reason));
-  return SchemaCompiler(&schema).Compile();
+  return schema;
 }
 
 absl::StatusOr<std::unique_ptr<const Grammar>> GrammarOfAnyObject() {

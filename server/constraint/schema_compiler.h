@@ -1,4 +1,4 @@
-// What turns schemas into rules (json_schema.h); used by json_schema.cc alone.  Thread-compatible.
+// What turns schemas into rules; used by json_schema.cc and call_grammar.cc alone.  Thread-compatible.
 #pragma once
 
 #include <deque>
@@ -8,11 +8,15 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "server/constraint/json_rules.h"
 #include "server/constraint/schema_merge.h"
 
 namespace switchyard::server {
+
+// Within the limits of json_schema.h.  InvalidArgument: "is no schema", and why.
+absl::StatusOr<SchemaJson> ParseSchema(absl::string_view text);
 
 // Schemas wait in a list, not on the stack, so that none is too deep.
 class SchemaCompiler {
@@ -20,6 +24,12 @@ class SchemaCompiler {
   explicit SchemaCompiler(const SchemaJson* root) : root_(root), rules_(&grammar_) {}
 
   absl::StatusOr<std::unique_ptr<const grammar::Grammar>> Compile();
+  // The root is an array of schemas, `paths` names each for errors; `define_root` makes the grammar's root of their
+  // rules, from a state to the one that it returns.
+  using DefineRoot = absl::FunctionRef<grammar::StateId(
+      const std::vector<grammar::RuleId>& parts, grammar::StateId from, JsonRules* rules, grammar::Grammar* out)>;
+  absl::StatusOr<std::unique_ptr<const grammar::Grammar>> CompileParts(const std::vector<std::string>& paths,
+                                                                       DefineRoot define_root);
 
  private:
   static constexpr int32_t kMaxRules = 20'000;
@@ -33,6 +43,8 @@ class SchemaCompiler {
     std::string path;
   };
 
+  // Defines all that waits, and finishes.
+  absl::StatusOr<std::unique_ptr<const grammar::Grammar>> DefineAll();
   grammar::RuleId RuleOf(SchemaJson schema, std::string path);
   absl::StatusOr<grammar::RuleId> RuleOfReference(const SchemaJson& reference);
   absl::StatusOr<const SchemaJson*> Resolve(const SchemaJson& reference) const;

@@ -56,7 +56,7 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
             },
             [&](std::shared_ptr<const ServedModel>* model) -> absl::StatusOr<ConvertArgs> {
               ASSIGN_OR_RETURN(ConvertArgs args, request_context_->Args(std::nullopt, model));
-              args.begin_output = [this](const std::string& rendered) { return writer_->BeginOutput(rendered); };
+              args.output = writer_.get();
               return args;
             }));
         writer_->SetPromptTokens(i, generations_.back()->prompt_tokens());

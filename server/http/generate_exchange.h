@@ -16,14 +16,11 @@
 namespace switchyard::server {
 
 // What an API makes of a request and of its generations' messages.  One call's, used by one thread at a time.
-class ResponseWriter {
+class ResponseWriter : public OutputFrame {
  public:
-  virtual ~ResponseWriter() = default;
-
   // Reads the body: a request for each prompt, in order.  Errors: BAD_FIELD and the like.
   virtual absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) = 0;
-  // Gets messages as they were rendered; returns what the output begins with.  Then, how many tokens the prompt has.
-  virtual std::string BeginOutput(const std::string& /*rendered*/) { return ""; }
+  // Behind the calls of OutputFrame: how many tokens the prompt has.
   virtual void SetPromptTokens(size_t /*prompt*/, int64_t /*tokens*/) {}
   // Whether the answer goes out in pieces, as server-sent events.  REQUIRES: Parse was OK.
   virtual bool streams() const = 0;
@@ -34,6 +31,10 @@ class ResponseWriter {
   // Returns the event of an error after the first one.
   virtual std::string Fail(const absl::Status& status) = 0;
   virtual ErrorShape error_shape() const { return ErrorShape::kOpenAi; }
+  std::string constraint_field() const override { return constraint_field_; }
+
+ protected:
+  std::string constraint_field_;  // set by Parse
 };
 
 // Answers `exchange`.  `caller`: who makes the call, or why nobody may.  Returns at once; on the exchange's strand.

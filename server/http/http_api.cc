@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -199,6 +200,18 @@ bool HttpApi::IsAllowedOrigin(const HttpRequest& request, absl::string_view orig
                      [origin](const std::string& allowed) { return allowed == "*" || allowed == origin; });
 }
 
+// `host`: as the request's head has it, with a port or without.
+bool HttpApi::IsAllowedHost(absl::string_view host) const {
+  if (!options_.checks_hosts || host.empty()) return true;
+  const size_t colon = host.rfind(':');
+  const bool has_port = colon != absl::string_view::npos && host.find(']', colon) == absl::string_view::npos;
+  const std::string name = absl::AsciiStrToLower(host.substr(0, has_port ? colon : absl::string_view::npos));
+  return rpc::IsLoopback(name) || absl::EndsWith(name, ".localhost") ||
+         std::any_of(options_.hosts.begin(), options_.hosts.end(), [&name](const std::string& allowed) {
+           return allowed == "*" || absl::EqualsIgnoreCase(allowed, name);
+         });
+}
+
 void HttpApi::FinishHead(const HttpRequest& request, HttpReply* reply) const {
   options_.request_context->metrics->http_request(PathLabel(request.path), reply->status).Increment();
   if (const absl::string_view id = request.Value("x-request-id"); !id.empty() && id.size() <= 128)
@@ -232,6 +245,8 @@ void HttpApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const ErrorShape shape =
       absl::StartsWith(request.path, "/v1/messages") ? ErrorShape::kAnthropic : ErrorShape::kOpenAi;
   const auto refuse = [&](int status, const std::string& why) { exchange->Reply(ErrorReply(shape, status, why)); };
+  if (const absl::string_view host = request.Value("host"); !IsAllowedHost(host))
+    return refuse(403, absl::StrCat("this server is not called ", Quote(host), " (--http_hosts)"));
   if (const absl::string_view origin = request.Value("origin"); !origin.empty() && !IsAllowedOrigin(request, origin))
     return refuse(403, absl::StrCat("pages of ", Quote(origin), " may not call this server (--http_origins)"));
   if (request.method == "OPTIONS") {

@@ -2,9 +2,9 @@
 // engine as gRPC.
 //
 // Paths are a table (http_api.cc).  With --api_keys_file all but /health, /ready, /version, /ping and the
-// page's files need a key.  A
-// page of another site cannot use the server through its reader's browser: requests with an Origin that is neither this
-// host nor one of Options::origins are refused.  Thread-safe but for Open, Accept and Stop.
+// page's files need a key.  A page of another site cannot use the server through its reader's browser: requests with an
+// Origin that is neither this host nor one of Options::origins are refused, and with Options::checks_hosts those under
+// a name that its site has given to this address.  Thread-safe but for Open, Accept and Stop.
 #pragma once
 
 #include <memory>
@@ -28,6 +28,8 @@ class HttpApi {
     int port = 0;                      // 0 = any free one
     bool or_any = false;               // any free one if `port` is taken
     std::vector<std::string> origins;  // of pages whose scripts may call ("https://chat.example"); "*": all
+    bool checks_hosts = false;         // only loopback's names and `hosts` may be asked for
+    std::vector<std::string> hosts;    // "*": any
     ConnectionGate::Limits connections;
     Front* front = nullptr;                     // borrowed
     RequestContext* request_context = nullptr;  // borrowed
@@ -56,6 +58,7 @@ class HttpApi {
   static std::string PathLabel(const std::string& path);
   // Adds what all answers have, and counts them.
   void FinishHead(const HttpRequest& request, HttpReply* reply) const;
+  bool IsAllowedHost(absl::string_view host) const;
   bool IsAllowedOrigin(const HttpRequest& request, absl::string_view origin) const;
 
   const Options options_;

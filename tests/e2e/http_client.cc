@@ -66,7 +66,10 @@ bool HttpConnectionForTests::Send(absl::string_view bytes) {
 
 bool HttpConnectionForTests::Request(const std::string& method, const std::string& path, const std::string& body,
                                      const std::vector<std::string>& headers) {
-  std::string text = absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: ", address_, "\r\n");
+  std::string text = absl::StrCat(method, " ", path, " HTTP/1.1\r\n");
+  const bool names_host = std::any_of(headers.begin(), headers.end(),
+                                      [](const std::string& header) { return absl::StartsWith(header, "Host:"); });
+  if (!names_host) absl::StrAppend(&text, "Host: ", address_, "\r\n");
   for (const std::string& header : headers) absl::StrAppend(&text, header, "\r\n");
   if (!body.empty()) absl::StrAppend(&text, "Content-Type: application/json\r\nContent-Length: ", body.size(), "\r\n");
   return Send(absl::StrCat(text, "\r\n", body));

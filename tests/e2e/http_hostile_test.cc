@@ -66,8 +66,8 @@ TEST_F(HttpHostileTest, EachBadBodyIsNamed) {
   for (const std::string path : {"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"}) {
     for (const auto& [body, text] : bodies) {
       HttpConnectionForTests connection(At());
-      connection.Send(
-          absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: x\r\nContent-Length: ", body.size(), "\r\n\r\n", body));
+      connection.Send(absl::StrCat("POST ", path, " HTTP/1.1\r\nHost: localhost\r\nContent-Length: ", body.size(),
+                                   "\r\n\r\n", body));
       ExpectError(connection.Read(), 400, text, absl::StrCat(path, " ", body.substr(0, 40)));
     }
   }
@@ -209,7 +209,7 @@ TEST_F(HttpHostileTest, EachBadFieldIsNamed) {
 }
 
 TEST_F(HttpHostileTest, BadHeadsAreNamed) {
-  const std::string host = "Host: x\r\n";
+  const std::string host = "Host: localhost\r\n";
   ExpectError(Raw("NONSENSE\r\n\r\n"), 400, "not a request", "no request line");
   ExpectError(Raw("GET / HTTP/9.9\r\n\r\n"), 400, "not a request", "version");
   ExpectError(Raw("GET /health HTTP/1.1\r\n\r\n"), 400, "Host", "no host");
@@ -227,11 +227,12 @@ TEST_F(HttpHostileTest, BadHeadsAreNamed) {
 
 // A proxy before this server may see the border between requests elsewhere.
 TEST_F(HttpHostileTest, SmuggledRequestsAreRefused) {
-  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
+  const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n";
   for (const std::string fields :
        {"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "Content-Length: 5\r\nContent-Length: 6\r\n",
         "Content-Length: 5, 5\r\n", "Transfer-Encoding: chunked, identity\r\n", "Transfer-Encoding: xchunked\r\n"}) {
-    const HttpAnswer answer = Raw(absl::StrCat(head, fields, "\r\n0\r\n\r\nGET /version HTTP/1.1\r\nHost: x\r\n\r\n"));
+    const HttpAnswer answer =
+        Raw(absl::StrCat(head, fields, "\r\n0\r\n\r\nGET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     EXPECT_TRUE(answer.status == 400 || answer.status == 501) << fields << answer.status << answer.body;
     EXPECT_EQ(answer.headers.at("connection"), "close") << fields;
   }
@@ -249,7 +250,7 @@ TEST_F(HttpHostileTest, SmuggledRequestsAreRefused) {
 TEST_F(HttpHostileTest, SlowClientsAreEnded) {
   HttpConnectionForTests silent(At()), slow_head(At()), slow_body(At());
   slow_head.Send("GET /health HTTP/1.1\r\nHost");
-  slow_body.Send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
+  slow_body.Send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{");
   ExpectError(slow_body.Read(absl::Seconds(15)), 408, "took too long", "a body that does not come");
   ExpectError(slow_head.Read(absl::Seconds(15)), 408, "took too long", "a head that does not end");
   EXPECT_TRUE(silent.WaitClosed(absl::Seconds(15)));

@@ -196,6 +196,70 @@ TEST_F(HttpTest, OutputsFollowSchemasRegexesAndChoices) {
   EXPECT_TRUE(json::parse(object["output"][0]["content"][0]["text"].get<std::string>())["ok"].is_boolean());
 }
 
+// The model knows of no tools: what it writes is held to them.
+TEST_F(HttpTest, CallsThatMustBeMadeFollowTheirSchemas) {
+  const auto server = TestServer::Start({.flags = {"--tool_call_parser=hermes"}});
+  ASSERT_NE(server, nullptr);
+  const auto tool = [](const char* name, const json& properties, const json& required) {
+    return json{
+        {"type", "function"},
+        {"function",
+         {{"name", name}, {"parameters", {{"type", "object"}, {"properties", properties}, {"required", required}}}}}};
+  };
+  json request = Chat("Add", 120);
+  request["tools"] = {tool("add", {{"a", {{"type", "integer"}, {"maximum", 99}, {"minimum", 0}}}}, {"a"}),
+                      tool("look", {{"where", {{"enum", {"up", "down"}}}}}, {"where"})};
+  for (const json& choice : {json("required"), json{{"type", "function"}, {"function", {{"name", "add"}}}}}) {
+    request["tool_choice"] = choice;
+    request["parallel_tool_calls"] = false;
+    for (const int seed : {1, 2, 3}) {
+      request["seed"] = seed;
+      request["temperature"] = 1.5;
+      const json answer = HttpCall(server->http_address(), "POST", "/v1/chat/completions", request.dump()).json();
+      ASSERT_TRUE(answer.contains("choices")) << answer;
+      const json& message = answer["choices"][0]["message"];
+      EXPECT_EQ(answer["choices"][0]["finish_reason"], "tool_calls") << answer;
+      ASSERT_EQ(message.value("tool_calls", json::array()).size(), 1u) << answer;
+      const json& call = message["tool_calls"][0]["function"];
+      const json arguments = json::parse(call["arguments"].get<std::string>(), nullptr, false);
+      const bool is_add = call["name"] == "add";
+      EXPECT_TRUE(is_add ? arguments["a"].is_number_integer() : arguments["where"].is_string()) << answer;
+      EXPECT_TRUE(is_add || !choice.is_object());
+    }
+  }
+  request["tools"][0]["function"]["parameters"]["not"] = json::object();
+  request["tools"][0]["function"]["strict"] = true;
+  const json error = HttpCall(server->http_address(), "POST", "/v1/chat/completions", request.dump()).json()["error"];
+  EXPECT_EQ(error["param"], "tools");
+  EXPECT_THAT(error["message"].get<std::string>(), testing::HasSubstr("add: $: \"not\""));
+}
+
+TEST_F(HttpTest, ConstraintsThatCannotBeHeldToAreNamedAsTheClientDoes) {
+  const auto error = [](const json& more) {
+    json body = {{"messages", {{{"role", "user"}, {"content", "a"}}}}};
+    body.update(more);
+    return Post("/v1/chat/completions", body).json()["error"];
+  };
+  const json schema = {{"type", "object"}, {"not", json::object()}};
+  EXPECT_EQ(error({{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", schema}}}}}})["param"],
+            "response_format.json_schema.schema");
+  EXPECT_EQ(error({{"guided_regex", "("}})["param"], "guided_regex");
+  EXPECT_EQ(error({{"structured_outputs", {{"grammar", "root ::= x"}}}})["param"], "structured_outputs.grammar");
+}
+
+TEST_F(HttpTest, OtherNamesOfThisHostAreRefused) {
+  const auto status = [](const std::string& host) {
+    return HttpCall(At(), "GET", "/v1/models", "", {"Host: " + host}).status;
+  };
+  for (const char* const own : {"localhost:8000", "127.0.0.1", "[::1]:8000", "[::1]", "a.localhost"})
+    EXPECT_EQ(status(own), 200) << own;
+  for (const char* const other : {"evil.example", "evil.example:8000", "localhost.evil.example", "10.0.0.1"})
+    EXPECT_EQ(status(other), 403) << other;
+  const auto named = TestServer::Start({.flags = {"--http_hosts=box.example"}});
+  ASSERT_NE(named, nullptr);
+  EXPECT_EQ(HttpCall(named->http_address(), "GET", "/v1/models", "", {"Host: Box.example:80"}).status, 200);
+}
+
 TEST_F(HttpTest, ContentPartsAndNullsAreRead) {
   const json plain = Post("/v1/chat/completions", Chat("Hello", 8)).json();
   json request = Chat("", 8);
@@ -235,7 +299,7 @@ TEST_F(HttpTest, AConnectionServesManyRequests) {
     EXPECT_EQ(answer.headers.at("connection"), "keep-alive");
   }
   // Two at once, and one without a body for HEAD.
-  connection.Send("GET /version HTTP/1.1\r\nHost: x\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n");
+  connection.Send("GET /version HTTP/1.1\r\nHost: localhost\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(connection.Read().body, HasSubstr("version"));
   EXPECT_THAT(connection.Read().body, HasSubstr("demo-model"));
   connection.Request("GET", "/version", "", {"Connection: close"});

@@ -157,6 +157,9 @@ class AnthropicWriter final : public ResponseWriter {
 
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
   std::string BeginOutput(const std::string& rendered) override { return outputs_.BeginOutput(rendered); }
+  std::optional<ConstraintSpec> Constrain(std::optional<ConstraintSpec> spec) override {
+    return outputs_.Constrain(std::move(spec));
+  }
   void SetPromptTokens(size_t, int64_t tokens) override { prompt_tokens_ = tokens; }
   bool streams() const override { return streams_; }
   std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
@@ -195,12 +198,12 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> AnthropicWriter::Parse(const st
   std::vector<v1::GenerateRequest> requests(1);
   v1::GenerateRequest* const message = &requests.front();
   RETURN_IF_ERROR(ReadMessages(fields, "messages", message->mutable_messages()));
-  RETURN_IF_ERROR(ReadCommon(fields, message));
+  RETURN_IF_ERROR(ReadCommon(fields, message, &constraint_field_));
   RETURN_IF_ERROR(fields.Bool("stream", [this](bool value) { streams_ = value; }));
   if (fields.Find("max_tokens") == nullptr) return rpc::BadField("max_tokens", "is missing", "1", "0");
   RETURN_IF_ERROR(
       fields.Integer("max_tokens", [&](int64_t value) { message->set_max_tokens(static_cast<int32_t>(value)); }));
-  RETURN_IF_ERROR(outputs_.Prepare(fields, message));
+  RETURN_IF_ERROR(outputs_.Prepare(fields, message, &constraint_field_));
   return requests;
 }
 

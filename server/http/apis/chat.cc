@@ -33,6 +33,9 @@ class ChatWriter final : public ResponseWriter {
 
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
   std::string BeginOutput(const std::string& rendered) override { return outputs_.BeginOutput(rendered); }
+  std::optional<ConstraintSpec> Constrain(std::optional<ConstraintSpec> spec) override {
+    return outputs_.Constrain(std::move(spec));
+  }
   bool streams() const override { return options_.stream; }
   std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
   std::string Finish() override;
@@ -92,14 +95,14 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> ChatWriter::Parse(const std::st
   std::vector<v1::GenerateRequest> requests(1);
   v1::GenerateRequest* const message = &requests.front();
   RETURN_IF_ERROR(ReadMessages(fields, "messages", message->mutable_messages()));
-  RETURN_IF_ERROR(ReadCommon(fields, message));
+  RETURN_IF_ERROR(ReadCommon(fields, message, &constraint_field_));
   RETURN_IF_ERROR(ReadStreamOptions(fields, &options_));
   RETURN_IF_ERROR(ReadLengths(fields, message));
   RETURN_IF_ERROR(RefuseSet(fields, "continue_final_message", "is not supported"));
   RETURN_IF_ERROR(RefuseSet(fields, "functions", "is not supported; use tools"));
   RETURN_IF_ERROR(RefuseSet(fields, "audio", "is not supported"));
   RETURN_IF_ERROR(fields.Bool("add_special_tokens", [&](bool value) { message->set_add_special_tokens(value); }));
-  RETURN_IF_ERROR(outputs_.Prepare(fields, message));
+  RETURN_IF_ERROR(outputs_.Prepare(fields, message, &constraint_field_));
   shows_prompt_logprobs_ = message->has_prompt_logprobs();
   choices_.resize(message->has_n() && message->n() > 0 ? static_cast<size_t>(message->n()) : 1);
   return requests;

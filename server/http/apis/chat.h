@@ -17,7 +17,8 @@ std::unique_ptr<ResponseWriter> NewChatWriter(const text::TextProcessor* text, i
 struct ToolChoice {
   const JsonFields::Json* tools = nullptr;  // null: there are none that may be called
   bool is_required = false;
-  std::string name;  // of the one to call; empty: any
+  bool may_be_many = true;  // calls in one answer
+  std::string name;         // of the one to call; empty: any
 };
 absl::Status ReadTools(const JsonFields& fields, ToolChoice* choice);
 

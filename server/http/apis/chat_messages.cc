@@ -92,6 +92,7 @@ absl::Status ReadTools(const JsonFields& fields, ToolChoice* to) {
       return fields.Wrong(absl::StrCat("tools[", i, "].function"), "an object with a name", (*to->tools)[i]);
     names.push_back(*name);
   }
+  RETURN_IF_ERROR(fields.Bool("parallel_tool_calls", [to](bool value) { to->may_be_many = value; }));
   const Json* const choice = fields.Find("tool_choice");
   if (choice == nullptr || *choice == "auto") return absl::OkStatus();
   if (*choice == "none") {

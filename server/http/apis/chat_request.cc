@@ -5,12 +5,38 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
-#include "server/http/apis/chat.h"
+#include "scheduler/base/text/json_value.h"
+#include "server/constraint/constraint_compiler.h"
 #include "server/text/output/formats/tool_choice.h"
 
 namespace switchyard::server {
 
-absl::Status ChatOutputs::Prepare(const JsonFields& fields, v1::GenerateRequest* message) {
+absl::Status ChatOutputs::PrepareCalls(const JsonFields& fields, const ToolChoice& choice) {
+  const text::ToolFormat& format = *text_->output_format().tools;
+  absl::StatusOr<std::string> forced = text::ForcedCall(format, choice.name);
+  if (!forced.ok()) return rpc::BadField(fields.Name("tool_choice"), forced.status().message(), "", choice.name);
+  forced_ = *std::move(forced);
+  if (!format.has_json_arguments() || text_->tokenizer() == nullptr) return absl::OkStatus();
+  const auto marked = [this](absl::string_view text) { return MarkSpecialTokens(*text_->tokenizer(), text); };
+  ConstraintSpec spec = {.kind = ConstraintSpec::Kind::kCalls, .end = marked(format.force_end)};
+  if (choice.name.empty() && choice.may_be_many) spec.between = marked(format.force_between);
+  for (const JsonFields::Json& tool : *choice.tools) {
+    const JsonFields function(tool["function"], "function.");
+    CallSpec call = {.name = tool["function"]["name"], .behind = marked(format.force_behind_arguments)};
+    if (!choice.name.empty() && call.name != choice.name) continue;
+    if (choice.name.empty()) call.before = absl::StrCat(call.name, marked(format.force_behind_name));
+    const JsonFields::Json* parameters = nullptr;
+    RETURN_IF_ERROR(function.Object("parameters", &parameters));
+    call.parameters = parameters == nullptr ? "{}" : JsonText(*parameters);
+    RETURN_IF_ERROR(function.Bool("strict", [&call](bool value) { call.is_strict = value; }));
+    spec.calls.push_back(std::move(call));
+  }
+  calls_ = std::move(spec);
+  return absl::OkStatus();
+}
+
+absl::Status ChatOutputs::Prepare(const JsonFields& fields, v1::GenerateRequest* message,
+                                  std::string* constraint_field) {
   ToolChoice choice;
   RETURN_IF_ERROR(ReadTools(fields, &choice));
   const text::OutputFormat& format = text_->output_format();
@@ -21,10 +47,10 @@ absl::Status ChatOutputs::Prepare(const JsonFields& fields, v1::GenerateRequest*
                            "wants a call, but how this model writes calls is not known (--tool_call_parser)", "auto",
                            "");
     }
-    absl::StatusOr<std::string> forced = text::ForcedCall(*format.tools, choice.name);
-    if (!forced.ok()) return rpc::BadField(fields.Name("tool_choice"), forced.status().message(), "", choice.name);
-    forced_ = *std::move(forced);
+    RETURN_IF_ERROR(PrepareCalls(fields, choice));
+    *constraint_field = "tools";
   }
+  constrained_ = message->has_constraint();
   if (format.needs_special_tokens() && !message->has_skip_special_tokens()) message->set_skip_special_tokens(false);
   if (format.tools == nullptr || text_->tokenizer() == nullptr || message->ignore_eos()) return absl::OkStatus();
   for (const absl::string_view token : format.tools->end_tokens) {
@@ -36,9 +62,23 @@ absl::Status ChatOutputs::Prepare(const JsonFields& fields, v1::GenerateRequest*
 std::string ChatOutputs::BeginOutput(const std::string& rendered) {
   const text::OutputFormat& format = text_->output_format();
   reasoning_ = text::ReasoningAfterPrompt(format, rendered);
+  if (forced_.empty() && constrained_ && format.channels()) forced_ = std::string(text::kFinalChannel);
   if (forced_.empty()) return "";
   const bool closes = std::exchange(reasoning_, text::ReasoningStart::kOver) == text::ReasoningStart::kOpen;
   return closes ? absl::StrCat("\n", format.reasoning->close, "\n\n", forced_) : forced_;
+}
+
+std::optional<ConstraintSpec> ChatOutputs::Constrain(std::optional<ConstraintSpec> spec) const {
+  if (calls_.has_value()) return calls_;
+  if (!forced_.empty()) return text_->output_format().channels() ? spec : std::nullopt;
+  const text::ReasoningFormat* const format = text_->output_format().reasoning;
+  if (!spec.has_value() || reasoning_ == text::ReasoningStart::kOver || format == nullptr || !text_->has_tokenizer())
+    return spec;
+  const bool is_open = reasoning_ == text::ReasoningStart::kOpen;
+  spec->reasoning = {.open = is_open ? "" : MarkSpecialTokens(*text_->tokenizer(), format->open),
+                     .close = MarkSpecialTokens(*text_->tokenizer(), format->close),
+                     .may_be = !is_open};
+  return spec;
 }
 
 AssistantOutput ChatOutputs::NewOutput(bool whole, std::string call_prefix) const {

@@ -179,7 +179,7 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> CompletionsWriter::Parse(const 
   RETURN_IF_ERROR(ParseBody(body, &json));
   const JsonFields fields(json);
   v1::GenerateRequest common;
-  RETURN_IF_ERROR(ReadCommon(fields, &common));
+  RETURN_IF_ERROR(ReadCommon(fields, &common, &constraint_field_));
   RETURN_IF_ERROR(ReadStreamOptions(fields, &options_));
   RETURN_IF_ERROR(RefuseSet(fields, "suffix", "is not supported"));
   int64_t best_of = 1;

@@ -68,7 +68,7 @@ absl::Status ReadSampling(const JsonFields& fields, v1::SamplingParameters* to) 
 }
 
 // The schema of {"json_schema": {"name", "schema"}}.
-absl::Status ReadJsonSchema(const JsonFields& format, v1::Constraint* to) {
+absl::Status ReadJsonSchema(const JsonFields& format, v1::Constraint* to, std::string* field) {
   const Json* outer = nullptr;
   RETURN_IF_ERROR(format.Object("json_schema", &outer));
   if (outer == nullptr) return rpc::BadField(format.Name("json_schema"), "is missing", "1", "0");
@@ -77,10 +77,11 @@ absl::Status ReadJsonSchema(const JsonFields& format, v1::Constraint* to) {
   RETURN_IF_ERROR(inner.Object("schema", &schema));
   if (schema == nullptr) return rpc::BadField(inner.Name("schema"), "is missing", "1", "0");
   to->set_json_schema(JsonText(*schema));
+  *field = inner.Name("schema");
   return absl::OkStatus();
 }
 
-absl::Status ReadResponseFormat(const JsonFields& fields, v1::GenerateRequest* message) {
+absl::Status ReadResponseFormat(const JsonFields& fields, v1::GenerateRequest* message, std::string* field) {
   const Json* format = nullptr;
   RETURN_IF_ERROR(fields.Object("response_format", &format));
   if (format == nullptr) return absl::OkStatus();
@@ -89,14 +90,23 @@ absl::Status ReadResponseFormat(const JsonFields& fields, v1::GenerateRequest* m
   if (type != nullptr && *type == "text") return absl::OkStatus();
   if (type != nullptr && *type == "json_object") {
     message->mutable_constraint()->set_json_object(true);
+    *field = "response_format";
     return absl::OkStatus();
   }
-  if (type != nullptr && *type == "json_schema") return ReadJsonSchema(inner, message->mutable_constraint());
+  if (type != nullptr && *type == "json_schema") return ReadJsonSchema(inner, message->mutable_constraint(), field);
   return inner.Wrong("type", "\"text\", \"json_object\" or \"json_schema\"", type == nullptr ? Json() : *type);
 }
 
 // vLLM's members: `prefix` is "guided_", or "" within structured_outputs.
-absl::Status ReadGuided(const JsonFields& fields, const std::string& prefix, v1::GenerateRequest* message) {
+absl::Status ReadGuided(const JsonFields& fields, const std::string& prefix, v1::GenerateRequest* message,
+                        std::string* field) {
+  for (const char* const kind : {"json", "regex", "grammar", "choice"}) {
+    const std::string key = prefix + kind;
+    if (fields.Find(key.c_str()) == nullptr) continue;
+    if (!field->empty())
+      return rpc::BadField(fields.Name(key), absl::StrCat("only one of ", *field, " and this may be set"), "1", "2");
+    *field = fields.Name(key);
+  }
   const std::string json_key = prefix + "json", choice_key = prefix + "choice";
   const Json *choice = nullptr, *const json = fields.Find(json_key.c_str());
   if (json != nullptr && !json->is_object() && !json->is_string())
@@ -115,17 +125,18 @@ absl::Status ReadGuided(const JsonFields& fields, const std::string& prefix, v1:
   return absl::OkStatus();
 }
 
-absl::Status ReadConstraint(const JsonFields& fields, v1::GenerateRequest* message) {
-  RETURN_IF_ERROR(ReadResponseFormat(fields, message));
-  RETURN_IF_ERROR(ReadGuided(fields, "guided_", message));
+absl::Status ReadConstraint(const JsonFields& fields, v1::GenerateRequest* message, std::string* field) {
+  RETURN_IF_ERROR(ReadResponseFormat(fields, message, field));
+  RETURN_IF_ERROR(ReadGuided(fields, "guided_", message, field));
   const Json* outputs = nullptr;
   RETURN_IF_ERROR(fields.Object("structured_outputs", &outputs));
-  return outputs == nullptr ? absl::OkStatus() : ReadGuided(JsonFields(*outputs, "structured_outputs."), "", message);
+  return outputs == nullptr ? absl::OkStatus()
+                            : ReadGuided(JsonFields(*outputs, "structured_outputs."), "", message, field);
 }
 
 }  // namespace
 
-absl::Status ReadCommon(const JsonFields& fields, v1::GenerateRequest* message) {
+absl::Status ReadCommon(const JsonFields& fields, v1::GenerateRequest* message, std::string* constraint_field) {
   RETURN_IF_ERROR(fields.String("model", [&](const std::string& value) { message->set_model(value); }));
   RETURN_IF_ERROR(fields.String("request_id", [&](const std::string& value) { message->set_request_id(value); }));
   RETURN_IF_ERROR(ReadSampling(fields, message->mutable_sampling()));
@@ -138,7 +149,7 @@ absl::Status ReadCommon(const JsonFields& fields, v1::GenerateRequest* message) 
   RETURN_IF_ERROR(fields.Bool("skip_special_tokens", [&](bool value) { message->set_skip_special_tokens(value); }));
   RETURN_IF_ERROR(fields.Integer("prompt_logprobs",
                                  [&](int64_t value) { message->set_prompt_logprobs(static_cast<int32_t>(value)); }));
-  RETURN_IF_ERROR(ReadConstraint(fields, message));
+  RETURN_IF_ERROR(ReadConstraint(fields, message, constraint_field));
   return RefuseSet(fields, "use_beam_search", "beam search is not supported");
 }
 

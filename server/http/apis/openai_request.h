@@ -18,8 +18,9 @@ struct StreamOptions {
   bool continuous_usage = false;  // in each event
 };
 
-// Reads everything but prompt, lengths and logprobs into `message`: model, sampling, stops, n, tokens that are shown.
-absl::Status ReadCommon(const JsonFields& fields, v1::GenerateRequest* message);
+// Reads everything but prompt, lengths and logprobs into `message`: model, sampling, stops, n, tokens that are shown,
+// and the constraint, whose member is set in *constraint_field.
+absl::Status ReadCommon(const JsonFields& fields, v1::GenerateRequest* message, std::string* constraint_field);
 absl::Status ReadStreamOptions(const JsonFields& fields, StreamOptions* options);
 // Fails if a member is set to anything but null, false, 0, or an empty string, array or object.
 absl::Status RefuseSet(const JsonFields& fields, const char* key, absl::string_view why);

@@ -140,6 +140,9 @@ class ResponsesWriter final : public ResponseWriter {
 
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
   std::string BeginOutput(const std::string& rendered) override { return outputs_.BeginOutput(rendered); }
+  std::optional<ConstraintSpec> Constrain(std::optional<ConstraintSpec> spec) override {
+    return outputs_.Constrain(std::move(spec));
+  }
   bool streams() const override { return streams_; }
   std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
   std::string Finish() override;
@@ -176,11 +179,12 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> ResponsesWriter::Parse(const st
   std::vector<v1::GenerateRequest> requests(1);
   v1::GenerateRequest* const message = &requests.front();
   RETURN_IF_ERROR(ReadMessages(fields, "messages", message->mutable_messages()));
-  RETURN_IF_ERROR(ReadCommon(fields, message));
+  RETURN_IF_ERROR(ReadCommon(fields, message, &constraint_field_));
+  if (!constraint_field_.empty()) constraint_field_ = "text.format";
   RETURN_IF_ERROR(fields.Bool("stream", [this](bool value) { streams_ = value; }));
   RETURN_IF_ERROR(
       fields.Integer("max_tokens", [&](int64_t value) { message->set_max_tokens(static_cast<int32_t>(value)); }));
-  RETURN_IF_ERROR(outputs_.Prepare(fields, message));
+  RETURN_IF_ERROR(outputs_.Prepare(fields, message, &constraint_field_));
   return requests;
 }
 

@@ -149,8 +149,42 @@ TEST_F(ApisTest, ACallThatMustBeMadeBeginsTheOutput) {
   EXPECT_EQ(call["function"]["name"], "get");
   EXPECT_EQ(call["function"]["arguments"], "{\"city\": \"Rome\"}");
 
-  request["tool_choice"]["function"]["name"] = "put";
+  const auto constraint = writer->Constrain(std::nullopt);
+  ASSERT_TRUE(constraint.has_value());
+  ASSERT_EQ(constraint->calls.size(), 1u);
+  EXPECT_EQ(constraint->calls[0].before, "");
+  EXPECT_EQ(constraint->between, "");
+  EXPECT_EQ(writer->constraint_field(), "tools");
+  request["tool_choice"] = "required";
+  request["tools"].push_back({{"type", "function"}, {"function", {{"name", "put"}, {"strict", true}}}});
+  const auto any = NewChatWriter(text_, 5);
+  ASSERT_TRUE(any->Parse(request.dump()).ok());
+  ASSERT_EQ(any->Constrain(std::nullopt)->calls.size(), 2u);
+  EXPECT_EQ(any->Constrain(std::nullopt)->calls[1].before, "put\", \"arguments\":");
+  EXPECT_TRUE(any->Constrain(std::nullopt)->calls[1].is_strict);
+  EXPECT_THAT(any->Constrain(std::nullopt)->between, HasSubstr("<tool_call>"));
+
+  request["tool_choice"] = {{"type", "function"}, {"function", {{"name", "set"}}}};
   EXPECT_THAT(std::string(NewChatWriter(text_, 5)->Parse(request.dump()).status().message()), HasSubstr("tool_choice"));
+}
+
+TEST_F(ApisTest, ReasoningComesBeforeWhatIsConstrained) {
+  json request = ChatBody(false);
+  request["response_format"] = {{"type", "json_object"}};
+  const auto writer = NewChatWriter(text_, 5);
+  ASSERT_TRUE(writer->Parse(request.dump()).ok());
+  EXPECT_EQ(writer->constraint_field(), "response_format");
+  const ConstraintSpec spec = {.kind = ConstraintSpec::Kind::kJsonObject};
+  EXPECT_EQ(writer->BeginOutput("prompt<think>\n"), "");
+  const auto open = writer->Constrain(spec);
+  EXPECT_EQ(open->reasoning.close, "</think>");
+  EXPECT_EQ(open->reasoning.open, "");
+  writer->BeginOutput("prompt<think>\n\n</think>\n\n");
+  EXPECT_EQ(writer->Constrain(spec)->reasoning.close, "");
+  EXPECT_FALSE(writer->Constrain(std::nullopt).has_value());
+  request["guided_regex"] = "a";
+  EXPECT_THAT(std::string(NewChatWriter(text_, 5)->Parse(request.dump()).status().message()),
+              HasSubstr("only one of response_format"));
 }
 
 TEST_F(ApisTest, AnthropicsBlocks) {

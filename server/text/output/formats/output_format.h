@@ -68,6 +68,11 @@ struct ToolFormat {
   absl::Span<const absl::string_view> end_tokens = {};
   // The text before the name and behind it in a call that is forced (tool_choice.h).
   absl::string_view force_before_name = {}, force_behind_name = {};
+  // Of such a call whose arguments are one JSON object: the text that ends it, that stands between its end and the next
+  // call's name (empty: there is only one), and behind the last one.
+  absl::string_view force_behind_arguments = {}, force_between = {}, force_end = {};
+
+  bool has_json_arguments() const { return parameters.key_open.empty(); }
 };
 
 struct ReasoningFormat {
