@@ -304,8 +304,7 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
   options.count = config_.local_workers;
   options.args = [this, server](int index) {
     const bool trains = config_.train_on_serving && training_->trainers() != nullptr;
-    const uint32_t marks = kToServingWorkers | (trains ? kToServingThatTrain : 0);
-    std::vector<std::string> args = FlagsToWorkers(config_, marks);
+    std::vector<std::string> args = FlagsToWorkers(config_, kToServingWorkers | (trains ? kToServingThatTrain : 0));
     args.insert(
         args.end(),
         {absl::StrCat("--server=", server), absl::StrCat("--server_socket=", members_->gate().local_name()),
@@ -319,6 +318,7 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
   };
   options.max_deaths_unfinalized = 5;
   options.on_fatal = [this](std::string text) { Fail(std::move(text)); };
+  options.on_restart = [this] { metrics_->local_worker_restarts->Increment(); };
   fleet_ = std::make_unique<LocalFleet>(std::move(options));
   return fleet_->Start();
 }

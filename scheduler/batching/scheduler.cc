@@ -25,6 +25,7 @@ absl::Status Scheduler::Submit(Request request, absl::Time now) {
   const int64_t tokens = static_cast<int64_t>(request.prompt.size()) * request.num_choices;
   if (const std::string why = waiting_.WhyFull(tokens, policy_); !why.empty()) {
     ++refused_;
+    if (waiting_.num_requests() < policy_.max_queue) ++refused_for_tokens_;
     return absl::ResourceExhaustedError(
         absl::StrCat("the queue is full: ", why, "; retry after ", absl::FormatDuration(RetryAfter())));
   }
@@ -113,6 +114,7 @@ SchedulerStats Scheduler::Stats() const {
   stats.in_flight = committer_.num_in_flight();
   stats.submitted = submitted_;
   stats.refused = refused_;
+  stats.refused_for_tokens = refused_for_tokens_;
   stats.rows_given = planner_.rows_given();
   stats.generated_tokens = committer_.generated_tokens();
   return stats;

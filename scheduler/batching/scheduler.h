@@ -114,7 +114,7 @@ class Scheduler {
   RunningSequences running_;
   StepPlanner planner_;
   StepCommitter committer_;
-  int64_t submitted_ = 0, refused_ = 0;
+  int64_t submitted_ = 0, refused_ = 0, refused_for_tokens_ = 0;
 };
 
 }  // namespace switchyard::batching

@@ -24,8 +24,9 @@ struct SchedulerStats {
   int32_t in_flight = 0;  // plans
   std::vector<RankStats> ranks;
   // Totals since construction:
-  int64_t submitted = 0;  // requests accepted
-  int64_t refused = 0;    // requests refused because the queue was full
+  int64_t submitted = 0;           // requests accepted
+  int64_t refused = 0;             // requests refused because the queue was full
+  int64_t refused_for_tokens = 0;  // of these, because of its tokens and not of its requests
   int64_t preemptions = 0;
   int64_t outlived_losses = 0;  // sequences that went back to the queue when their group was lost
   int64_t rows_given = 0;

@@ -13,12 +13,14 @@ bool IsClean(batching::FinishReason reason) {
 }
 
 // Observes only the phases that a sequence has reached, since zeros would distort the histograms.
-void ObserveTimings(const batching::SequenceTimings& timings, ServerMetrics* metrics) {
+void ObserveTimings(const batching::SequenceTimings& timings, int32_t num_tokens, ServerMetrics* metrics) {
   metrics->request_queue_time->Observe(absl::ToDoubleSeconds(timings.Queue()));
   if (timings.first_token == absl::InfinitePast()) return;
   metrics->request_prefill_time->Observe(absl::ToDoubleSeconds(timings.Prefill()));
   metrics->request_decode_time->Observe(absl::ToDoubleSeconds(timings.Decode()));
   metrics->request_inference_time->Observe(absl::ToDoubleSeconds(timings.Prefill() + timings.Decode()));
+  if (num_tokens < 2) return;
+  metrics->request_time_per_output_token->Observe(absl::ToDoubleSeconds(timings.Decode()) / (num_tokens - 1));
 }
 
 }  // namespace
@@ -80,10 +82,11 @@ bool LiveRequest::TakeFinished(int choice, const batching::FinishedEvent& finish
   const batching::FinishReason reason = stopped ? batching::FinishReason::kStop : finished.reason;
   // As in vLLM, a client that goes away counts as an abort; a sequence that the server ends for a fault does not count.
   if (IsClean(reason) && (error_.ok() || absl::IsCancelled(error_))) metrics_->request_success(reason).Increment();
+  if (reason == batching::FinishReason::kError) metrics_->corrupted_requests->Increment();
   metrics_->request_generation_tokens->Observe(finished.usage.completion_tokens);
   most_tokens_ = std::max(most_tokens_, finished.usage.completion_tokens);
   if (unfinished_ == 0) metrics_->request_max_num_generation_tokens->Observe(most_tokens_);
-  ObserveTimings(finished.timings, metrics_);
+  ObserveTimings(finished.timings, finished.usage.completion_tokens, metrics_);
   if (!IsClean(reason)) return false;
   OutputChunk& chunk = chunks_[choice];
   chunk.text += choices_[choice].Flush();

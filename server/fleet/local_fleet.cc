@@ -148,6 +148,7 @@ void LocalFleet::Reap() {
       if (child.pid > 0 && !stopping_) EndIfStopped(index);
       if (child.pid < 0 && !child.refused && !stopping_ && now >= child.start_at) {
         ++restarts_;
+        if (options_.on_restart) options_.on_restart();
         if (const absl::Status spawned = Spawn(index); !spawned.ok()) {
           LogError(spawned.message());
           child.start_at = now + absl::Seconds(1);

@@ -37,6 +37,8 @@ class LocalFleet {
     int max_deaths_unfinalized = 0;
     // Called on the watching thread when a worker fails fatally, with a sentence.
     std::function<void(std::string)> on_fatal;
+    // Called on the watching thread with each restart; may be null.  It must not block or call this object.
+    std::function<void()> on_restart;
   };
 
   explicit LocalFleet(Options options);

@@ -56,7 +56,9 @@ void LoadMonitor::Update() {
   Advance(metrics_->rows_given, stats.rows_given, reported_.rows_given);
   Advance(metrics_->prefix_queries, stats.prefix_query_tokens, reported_.prefix_query_tokens);
   Advance(metrics_->prefix_hits, stats.prefix_hit_tokens, reported_.prefix_hit_tokens);
-  Advance(metrics_->refused, stats.refused, reported_.refused);
+  Advance(metrics_->rejected_for_tokens, stats.refused_for_tokens, reported_.refused_for_tokens);
+  Advance(metrics_->rejected_for_requests, stats.refused - stats.refused_for_tokens,
+          reported_.refused - reported_.refused_for_tokens);
   Advance(metrics_->generation_tokens, stats.generated_tokens, reported_.generated_tokens);
   reported_ = stats;
   const int64_t slices = slices_->num_slices();

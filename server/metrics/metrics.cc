@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "prometheus/text_serializer.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/check.h"
@@ -48,6 +49,8 @@ const Row kTable[] = {
     {"switchyard_request_prefill_time_seconds", "From that scheduling to the first token.", &M::request_prefill_time,
      &kLatency},
     {"switchyard_request_decode_time_seconds", "From the first token to the last.", &M::request_decode_time, &kLatency},
+    {"switchyard_request_time_per_output_token_seconds", "Mean time between the tokens of a choice.",
+     &M::request_time_per_output_token, &kInterToken},
     {"switchyard_request_inference_time_seconds", "From that scheduling to the last token.", &M::request_inference_time,
      &kLatency},
     {"switchyard_request_prompt_tokens", "Prompt tokens of a request.", &M::request_prompt_tokens, &kTokens},
@@ -73,7 +76,8 @@ const Row kTable[] = {
     {"switchyard_num_preemptions_total", "Sequences sent back to the queue because blocks ran out.", &M::preemptions},
     {"switchyard_prefix_cache_queries_total", "Tokens looked up in the prefix cache.", &M::prefix_queries},
     {"switchyard_prefix_cache_hits_total", "Tokens found in the prefix cache.", &M::prefix_hits},
-    {"switchyard_requests_refused_total", "Requests refused because the queue was full.", &M::refused},
+    {"switchyard_corrupted_requests_total", "Choices that ended because a logit was NaN or infinite.",
+     &M::corrupted_requests},
     {"switchyard_iteration_tokens", "Rows of a step, over all ranks.", &M::iteration_tokens, &kIteration},
     {"switchyard_step_seconds", "From sending a step's plan to the last rank's result.", &M::step_seconds, &kStep},
     {"switchyard_publish_seconds", "Committing a step's result and filling the streams.", &M::publish_seconds, &kStep},
@@ -103,11 +107,14 @@ const Row kTable[] = {
      &M::link_start_seconds},
     {"switchyard_link_bytes_per_second", "What a worker then sends a second in an all-to-all; 0 = not measured.",
      &M::link_bytes_per_second},
+    {"process_start_time_seconds", "When the server started, in seconds since 1970.", &M::start_time},
     {"switchyard_ready", "1 when requests are served.", &M::ready},
     {"switchyard_group_epoch", "Epoch of the workers' group.", &M::group_epoch},
     {"switchyard_workers", "Registered workers.", &M::workers},
     {"switchyard_groups_lost_total", "Times that the serving group was lost.", &M::groups_lost},
     {"switchyard_workers_fenced_total", "Workers fenced for silence.", &M::workers_fenced},
+    {"switchyard_local_worker_restarts_total", "Starts of local workers that serve, instead of one that ended.",
+     &M::local_worker_restarts},
     {"switchyard_open_streams", "Open Generate calls.", &M::open_streams},
     {"switchyard_open_connections", "Connections to the gRPC port, the workers' among them.", &M::open_connections},
     {"switchyard_train_slices_total", "Slices of the serving workers' time that training got.", &M::train_slices},
@@ -138,6 +145,11 @@ Buckets OneTwoFive(int32_t most) {
 
 constexpr batching::FinishReason kGoodEnds[] = {batching::FinishReason::kStop, batching::FinishReason::kLength,
                                                 batching::FinishReason::kAbort};
+
+// Errors that are not the client's, as alerts count them.
+constexpr absl::StatusCode kFaults[] = {absl::StatusCode::kUnknown, absl::StatusCode::kDeadlineExceeded,
+                                        absl::StatusCode::kInternal, absl::StatusCode::kUnavailable,
+                                        absl::StatusCode::kDataLoss};
 
 prometheus::Labels With(prometheus::Labels labels, const prometheus::Labels& more) {
   labels.insert(more.begin(), more.end());
@@ -173,8 +185,15 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
     balancedness_[static_cast<size_t>(phase)] =
         &balancedness.Add(With(labels_, {{"phase", std::string(NameOf(phase))}}), kRatio);
   }
+  auto& rejections = NewFamily(prometheus::BuildCounter(), "switchyard_admission_rejections_total",
+                               "Requests refused because the queue was full, by the limit.", registry_.get());
+  rejected_for_requests = &rejections.Add(With(labels_, {{"reason", "max_queue"}}));
+  rejected_for_tokens = &rejections.Add(With(labels_, {{"reason", "max_queued_tokens"}}));
   errors_ = &NewFamily(prometheus::BuildCounter(), "switchyard_request_errors_total",
                        "Calls that ended with an error, by gRPC code.", registry_.get());
+  // These are there from the start, as a rate does not see a counter's first value.
+  for (const absl::StatusCode code : kFaults) request_error(code);
+  start_time->Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   refused_calls_ = &NewFamily(prometheus::BuildCounter(), "switchyard_calls_refused_total",
                               "Calls refused for their key (--api_keys_file), by reason.", registry_.get());
   for (const char* reason : {"NO_KEY", "WRONG_ROLE", "QUOTA"}) call_refused(reason);

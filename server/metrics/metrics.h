@@ -61,6 +61,7 @@ class ServerMetrics {
   prometheus::Histogram* request_prefill_time = nullptr;
   prometheus::Histogram* request_decode_time = nullptr;
   prometheus::Histogram* request_inference_time = nullptr;
+  prometheus::Histogram* request_time_per_output_token = nullptr;
   prometheus::Histogram* request_params_n = nullptr;
   // These four are null before SetMaxModelLen; no request is accepted before the model is known.
   prometheus::Histogram* request_prompt_tokens = nullptr;
@@ -82,7 +83,9 @@ class ServerMetrics {
   prometheus::Counter* rows_given = nullptr;
   prometheus::Counter* prefix_queries = nullptr;
   prometheus::Counter* prefix_hits = nullptr;
-  prometheus::Counter* refused = nullptr;
+  prometheus::Counter* rejected_for_requests = nullptr;  // the queue was full: --max_queue
+  prometheus::Counter* rejected_for_tokens = nullptr;    // the same: max_queued_tokens
+  prometheus::Counter* corrupted_requests = nullptr;
   // --- steps ---
   prometheus::Histogram* iteration_tokens = nullptr;
   prometheus::Histogram* step_seconds = nullptr;      // sent → all ranks answered
@@ -109,11 +112,13 @@ class ServerMetrics {
   // --- the group ---
   prometheus::Gauge* link_start_seconds = nullptr;
   prometheus::Gauge* link_bytes_per_second = nullptr;
+  prometheus::Gauge* start_time = nullptr;
   prometheus::Gauge* ready = nullptr;
   prometheus::Gauge* group_epoch = nullptr;
   prometheus::Gauge* workers = nullptr;
   prometheus::Counter* groups_lost = nullptr;
   prometheus::Counter* workers_fenced = nullptr;
+  prometheus::Counter* local_worker_restarts = nullptr;
   prometheus::Gauge* open_streams = nullptr;
   prometheus::Gauge* open_connections = nullptr;
   prometheus::Counter* connections_refused = nullptr;

@@ -14,6 +14,7 @@ namespace switchyard {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 constexpr absl::Duration kLimit = absl::Seconds(60);
@@ -62,6 +63,8 @@ TEST(RecoveryTest, AWorkerThatCannotLoadAfterServingIsTriedAgain) {
   const StreamSeen after = Generate(server->client(), IdsRequest({5, 6, 7}, 16));
   ASSERT_TRUE(after.ok()) << after.end;
   EXPECT_EQ(after.choices.at(0).token_ids, before.choices.at(0).token_ids);
+  EXPECT_THAT(Scrape(server->metrics_address()),
+              ContainsRegex("switchyard_local_worker_restarts_total\\{[^}]*\\} ([2-9]|[1-9][0-9]+)"));
 }
 
 TEST(RecoveryTest, AWorkerThatCannotLoadAtFirstEndsTheServer) {

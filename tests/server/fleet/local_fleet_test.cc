@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -48,6 +49,7 @@ class LocalFleetTest : public testing::Test {
       absl::MutexLock lock(&mu_);
       fatal_.push_back(std::move(text));
     };
+    options.on_restart = [this] { ++restarts_seen_; };
     return std::make_unique<LocalFleet>(std::move(options));
   }
   std::vector<std::string> fatal() {
@@ -58,6 +60,7 @@ class LocalFleetTest : public testing::Test {
   int max_deaths_unfinalized_ = 0;
   absl::Mutex mu_;
   std::vector<std::string> fatal_ ABSL_GUARDED_BY(mu_);
+  std::atomic<int> restarts_seen_ = 0;
 };
 
 TEST_F(LocalFleetTest, AKilledWorkerComesBackAndTheOthersStay) {
@@ -70,6 +73,7 @@ TEST_F(LocalFleetTest, AKilledWorkerComesBackAndTheOthersStay) {
   EXPECT_TRUE(Eventually([&] { return fleet->Pids()[0] > 0 && fleet->Pids()[0] != before[0]; }));
   EXPECT_EQ(fleet->Pids()[1], before[1]);
   EXPECT_EQ(fleet->restarts(), 1);
+  EXPECT_EQ(restarts_seen_, 1);
   EXPECT_NE(kill(before[0], 0), 0) << "reaped: no zombie stays";
   EXPECT_TRUE(fatal().empty());
 }

@@ -43,6 +43,63 @@ TEST_F(EngineMetricsTest, AnEndIsASuccessByItsReason) {
   const auto longest = metrics->request_max_num_generation_tokens->Collect().histogram;
   EXPECT_EQ(longest.sample_count, 1u);
   EXPECT_EQ(longest.sample_sum, 5);
+  const auto mean = metrics->request_time_per_output_token->Collect().histogram;
+  EXPECT_EQ(mean.sample_count, 1u);
+  EXPECT_DOUBLE_EQ(mean.sample_sum * 4, metrics->request_decode_time->Collect().histogram.sample_sum);
+}
+
+TEST_F(EngineMetricsTest, OneTokenHasNoTimeBetweenTokens) {
+  StartReady();
+  Reader reader;
+  Submit(reader, "r", 1);
+  ASSERT_TRUE(reader.End().ok());
+  Finalize();
+  EXPECT_EQ(metrics->request_time_per_output_token->Collect().histogram.sample_count, 0u);
+  EXPECT_EQ(metrics->request_decode_time->Collect().histogram.sample_count, 1u);
+}
+
+// Which of the queue's two limits refused a request is seen.
+TEST_F(EngineMetricsTest, RejectionsAreCountedByTheQueuesLimit) {
+  config.batching.max_num_seqs = 1;
+  config.batching.max_queue = 2;
+  config.batching.max_queued_tokens = 4;  // a request has 3
+  StartReady();
+  worker->Allow(0);
+  Reader running, waiting, second, refused, third;
+  Submit(running, "a", 5);
+  worker->AwaitHeld();
+  Submit(waiting, "b", 5);
+  Submit(refused, "c", 5);
+  EXPECT_EQ(refused.Reason(), "QUEUE_FULL");
+  auto short_one = Request("d", 5);
+  short_one->prompt = {1};
+  Submit(second, std::move(short_one));
+  Submit(third, "e", 5);
+  EXPECT_EQ(third.Reason(), "QUEUE_FULL");
+  worker->Allow(-1);
+  for (Reader* reader : {&running, &waiting, &second}) EXPECT_TRUE(reader->End().ok());
+  // The end of the group counts what no tick has counted yet.
+  engine->links()->OnLinkLost(1, "its link ended");
+  AwaitReady(false);
+  Finalize();
+  EXPECT_EQ(metrics->rejected_for_requests->Value(), 1);
+  EXPECT_EQ(metrics->rejected_for_tokens->Value(), 1);
+}
+
+TEST_F(EngineMetricsTest, AnEndByALogitThatIsNoNumberIsCounted) {
+  StartReady();
+  worker->Allow(0);
+  Reader reader;
+  Submit(reader, "r", 5);
+  worker->AwaitHeld();
+  batching::RankResult result;
+  result.items.resize(1);
+  result.items[0].status = batching::ItemStatus::kNonFinite;
+  engine->links()->OnStepResult(1, 1, 1, result);
+  EXPECT_EQ(reader.End().code(), absl::StatusCode::kDataLoss);
+  Finalize();
+  EXPECT_EQ(metrics->corrupted_requests->Value(), 1);
+  EXPECT_EQ(Errors(absl::StatusCode::kDataLoss), 1);
 }
 
 TEST_F(EngineMetricsTest, OnlyTheLongestOfSeveralChoicesIsTheRequestsLength) {
