@@ -52,6 +52,7 @@ includes | awk '
       if (a[2] in level && !(b[2] in level)) breach("a room includes the process around it")
     }
     if ($2 ~ /^yaml-cpp/ && $1 != "scheduler/base/flags/flag_sources.cc") breach("only scheduler/base/flags/flag_sources.cc knows YAML")
+    if ($2 ~ /^(histedit\.h|editline\/|readline\/)/ && $1 != "clients/cli/terminal/line_editor.cc") breach("only clients/cli/terminal/line_editor.cc knows libedit")
     if ($2 ~ /utf8proc/ && $1 !~ /^server\/text\/unicode\//) breach("only server/text/unicode knows utf8proc")
     if ($2 ~ /^prometheus\// && $1 !~ /^(server\/metrics|workers\/process)\/metrics\.(h|cc)$/) breach("only metrics know Prometheus")
     if ($2 ~ /^boost\// && $1 !~ /^server\/http\/http_(server|connection)\.(h|cc)$/) breach("only the HTTP server knows Boost")
