@@ -25,6 +25,7 @@ usage() {
   echo "  over_pytorch  training steps of one worker beside PyTorch eager, grouped_mm and compiled (--dtype=fp32; --model=DIR)"
   echo "  overtake how long an all-to-all takes beside a long sum: over connections that both share, and on connections on which it goes first (--mbit=1000 --ranks=4)"
   echo "  pack    training text to packed tokens, with the demo model's tokenizer ([FILE.jsonl])"
+  echo "  http_over_grpc  the same streams over gRPC and over HTTP, in turns (--pairs=9 --seconds=1.5 --streams=1,8,32)"
   echo "  gpu     CUDA kernels beside cuBLAS and SDPA, MoE layers beside PyTorch's and vLLM's, and models, on a GPU (--pack=FILE --minutes=9)"
 }
 name=${1:-}
@@ -48,6 +49,7 @@ case "$name" in
   over_pytorch) deploy/install-deps.sh; deploy/build.sh train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/over_pytorch.py "$@" ;;
   overtake) deploy/install-deps.sh; deploy/build.sh overtake_bench; exec "${PYTHON:-python3}" -B tests/bench/overtake.py "$@" ;;
   pack) deploy/install-deps.sh; deploy/build.sh pack_bench; exec build/release/bin/pack_bench "$@" ;;
+  http_over_grpc) deploy/install-deps.sh; deploy/build.sh http_over_grpc switchyard-server switchyard-worker; exec build/release/bin/http_over_grpc "$@" ;;
   gpu) exec tests/bench/gpu/run.sh "$@" ;;
   *) echo "run.sh: no benchmark $name" >&2; usage >&2; exit 2 ;;
 esac
