@@ -151,15 +151,11 @@ std::string NamedEvent(const Json& data) {
   return absl::StrCat("event: ", data["type"].get_ref<const std::string&>(), "\n", Event(data));
 }
 
-class AnthropicWriter final : public ResponseWriter {
+class AnthropicWriter final : public ChatResponseWriter {
  public:
-  explicit AnthropicWriter(const text::TextProcessor* text) : outputs_(text) {}
+  explicit AnthropicWriter(const text::TextProcessor* text) : ChatResponseWriter(text) {}
 
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
-  std::string BeginOutput(const std::string& rendered) override { return outputs_.BeginOutput(rendered); }
-  std::optional<ConstraintSpec> Constrain(std::optional<ConstraintSpec> spec) override {
-    return outputs_.Constrain(std::move(spec));
-  }
   void SetPromptTokens(size_t, int64_t tokens) override { prompt_tokens_ = tokens; }
   bool streams() const override { return streams_; }
   std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
@@ -184,7 +180,6 @@ class AnthropicWriter final : public ResponseWriter {
   void SetEnd(const v1::Finish& finish);
   static Json Block(const OutputPart& part, bool is_whole);
 
-  ChatOutputs outputs_;
   bool streams_ = false, begun_ = false;
   int64_t prompt_tokens_ = 0, output_tokens_ = 0;
   std::unique_ptr<AssistantOutput> output_;
@@ -197,13 +192,11 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> AnthropicWriter::Parse(const st
   const JsonFields fields(json);
   std::vector<v1::GenerateRequest> requests(1);
   v1::GenerateRequest* const message = &requests.front();
-  RETURN_IF_ERROR(ReadMessages(fields, "messages", message->mutable_messages()));
-  RETURN_IF_ERROR(ReadCommon(fields, message, &constraint_field_));
+  RETURN_IF_ERROR(ReadChat(fields, message));
   RETURN_IF_ERROR(fields.Bool("stream", [this](bool value) { streams_ = value; }));
   if (fields.Find("max_tokens") == nullptr) return rpc::BadField("max_tokens", "is missing", "1", "0");
   RETURN_IF_ERROR(
       fields.Integer("max_tokens", [&](int64_t value) { message->set_max_tokens(static_cast<int32_t>(value)); }));
-  RETURN_IF_ERROR(outputs_.Prepare(fields, message, &constraint_field_));
   return requests;
 }
 
@@ -236,8 +229,7 @@ std::string AnthropicWriter::Add(size_t, const v1::GenerateResponse& message) {
   if (!std::exchange(begun_, true)) {
     id_ = ResponseId("msg_", message.request_id());
     model_ = message.model();
-    output_ =
-        std::make_unique<AssistantOutput>(outputs_.NewOutput(!streams_, absl::StrCat("toolu_", id_.substr(4), "_")));
+    output_ = std::make_unique<AssistantOutput>(NewOutput(!streams_, absl::StrCat("toolu_", id_.substr(4), "_")));
     if (streams_) events += NamedEvent({{"type", "message_start"}, {"message", Head()}});
   }
   AssistantOutput::Events on;

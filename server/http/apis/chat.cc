@@ -27,15 +27,11 @@ Json PositionJson(const v1::PositionLogprobs& position, int top) {
   return json;
 }
 
-class ChatWriter final : public ResponseWriter {
+class ChatWriter final : public ChatResponseWriter {
  public:
-  ChatWriter(const text::TextProcessor* text, int64_t created) : outputs_(text), created_(created) {}
+  ChatWriter(const text::TextProcessor* text, int64_t created) : ChatResponseWriter(text), created_(created) {}
 
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
-  std::string BeginOutput(const std::string& rendered) override { return outputs_.BeginOutput(rendered); }
-  std::optional<ConstraintSpec> Constrain(std::optional<ConstraintSpec> spec) override {
-    return outputs_.Constrain(std::move(spec));
-  }
   bool streams() const override { return options_.stream; }
   std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
   std::string Finish() override;
@@ -61,7 +57,6 @@ class ChatWriter final : public ResponseWriter {
   std::vector<Json> Deltas(const v1::GenerateResponse& message);
   Json MessageOf(const Choice& choice) const;
 
-  ChatOutputs outputs_;
   const int64_t created_;
   StreamOptions options_;
   int top_logprobs_ = -1;  // < 0: no logprobs
@@ -94,15 +89,13 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> ChatWriter::Parse(const std::st
   const JsonFields fields(json);
   std::vector<v1::GenerateRequest> requests(1);
   v1::GenerateRequest* const message = &requests.front();
-  RETURN_IF_ERROR(ReadMessages(fields, "messages", message->mutable_messages()));
-  RETURN_IF_ERROR(ReadCommon(fields, message, &constraint_field_));
+  RETURN_IF_ERROR(ReadChat(fields, message));
   RETURN_IF_ERROR(ReadStreamOptions(fields, &options_));
   RETURN_IF_ERROR(ReadLengths(fields, message));
   RETURN_IF_ERROR(RefuseSet(fields, "continue_final_message", "is not supported"));
   RETURN_IF_ERROR(RefuseSet(fields, "functions", "is not supported; use tools"));
   RETURN_IF_ERROR(RefuseSet(fields, "audio", "is not supported"));
   RETURN_IF_ERROR(fields.Bool("add_special_tokens", [&](bool value) { message->set_add_special_tokens(value); }));
-  RETURN_IF_ERROR(outputs_.Prepare(fields, message, &constraint_field_));
   shows_prompt_logprobs_ = message->has_prompt_logprobs();
   choices_.resize(message->has_n() && message->n() > 0 ? static_cast<size_t>(message->n()) : 1);
   return requests;
@@ -127,7 +120,7 @@ AssistantOutput* ChatWriter::OutputOf(int index) {
   std::unique_ptr<AssistantOutput>& output = choices_[static_cast<size_t>(index)].output;
   if (output == nullptr) {
     output = std::make_unique<AssistantOutput>(
-        outputs_.NewOutput(!options_.stream, absl::StrCat("call_", id_.substr(id_.find('-') + 1), "_", index, "_")));
+        NewOutput(!options_.stream, absl::StrCat("call_", id_.substr(id_.find('-') + 1), "_", index, "_")));
   }
   return output.get();
 }

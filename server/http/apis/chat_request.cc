@@ -7,11 +7,12 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
 #include "server/constraint/constraint_compiler.h"
+#include "server/http/apis/openai_request.h"
 #include "server/text/output/formats/tool_choice.h"
 
 namespace switchyard::server {
 
-absl::Status ChatOutputs::PrepareCalls(const JsonFields& fields, const ToolChoice& choice) {
+absl::Status ChatResponseWriter::PrepareCalls(const JsonFields& fields, const ToolChoice& choice) {
   const text::ToolFormat& format = *text_->output_format().tools;
   absl::StatusOr<std::string> forced = text::ForcedCall(format, choice.name);
   if (!forced.ok()) return rpc::BadField(fields.Name("tool_choice"), forced.status().message(), "", choice.name);
@@ -35,8 +36,13 @@ absl::Status ChatOutputs::PrepareCalls(const JsonFields& fields, const ToolChoic
   return absl::OkStatus();
 }
 
-absl::Status ChatOutputs::Prepare(const JsonFields& fields, v1::GenerateRequest* message,
-                                  std::string* constraint_field) {
+absl::Status ChatResponseWriter::ReadChat(const JsonFields& fields, v1::GenerateRequest* message) {
+  RETURN_IF_ERROR(ReadMessages(fields, "messages", message->mutable_messages()));
+  RETURN_IF_ERROR(ReadCommon(fields, message, &constraint_field_));
+  return PrepareOutput(fields, message);
+}
+
+absl::Status ChatResponseWriter::PrepareOutput(const JsonFields& fields, v1::GenerateRequest* message) {
   ToolChoice choice;
   RETURN_IF_ERROR(ReadTools(fields, &choice));
   const text::OutputFormat& format = text_->output_format();
@@ -48,7 +54,7 @@ absl::Status ChatOutputs::Prepare(const JsonFields& fields, v1::GenerateRequest*
                            "");
     }
     RETURN_IF_ERROR(PrepareCalls(fields, choice));
-    *constraint_field = "tools";
+    constraint_field_ = "tools";
   }
   constrained_ = message->has_constraint();
   if (format.needs_special_tokens() && !message->has_skip_special_tokens()) message->set_skip_special_tokens(false);
@@ -59,7 +65,7 @@ absl::Status ChatOutputs::Prepare(const JsonFields& fields, v1::GenerateRequest*
   return absl::OkStatus();
 }
 
-std::string ChatOutputs::BeginOutput(const std::string& rendered) {
+std::string ChatResponseWriter::BeginOutput(const std::string& rendered) {
   const text::OutputFormat& format = text_->output_format();
   reasoning_ = text::ReasoningAfterPrompt(format, rendered);
   if (forced_.empty() && constrained_ && format.channels()) forced_ = std::string(text::kFinalChannel);
@@ -68,7 +74,7 @@ std::string ChatOutputs::BeginOutput(const std::string& rendered) {
   return closes ? absl::StrCat("\n", format.reasoning->close, "\n\n", forced_) : forced_;
 }
 
-std::optional<ConstraintSpec> ChatOutputs::Constrain(std::optional<ConstraintSpec> spec) const {
+std::optional<ConstraintSpec> ChatResponseWriter::Constrain(std::optional<ConstraintSpec> spec) {
   if (calls_.has_value()) return calls_;
   if (!forced_.empty()) return text_->output_format().channels() ? spec : std::nullopt;
   const text::ReasoningFormat* const format = text_->output_format().reasoning;
@@ -81,7 +87,7 @@ std::optional<ConstraintSpec> ChatOutputs::Constrain(std::optional<ConstraintSpe
   return spec;
 }
 
-AssistantOutput ChatOutputs::NewOutput(bool whole, std::string call_prefix) const {
+AssistantOutput ChatResponseWriter::NewOutput(bool whole, std::string call_prefix) const {
   AssistantOutput output(text_->output_format(), {.tools = tools_, .whole_calls = whole, .reasoning = reasoning_},
                          std::move(call_prefix));
   output.Begin(forced_);

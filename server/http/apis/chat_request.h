@@ -1,4 +1,4 @@
-// What the APIs of chats have in common: a request's tools, and how its output is read.
+// What the APIs of chats have in common: messages, tools, and how an output is read.
 #pragma once
 
 #include <optional>
@@ -14,27 +14,30 @@
 
 namespace switchyard::server {
 
-class ChatOutputs {
+class ChatResponseWriter : public ResponseWriter {
  public:
-  explicit ChatOutputs(const text::TextProcessor* text) : text_(text) {}
-
-  // Reads tools and tool_choice (OpenAI's), and sets what `message` needs so that its output can be read: special
-  // tokens that are shown, tokens that end it.  Where a call must be made, *constraint_field becomes "tools".
-  absl::Status Prepare(const JsonFields& fields, v1::GenerateRequest* message, std::string* constraint_field);
   // Notes the rendered prompt, which may leave reasoning open; returns what the output begins with, where a call must
   // be made, or a constrained answer in its channel.
-  std::string BeginOutput(const std::string& rendered);
+  std::string BeginOutput(const std::string& rendered) override;
   // The call that must be made, in the words of the model's format; else `spec`, behind what the model may think first.
-  std::optional<ConstraintSpec> Constrain(std::optional<ConstraintSpec> spec) const;
+  std::optional<ConstraintSpec> Constrain(std::optional<ConstraintSpec> spec) override;
+
+ protected:
+  explicit ChatResponseWriter(const text::TextProcessor* text) : text_(text) {}
+
+  // Reads all that the APIs have in common, in OpenAI's form, but lengths.  Sets what `message` needs so that its
+  // output can be read: special tokens that are shown, tokens that end it.
+  absl::Status ReadChat(const JsonFields& fields, v1::GenerateRequest* message);
   // A choice's output.  `whole`: the answer does not stream.
   AssistantOutput NewOutput(bool whole, std::string call_prefix) const;
 
  private:
-  const text::TextProcessor* const text_;
-  text::ToolTypes tools_;
+  absl::Status PrepareOutput(const JsonFields& fields, v1::GenerateRequest* message);
   // Notes the calls that the output must be one of; none if the format's cannot be constrained.
   absl::Status PrepareCalls(const JsonFields& fields, const ToolChoice& choice);
 
+  const text::TextProcessor* const text_;
+  text::ToolTypes tools_;
   std::string forced_;        // begins the output
   bool constrained_ = false;  // by the request itself
   std::optional<ConstraintSpec> calls_;

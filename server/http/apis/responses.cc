@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
@@ -134,15 +135,11 @@ absl::StatusOr<Json> ConvertResponsesBody(const Json& json) {
 
 // --- the answer ---
 
-class ResponsesWriter final : public ResponseWriter {
+class ResponsesWriter final : public ChatResponseWriter {
  public:
-  ResponsesWriter(const text::TextProcessor* text, int64_t created) : outputs_(text), created_(created) {}
+  ResponsesWriter(const text::TextProcessor* text, int64_t created) : ChatResponseWriter(text), created_(created) {}
 
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
-  std::string BeginOutput(const std::string& rendered) override { return outputs_.BeginOutput(rendered); }
-  std::optional<ConstraintSpec> Constrain(std::optional<ConstraintSpec> spec) override {
-    return outputs_.Constrain(std::move(spec));
-  }
   bool streams() const override { return streams_; }
   std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
   std::string Finish() override;
@@ -161,7 +158,6 @@ class ResponsesWriter final : public ResponseWriter {
   Json Item(size_t index, const OutputPart& part, bool is_done) const;
   AssistantOutput::Events StreamEvents(std::string* events);
 
-  ChatOutputs outputs_;
   const int64_t created_;
   Json request_;  // as it came
   bool streams_ = false, begun_ = false;
@@ -178,13 +174,11 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> ResponsesWriter::Parse(const st
   const JsonFields fields(json);
   std::vector<v1::GenerateRequest> requests(1);
   v1::GenerateRequest* const message = &requests.front();
-  RETURN_IF_ERROR(ReadMessages(fields, "messages", message->mutable_messages()));
-  RETURN_IF_ERROR(ReadCommon(fields, message, &constraint_field_));
-  if (!constraint_field_.empty()) constraint_field_ = "text.format";
+  RETURN_IF_ERROR(ReadChat(fields, message));
+  if (absl::StartsWith(constraint_field_, "response_format")) constraint_field_ = "text.format";
   RETURN_IF_ERROR(fields.Bool("stream", [this](bool value) { streams_ = value; }));
   RETURN_IF_ERROR(
       fields.Integer("max_tokens", [&](int64_t value) { message->set_max_tokens(static_cast<int32_t>(value)); }));
-  RETURN_IF_ERROR(outputs_.Prepare(fields, message, &constraint_field_));
   return requests;
 }
 
@@ -295,8 +289,7 @@ std::string ResponsesWriter::Add(size_t, const v1::GenerateResponse& message) {
   if (!std::exchange(begun_, true)) {
     id_ = ResponseId("resp_", message.request_id());
     model_ = message.model();
-    output_ =
-        std::make_unique<AssistantOutput>(outputs_.NewOutput(!streams_, absl::StrCat("call_", id_.substr(5), "_")));
+    output_ = std::make_unique<AssistantOutput>(NewOutput(!streams_, absl::StrCat("call_", id_.substr(5), "_")));
     if (streams_) {
       events += Event("response.created", {{"response", Body("in_progress")}});
       events += Event("response.in_progress", {{"response", Body("in_progress")}});
