@@ -23,7 +23,8 @@ GOOD = {
     "one pod, everything": {
         **TLS, "model.claim": "models", "model.path": "/model/mixtral", "shmSize": "2Gi", "cacheSize": "60Gi",
         "service.type": "LoadBalancer", "service.annotations.a": "b", "podMonitor.enabled": True,
-        "podMonitor.labels.release": "prometheus", "imagePullSecrets[0]": "pull", "nodeSelector.disk": "ssd",
+        "podMonitor.labels.release": "prometheus", "prometheusRule.enabled": True, "prometheusRule.labels.release": "prometheus",
+        "imagePullSecrets[0]": "pull", "nodeSelector.disk": "ssd",
         "tolerations[0].key": "gpu", "tolerations[0].operator": "Exists", "podAnnotations.x": "y",
         "resources.limits.memory": "64Gi", "serverFlags.kv_cache_bytes": 10737418240, "serverFlags.expert_memory": "25%",
         "serverFlags.drain_timeout": "20s"},
@@ -41,7 +42,7 @@ BAD = {  # values, and a part of the error
     "a word for a number": ({"insecure": True, "localWorkers": "two"}, "localWorkers"),
     "a list of flags": ({"insecure": True, "serverFlags.model.x": 1}, "serverFlags"),
 }
-# Fields that LeaderWorkerSet's and PodMonitor's definitions have; they are no part of Kubernetes' schemas.
+# Fields that LeaderWorkerSet's, PodMonitor's and PrometheusRule's definitions have; they are no part of Kubernetes' schemas.
 LWS = {"spec": {"replicas", "leaderWorkerTemplate", "rolloutStrategy", "startupPolicy", "networkConfig"},
        "leaderWorkerTemplate": {"leaderTemplate", "workerTemplate", "size", "restartPolicy", "subGroupPolicy", "volumeClaimTemplates",
                                 "persistentVolumeClaimRetentionPolicy"},
@@ -97,8 +98,15 @@ def check_group(group, where):
 def check_monitor(monitor, where):
     spec = monitor["spec"]
     need(spec["selector"]["matchLabels"]["app.kubernetes.io/name"] == "switchyard", f"{where}: the selector")
+    need(spec["jobLabel"] == "app.kubernetes.io/name", f"{where}: the job's name, by which alerts and boards know it")
     for endpoint in spec["podMetricsEndpoints"]:
         need(set(endpoint) <= ENDPOINT and endpoint["port"] == "metrics", f"{where}: an endpoint of the monitor")
+
+
+def check_rule(rule, where):
+    """The alerts are those of deploy/prometheus, which promtool checks."""
+    with open("deploy/prometheus/alerts.yaml", encoding="utf-8") as file:
+        need(rule["spec"] == yaml.safe_load(file), f"{where}: not the alerts of deploy/prometheus")
 
 
 def check_flags(config, binaries, where):
@@ -197,6 +205,8 @@ def main():
                 check_group(thing, where)
             elif thing["kind"] == "PodMonitor":
                 check_monitor(thing, where)
+            elif thing["kind"] == "PrometheusRule":
+                check_rule(thing, where)
             else:
                 validate(thing, where)
             if thing["kind"] == "Deployment":
@@ -204,6 +214,7 @@ def main():
             if thing["kind"] == "ConfigMap" and binaries:
                 check_flags(thing, binaries, where)
         need({"ConfigMap", "Service"} < set(kinds), f"{name}: has only {kinds}")
+        need(("PrometheusRule" in kinds) == ("prometheusRule.enabled" in values), f"{name}: has {kinds}")
         need(("LeaderWorkerSet" in kinds) == ("group" in name), f"{name}: has {kinds}")
     for name, (values, error) in BAD.items():
         out = render(chart, values)
