@@ -27,11 +27,11 @@ done
 installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }
 missing=()
 for package in "${packages[@]}"; do installed "$package" || missing+=("$package"); done
-# What the tests can do without: clang-format for a part of check_format; clang-tidy, ip, systemd-analyze, zsh, venv and promtool for one test each.
-extras=() want_promtool=0
+# What the tests can do without: clang-format for a part of check_format; clang-tidy, ip, systemd-analyze, zsh, venv, promtool and prometheus for one or two tests each.
+extras=() want_prometheus=0
 if [ $tests -eq 1 ]; then
   for package in clang-format-14 clang-tidy-19 iproute2 systemd zsh python3-venv; do installed "$package" || extras+=("$package"); done
-  command -v promtool >/dev/null || want_promtool=1
+  command -v promtool >/dev/null && command -v prometheus >/dev/null || want_prometheus=1
 fi
 # cmake itself may be among the missing.
 toolkit_there() { command -v cmake >/dev/null && cmake -DSY_CUDA_AT_MOST="$cuda" -P "$deploy/cmake/SyFindCuda.cmake" >/dev/null 2>&1; }
@@ -45,7 +45,7 @@ make_toolkit() {
   [ $want_cuda -eq 0 ] || toolkit_there || "$deploy/cuda/make_toolkit.sh" "$cuda" || exit 3
   exit 0
 }
-[ ${#missing[@]} -eq 0 ] && [ ${#extras[@]} -eq 0 ] && [ $want_promtool -eq 0 ] && make_toolkit
+[ ${#missing[@]} -eq 0 ] && [ ${#extras[@]} -eq 0 ] && [ $want_prometheus -eq 0 ] && make_toolkit
 
 run=()
 if [ "$(id -u)" -ne 0 ]; then
@@ -62,11 +62,11 @@ chmod 755 "$work"  # apt downloads as a user of its own
 
 quietly() { "$@" >>"$work/log" 2>&1; }
 
-# Of the package prometheus only the one program: its service would start here, and 20 packages come with it.
-install_promtool() {
+# Of the package prometheus only the two programs: its service would start here, and 20 packages come with it.
+install_prometheus() {
   mkdir -m 777 "$work/deb" && cd "$work/deb" || return 1
   quietly apt-get download prometheus && quietly dpkg-deb -x prometheus_*.deb tree &&
-    quietly "${run[@]}" install -D -m 755 tree/usr/bin/promtool /usr/local/bin/promtool && quietly promtool --version
+    quietly "${run[@]}" install -D -m 755 -t /usr/local/bin tree/usr/bin/promtool tree/usr/bin/prometheus && quietly promtool --version
 }
 
 quietly "${run[@]}" apt-get update || { tail -n 20 "$work/log" >&2; echo "install-deps.sh: apt-get update failed" >&2; [ ${#missing[@]} -eq 0 ] || exit 1; }
@@ -85,9 +85,9 @@ if [ ${#extras[@]} -gt 0 ]; then
       { tail -n 5 "$work/log" >&2; echo "install-deps.sh: without $package: what needs it is left out" >&2; }
   done
 fi
-if [ $want_promtool -eq 1 ]; then
-  echo "installing promtool"
-  # Not fatal: without it one test is skipped, with a message.
-  (install_promtool) || { tail -n 5 "$work/log" >&2; echo "install-deps.sh: no promtool; the test of the metrics' format will be skipped" >&2; }
+if [ $want_prometheus -eq 1 ]; then
+  echo "installing promtool and prometheus"
+  # Not fatal: without them tests are skipped, with a message.
+  (install_prometheus) || { tail -n 5 "$work/log" >&2; echo "install-deps.sh: no promtool or prometheus; tests of metrics, alerts and boards will be skipped" >&2; }
 fi
 make_toolkit

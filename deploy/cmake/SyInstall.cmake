@@ -18,7 +18,9 @@ install(FILES
         DESTINATION "${sy_share}/demo-model" COMPONENT runtime)
 install(DIRECTORY proto/google proto/grpc proto/switchyard DESTINATION "${sy_share}/proto" COMPONENT runtime
         FILES_MATCHING PATTERN "*.proto")
-install(FILES deploy/prometheus/alerts.yaml DESTINATION "${sy_share}/prometheus" COMPONENT runtime)
+install(FILES deploy/prometheus/alerts.yaml deploy/prometheus/prometheus.yaml DESTINATION "${sy_share}/prometheus" COMPONENT runtime)
+install(FILES deploy/grafana/overview.json deploy/grafana/experts.json deploy/grafana/training.json DESTINATION "${sy_share}/grafana" COMPONENT runtime)
+install(DIRECTORY deploy/grafana/provisioning/ DESTINATION "${sy_share}/grafana-provisioning" COMPONENT runtime)
 # As the programs print them.
 install(CODE "set(SY_BIN \"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\")\nset(out \"${CMAKE_BINARY_DIR}/completions\")" COMPONENT runtime)
 install(CODE [[
@@ -55,7 +57,7 @@ set(CPACK_DEBIAN_PACKAGE_DESCRIPTION
 Experts are sharded over worker processes, on one machine or several, that
 exchange tokens by all-to-all; the same workers train.
 This package has the server, its worker, the command-line client, the API's
-.proto files, alert rules, a small model to try it with, and services for
+.proto files, alert rules, boards for Grafana, a small model to try it with, and services for
 systemd (switchyard.service), which are not started by the installation.")
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
