@@ -6,9 +6,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "clients/cli/command.h"
-#include "clients/cli/field.h"
+#include "scheduler/base/text/nearest_name.h"
+#include "scheduler/base/text/quote.h"
 
 namespace switchyard::cli {
 namespace {
@@ -54,41 +56,88 @@ Chosen Choose(Command* app, absl::Span<const std::string> args) {
   return chosen;
 }
 
-// Suggests the nearest name for a wrong flag or command.
-std::string Hint(const Command& app, const Chosen& chosen, const std::string& wrong) {
-  std::vector<std::string> names;
-  if (absl::StartsWith(wrong, "-")) {
-    for (const std::string& name : chosen.command->flags()->Names()) names.push_back(absl::StrCat("--", name));
-  } else {
-    names = chosen.command->CommandNames();
-    if (names.empty()) names = app.CommandNames();
-  }
-  return absl::StrCat("\n  \"", wrong, "\": ", SuggestName(wrong.substr(0, wrong.find('=')), names));
+// What other programs call otherwise.
+void AdviseOnNames(FlagSet* flags) {
+  constexpr char kServer[] = "the server is named by --server=HOST:PORT";
+  constexpr char kPrompt[] = "the prompt is an argument without a name, or --text";
+  flags->Advise({{"host", kServer},
+                 {"port", kServer},
+                 {"url", kServer},
+                 {"base_url", kServer},
+                 {"address", kServer},
+                 {"prompt", kPrompt},
+                 {"-p", kPrompt},
+                 {"prompt_file", "give --text=\"$(cat FILE)\", or --input=FILE with JSON lines"},
+                 {"max_new_tokens", "here it is --max_tokens"},
+                 {"-n", "here it is --max_tokens, or --n for several choices"},
+                 {"api_key",
+                  "others may see command lines: give --api_key_file=FILE, or SWITCHYARD_API_KEY in the "
+                  "environment"}});
 }
 
-std::string ProblemText(const Command& app, const Chosen& chosen, const FlagProblem& problem) {
+// The nearest name for a wrong one of a command; "commands are: ..." if none is near.
+std::string CommandHint(const Command& app, const Chosen& chosen, const std::string& wrong) {
+  std::vector<std::string> names = chosen.command->CommandNames();
+  if (names.empty()) names = app.CommandNames();
+  const std::string nearest = NearestName(wrong, names);
+  return nearest.empty() ? absl::StrCat("; known are: ", absl::StrJoin(names, ", "))
+                         : absl::StrCat("; did you mean \"", nearest, "\"?");
+}
+
+// Arguments that stand without a name, where the command has no place for them, or none any more.
+std::string UnexpectedText(const Command& app, const Chosen& chosen, const std::vector<std::string>& arguments) {
+  std::vector<std::string> quoted;
+  for (const std::string& argument : arguments) quoted.push_back(Quote(argument));
+  const std::string what =
+      absl::StrCat("unexpected argument", quoted.size() > 1 ? "s " : " ", absl::StrJoin(quoted, ", "));
+  for (const auto& flag : chosen.command->flags()->flags()) {
+    if (!flag->positional || flag->times_given == 0) continue;
+    const std::string twice = absl::StrCat(what, ": the ", flag->name, " is already ", Quote(flag->given));
+    if (flag->name != "prompt") return twice;
+    return absl::StrCat(twice, "; a text with spaces stands in quotes: ",
+                        Quote(absl::StrCat(flag->given, " ", absl::StrJoin(arguments, " "))));
+  }
+  if (!chosen.command->CommandNames().empty())
+    return absl::StrCat("unknown command ", Quote(arguments[0]), CommandHint(app, chosen, arguments[0]));
+  return absl::StrCat(what, "; flags look like --name=value");
+}
+
+std::string KindOf(const Flag& flag) {
+  if (flag.is_bool) return "true or false";
+  if (flag.placeholder == "NUMBER" || flag.placeholder == "SECONDS") return "a number";
+  return flag.placeholder == "TIME" ? "a time such as 90s" : flag.placeholder;
+}
+
+std::string ProblemText(const Chosen& chosen, const FlagProblem& problem) {
   using Kind = FlagProblem::Kind;
   const std::string name = problem.flag == nullptr    ? ""
                            : problem.flag->positional ? problem.flag->name
                                                       : absl::StrCat("--", problem.name);
-  const auto bounds = problem.flag != nullptr ? problem.flag->bounds() : std::nullopt;
   switch (problem.kind) {
-    case Kind::kUnknown:
-    case Kind::kUnexpected:
-      return absl::StrCat("The following argument was not expected: ", problem.argument,
-                          Hint(app, chosen, problem.argument));
+    case Kind::kUnknown: {
+      std::vector<std::string> names;
+      for (const std::string& known : chosen.command->flags()->Names()) names.push_back(absl::StrCat("--", known));
+      const std::string wrong = absl::StrCat("--", problem.name), nearest = NearestName(wrong, names);
+      return absl::StrCat(
+          "unknown flag ", wrong, !problem.advice.empty() ? "; " : "", problem.advice,
+          problem.advice.empty() && !nearest.empty() ? absl::StrCat("; did you mean \"", nearest, "\"?") : "");
+    }
+    case Kind::kUnexpected:  // a flag with one dash
+      return absl::StrCat("unknown flag ", problem.argument, "; ",
+                          problem.advice.empty() ? "flags look like --name=value" : problem.advice);
     case Kind::kNoValue:
-      return absl::StrCat(name, ": 1 required ", problem.flag->placeholder, " missing");
+      return absl::StrCat(name, ": needs a value: ", name, "=", problem.flag->placeholder);
     case Kind::kMissing:
       return absl::StrCat(name, " is required");
     case Kind::kBadValue:
     case Kind::kOutOfRange:
       break;
   }
-  if (bounds.has_value())
-    return absl::StrCat(name, ": Value ", problem.value, " not in range ", bounds->low, " to ", bounds->high);
+  const std::string what = absl::StrCat(name, "=", problem.value, ": must be ");
+  if (const auto bounds = problem.flag->bounds(); bounds.has_value())
+    return absl::StrCat(what, KindOf(*problem.flag), " from ", bounds->low, " to ", bounds->high);
   if (problem.kind == Kind::kOutOfRange) return absl::StrCat(name, ": ", problem.detail);
-  return absl::StrCat("Could not convert: ", name, " = ", problem.value);
+  return absl::StrCat(what, KindOf(*problem.flag));
 }
 
 // Describes every problem in a sentence.
@@ -100,11 +149,15 @@ std::vector<std::string> ProblemTexts(const Command& app, const Chosen& chosen, 
     });
     if (!reported) problems.push_back(std::move(problem));
   }
-  std::vector<std::string> texts;
-  for (const FlagProblem& problem : problems) texts.push_back(ProblemText(app, chosen, problem));
+  std::vector<std::string> texts, unexpected;
+  for (const FlagProblem& problem : problems) {
+    const bool is_plain = problem.kind == FlagProblem::Kind::kUnexpected && !absl::StartsWith(problem.argument, "-");
+    is_plain ? unexpected.push_back(problem.argument) : texts.push_back(ProblemText(chosen, problem));
+  }
+  if (!unexpected.empty()) texts.insert(texts.begin(), UnexpectedText(app, chosen, unexpected));
   for (const auto& flag : flags.flags()) {
     if (flag->is_list || flag->is_bool || flag->times_given <= 1) continue;
-    texts.push_back(absl::StrCat("--", flag->name, ": At Most 1 required but received ", flag->times_given));
+    texts.push_back(absl::StrCat("--", flag->name, ": is given ", flag->times_given, " times; give it once"));
   }
   return texts;
 }
@@ -138,6 +191,7 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
   const Chosen chosen = Choose(&app, args);
   chosen.command->flags()->BeginGroup("");
   chosen.command->flags()->Add("help", &help, "");
+  AdviseOnNames(chosen.command->flags());
   std::vector<FlagProblem> problems = chosen.command->flags()->Parse(chosen.rest);
   for (const FlagProblem& problem : problems) help = help || problem.argument == "-h";
   if (help || version) {
@@ -149,8 +203,10 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
   if (chosen.command->HasRun()) {
     texts = ProblemTexts(app, chosen, std::move(problems));
   } else {
-    const std::string& wrong = chosen.rest.empty() ? args[0] : chosen.rest[0];
-    texts = {absl::StrCat("A subcommand is required", Hint(app, chosen, wrong))};
+    const bool names_one = !chosen.rest.empty() && !absl::StartsWith(chosen.rest[0], "-");
+    texts = {names_one ? UnexpectedText(app, chosen, {chosen.rest[0]})
+                       : absl::StrCat("a command is missing; known are: ",
+                                      absl::StrJoin(chosen.command->CommandNames(), ", "))};
   }
   if (texts.empty()) return chosen.command->Run(console);
   return ComplainOfArguments(console, texts, chosen.command == &app ? "" : args[0]);

@@ -5,6 +5,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "clients/cli/json.h"
 #include "clients/cpp/client.h"
@@ -19,6 +21,23 @@ namespace {
 constexpr char kKeyVariable[] = "SWITCHYARD_API_KEY";
 constexpr size_t kMostKeyFileBytes = 4096;
 constexpr size_t kNamesColumn = 16;  // width of the column of names
+
+// The lines of a footer; one of words, not an example, goes on in the next line where it is too long.
+std::string Wrapped(absl::string_view text, size_t columns) {
+  std::string out;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    size_t column = 0;
+    const bool is_example = absl::StartsWith(line, " ");
+    for (absl::string_view word : absl::StrSplit(line, ' ')) {
+      const bool breaks = !is_example && column > 0 && column + 1 + word.size() > columns;
+      if (word.data() != line.data()) out += breaks ? '\n' : ' ';
+      column = (breaks ? 0 : column + 1) + word.size();
+      absl::StrAppend(&out, word);
+    }
+    out += '\n';
+  }
+  return out;
+}
 
 // "[PROMPT]", "FILE ..."
 std::string UsageOf(const FlagSet& flags) {
@@ -76,7 +95,7 @@ std::string Command::Help(absl::string_view path) const {
   if (!commands_.empty()) out += "\nCommands:\n";
   for (const auto& command : commands_) out += HelpEntry(command->name_, command->summary_, kNamesColumn, columns);
   if (const std::string flags = FlagsHelp(flags_, columns); !flags.empty()) absl::StrAppend(&out, "\n", flags);
-  if (!footer_.empty()) absl::StrAppend(&out, "\n", footer_, absl::EndsWith(footer_, "\n") ? "" : "\n");
+  if (!footer_.empty()) absl::StrAppend(&out, "\n", Wrapped(absl::StripSuffix(footer_, "\n"), columns));
   return out;
 }
 

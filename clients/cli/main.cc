@@ -1,6 +1,7 @@
 // switchyard: the command line client.
 #include <unistd.h>
 
+#include <cstdlib>
 #include <iostream>
 
 #include "clients/cli/app.h"
@@ -8,6 +9,8 @@
 #include "scheduler/base/version.h"
 
 int main(int argc, char** argv) {
+  // gRPC would print its own lines about connections that fail, which our messages explain.
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
   switchyard::rpc::SetUpLibraries();
   std::ios::sync_with_stdio(false);
   // Unties the streams: reading a line, or printing an error, would flush output that another thread is writing.

@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "clients/cli/command.h"
 #include "clients/cli/generate_answer.h"
@@ -11,8 +14,8 @@
 #include "clients/cli/request_flags.h"
 #include "clients/cli/request_lines.h"
 #include "clients/cpp/client.h"
-#include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard::cli {
@@ -104,11 +107,19 @@ absl::StatusOr<int> RunOne(Console& console, const GenerateFlags& flags, client:
   return kExitOk;
 }
 
-// Refuses flags that would have no effect.
+std::string PromptText(const Json& prompt) { return prompt.is_string() ? prompt.get<std::string>() : Dump(prompt); }
+
+// Refuses a second prompt, and flags that would have no effect.
 absl::Status CheckEffect(const GenerateFlags& flags, const Json& given) {
-  if (!flags.prompt.empty() && given.contains("text")) {
-    return BadInput(absl::StrCat("the prompt is given twice: ", Quote(flags.prompt), " and --text; give one of them"));
+  std::vector<std::string> prompts;
+  if (!flags.prompt.empty()) prompts.push_back(Quote(flags.prompt));
+  if (!flags.prompt.empty() && !flags.lines.input.empty())
+    prompts.push_back(absl::StrCat("--input=", flags.lines.input));
+  for (const char* name : {"text", "token_ids", "messages"}) {
+    if (given.contains(name)) prompts.push_back(absl::StrCat("--", name, "=", Quote(PromptText(given[name]))));
   }
+  if (prompts.size() > 1)
+    return BadInput(absl::StrCat(prompts.size(), " prompts: ", absl::StrJoin(prompts, " and "), "; give one of them"));
   for (const char* name : {"logprobs", "prompt_logprobs", "return_expert_paths"}) {
     if (given.contains(name) && !flags.lines.json) {
       return BadInput(absl::StrCat("what --", name, " asks for is shown with --json only; give that, too"));

@@ -4,12 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "clients/cli/command.h"
 #include "clients/cli/json.h"
 #include "clients/cli/request_lines.h"
 #include "clients/cpp/client.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard::cli {
@@ -48,6 +50,10 @@ absl::StatusOr<int> RunText(Console& console, const TextFlags<Request>& flags,
   if (!flags.positional.empty()) {
     const auto field = FindField(RequestFields<Request>(), positional_field);
     const absl::StatusOr<Json> value = FlagToJson((*field)->kind, {absl::StrJoin(flags.positional, " ")});
+    if (given.contains(positional_field)) {
+      return BadInput(absl::StrCat("2 inputs: ", Quote(absl::StrJoin(flags.positional, " ")), " and --",
+                                   positional_field, "; give one of them"));
+    }
     if (!value.ok()) return BadInput(absl::StrCat(positional_field, " ", value.status().message()));
     given[positional_field] = *value;
   }

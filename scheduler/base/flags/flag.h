@@ -111,6 +111,7 @@ struct Flag {
   bool is_list = false;     // every value that is given counts, not the last alone
   bool explains = false;    // the error of Set is what a value must be
   int times_given = 0;
+  std::string given;  // the text that was given last
 };
 
 template <class T>

@@ -156,6 +156,7 @@ std::string FlagSet::AdviceOn(const std::string& name) const {
 
 void FlagSet::Set(Flag* flag, FlagProblem given, std::vector<FlagProblem>* problems) {
   ++flag->times_given;
+  flag->given = given.value;
   if (flag->Set(given.value, &given.detail)) return;
   given.kind = flag->explains ? FlagProblem::Kind::kOutOfRange : FlagProblem::Kind::kBadValue;
   given.flag = flag;

@@ -21,9 +21,10 @@ namespace {
 constexpr int kBadCommandLine = 2;
 
 constexpr char kSourcesHelp[] =
-    "Every flag may also be an environment variable (SWITCHYARD_MAX_QUEUE=100) or a line of the file\n"
-    "that --config names (max_queue: 100). The command line counts most, then the environment, then\n"
-    "the file. Names may have dashes for underscores.\n\n";
+    "Every flag may also be an environment variable (SWITCHYARD_MAX_QUEUE=100) or\n"
+    "a line of the file that --config names (max_queue: 100). The command line\n"
+    "counts most, then the environment, then the file. Names may have dashes for\n"
+    "underscores.\n\n";
 
 [[noreturn]] void PrintAndExit(const std::string& text) {
   std::fputs(text.c_str(), stdout);
@@ -64,8 +65,8 @@ void ParseFlagsOrExit(int argc, char** argv, const ProgramHelp& help, FlagSet* f
     if (arg == "--help" || arg == "-h") {
       PrintAndExit(absl::StrCat(help.name, " ", help.version, ": ", help.summary, "\n\n",
                                 FlagsHelp(*flags, HelpColumns()),
-                                "\n--help prints this page, --version which version this is, --completion=bash or zsh "
-                                "a script for that shell.\n\n",
+                                "\n--help prints this page, --version which version this is, --completion=bash\n"
+                                "or zsh a script for that shell.\n\n",
                                 kSourcesHelp, EnvHelp()));
     }
     if (absl::string_view shell = arg; absl::ConsumePrefix(&shell, "--completion=")) {

@@ -73,18 +73,49 @@ TEST(AppTest, EveryProblemIsReportedAtOnce) {
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_EQ(run.out, "");
   for (const char* part :
-       {"The following argument was not expected: y\n", "The following argument was not expected: --max_token=5\n",
-        "--concurrency: Value many not in range 1 to 1024\n", "--timeout: Value 0 not in range 0.001 to 86400\n",
-        "--server: At Most 1 required but received 2\n", "--input: 1 required FILE missing\n"}) {
+       {"unexpected argument \"y\": the prompt is already \"x\"; a text with spaces stands in quotes: \"x y\"\n",
+        "unknown flag --max_token; did you mean \"--max_tokens\"?\n",
+        "--concurrency=many: must be a number from 1 to 1024\n", "--timeout=0: must be a number from 0.001 to 86400\n",
+        "--server: is given 2 times; give it once\n", "--input: needs a value: --input=FILE\n"}) {
     EXPECT_THAT(run.err, HasSubstr(part));
   }
-  EXPECT_THAT(client::RunCliWith({"bench", "--seed=x"}).err, HasSubstr("Could not convert: --seed = x\n"));
+  EXPECT_THAT(client::RunCliWith({"bench", "--seed=x"}).err, HasSubstr("--seed=x: must be a number\n"));
   EXPECT_THAT(client::RunCliWith({"data", "pack"}).err,
               AllOf(HasSubstr("inputs is required"), HasSubstr("--output is required")));
   EXPECT_THAT(client::RunCliWith({"trace", "replay", "t", "--phase=both"}).err,
               HasSubstr("--phase: both not in {prefill,decode}\n"));
   EXPECT_THAT(client::RunCliWith({"train"}).err,
-              AllOf(HasSubstr("A subcommand is required"), HasSubstr("switchyard help train")));
+              AllOf(HasSubstr("a command is missing; known are: submit, "), HasSubstr("switchyard help train")));
+}
+
+// What a shell makes of a prompt without quotes.
+TEST(AppTest, ASecondPromptIsRefused) {
+  EXPECT_THAT(client::RunCliWith({"generate", "The", "sea", "is", "--max_tokens=4"}).err,
+              HasSubstr("switchyard: unexpected arguments \"sea\", \"is\": the prompt is already \"The\"; a text with "
+                        "spaces stands in quotes: \"The sea is\"\n"));
+  EXPECT_THAT(client::RunCliWith({"tokenize", "a", "b"}).err, HasSubstr("the prompt is already \"a\""));
+  EXPECT_THAT(client::RunCliWith({"train", "get", "one", "two"}).err,
+              HasSubstr("unexpected argument \"two\": the id is already \"one\"\n"));
+  EXPECT_THAT(client::RunCliWith({"status", "now"}).err,
+              HasSubstr("unexpected argument \"now\"; flags look like --name=value\n"));
+}
+
+TEST(AppTest, UnknownCommandsOfACommandSuggest) {
+  const client::CliRun run = client::RunCliWith({"train", "submitt"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("unknown command \"submitt\"; did you mean \"submit\"?\n"));
+  EXPECT_THAT(client::RunCliWith({"xyzzy"}).err, HasSubstr("unknown command \"xyzzy\"; known are: generate, chat, "));
+}
+
+TEST(AppTest, NamesOfOtherProgramsAreExplained) {
+  const auto complaint = [](const char* flag) { return client::RunCliWith({"generate", "x", flag}).err; };
+  EXPECT_THAT(complaint("--host=h"), HasSubstr("unknown flag --host; the server is named by --server=HOST:PORT\n"));
+  EXPECT_THAT(complaint("-p"), HasSubstr("unknown flag -p; the prompt is an argument without a name, or --text\n"));
+  EXPECT_THAT(complaint("--prompt=x"), HasSubstr("or --text\n"));
+  EXPECT_THAT(complaint("--max-new-tokens=3"), HasSubstr("here it is --max_tokens\n"));
+  EXPECT_THAT(complaint("--api_key=secret"),
+              AllOf(HasSubstr("--api_key_file=FILE"), testing::Not(HasSubstr("secret"))));
+  EXPECT_THAT(complaint("-z"), HasSubstr("unknown flag -z; flags look like --name=value\n"));
 }
 
 TEST(AppTest, WrongValuesNameTheFlag) {

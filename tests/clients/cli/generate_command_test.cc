@@ -226,11 +226,19 @@ TEST(GenerateCommandTest, AMissingInputFileIsAUsageError) {
   EXPECT_THAT(directory.err, HasSubstr("--input=/tmp: is a directory"));
 }
 
-TEST(GenerateCommandTest, APromptGivenTwiceIsRefused) {
+TEST(GenerateCommandTest, ASecondPromptIsRefused) {
   client::FakeServer server;
-  const client::CliRun run = client::RunCliWith({"generate", "a", "--text=b", server.flag()});
-  EXPECT_EQ(run.exit_code, 2);
-  EXPECT_THAT(run.err, HasSubstr("the prompt is given twice: \"a\" and --text"));
+  const auto refusal = [&server](std::vector<std::string> args) {
+    args.insert(args.begin(), {"generate", server.flag()});
+    const client::CliRun run = client::RunCliWith(args);
+    EXPECT_EQ(run.exit_code, 2);
+    return run.err;
+  };
+  EXPECT_THAT(refusal({"a", "--text=b"}), HasSubstr("2 prompts: \"a\" and --text=\"b\"; give one of them\n"));
+  EXPECT_THAT(refusal({"a", "--token_ids=5,9"}), HasSubstr("2 prompts: \"a\" and --token_ids=\"[5,9]\";"));
+  EXPECT_THAT(refusal({"--text=b", R"(--messages=[{"role":"user","content":"Hi"}])"}),
+              HasSubstr("2 prompts: --text=\"b\" and --messages="));
+  EXPECT_THAT(refusal({"a", "--input=requests.jsonl"}), HasSubstr("2 prompts: \"a\" and --input=requests.jsonl;"));
   EXPECT_TRUE(server.requests().empty());
 }
 

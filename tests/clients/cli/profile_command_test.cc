@@ -88,7 +88,7 @@ TEST_F(ProfileCommandTest, PathsAreOfTheLengthThatIsAskedFor) {
   ASSERT_EQ(make("6").exit_code, 0);
   EXPECT_EQ(Read("6")->profiles[0].identity().path_length, 6);
   EXPECT_EQ(Read("6")->profiles[1].identity().path_length, 1) << "of token ids";
-  EXPECT_THAT(make("7").err, AllOf(HasSubstr("--path_length"), HasSubstr("Value 7 not in range 1 to 6")));
+  EXPECT_THAT(make("7").err, AllOf(HasSubstr("--path_length"), HasSubstr("=7: must be a number from 1 to 6")));
   EXPECT_NE(make("0").exit_code, 0);
   const client::CliRun merged =
       client::RunCliWith({"profile", "merge", At("three"), At("6"), absl::StrCat("--output=", At("both"))});

@@ -31,6 +31,15 @@ TEST(TextCommandsTest, Detokenize) {
   EXPECT_THAT(wrong.err, HasSubstr("400 outside [0, 128)"));
 }
 
+TEST(TextCommandsTest, ASecondTextIsRefused) {
+  client::FakeServer server;
+  const client::CliRun run = client::RunCliWith({"tokenize", "a", "--text=b", server.flag()});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("2 inputs: \"a\" and --text; give one of them\n"));
+  EXPECT_THAT(client::RunCliWith({"detokenize", "5", "9", "--token_ids=7", server.flag()}).err,
+              HasSubstr("2 inputs: \"5 9\" and --token_ids;"));
+}
+
 TEST(TextCommandsTest, JsonLines) {
   client::FakeServer server;
   const client::CliRun run =
