@@ -247,7 +247,7 @@ absl::Status ServerConfig::Finish() {
   } else {
     problems.Check(S_ISDIR(ModeOf(model)), absl::StrCat("--model=", model, ": ", WhyNoModelDir(model)));
     problems.Check(!S_ISDIR(ModeOf(model)) || IsFile(model + "/config.json"),
-                   absl::StrCat("--model=", model, ": has no config.json"));
+                   absl::StrCat("--model=", model, ": ", WhyNoConfig(model)));
   }
   for (const FlagProblem& problem : FlagsOfServer(this).OutOfRange(/*given_only=*/false)) {
     problems.Check(false, problem.ToString());

@@ -50,7 +50,14 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"NoModel", {}, "--model: missing"},
         BadStart{"NoSuchModel", {"--model=/nonexistent"}, "/nonexistent: no such directory"},
         BadStart{"ModelByUrl", {"--model=https://example.org/model"}, "example.org/model: no such directory"},
-        BadStart{"NotAModel", {"--model=deploy"}, "deploy: has no config.json"},
+        BadStart{"NotAModel", {"--model=deploy"}, "deploy: has no config.json; did you mean deploy/demo-model\\?"},
+        BadStart{"NameOnAHub",
+                 {"--model=Qwen/Qwen3-30B-A3B"},
+                 "no such directory; .*: hf download Qwen/Qwen3-30B-A3B --local-dir Qwen3-30B-A3B"},
+        BadStart{"PageOfAHub",
+                 {"--model=https://huggingface.co/Qwen/Qwen3-30B-A3B"},
+                 "no such directory; .*: hf download Qwen/Qwen3-30B-A3B --local-dir Qwen3-30B-A3B"},
+        BadStart{"GgufFile", {"--model=model.gguf"}, "GGUF is not read yet"},
         BadStart{"UnknownFlag", {kModelFlag, "--modle=x"}, "unknown flag --modle; did you mean --model\\?"},
         BadStart{"SeveralUnknown", {"--xyzzyx=1", "--ports=2"}, "unknown flag --xyzzyx\n.*unknown flag --ports"},
         BadStart{"NotAFlag", {kModelFlag, "serve"}, "unexpected argument serve"},
@@ -131,6 +138,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         BadStart{"NoModel", {}, "--model: missing"},
         BadStart{"NoSuchModel", {"--model=/nonexistent"}, "model directory /nonexistent: no such directory"},
+        BadStart{"NotAModel", {"--model=deploy"}, "deploy: has no config.json; did you mean deploy/demo-model\\?"},
         BadStart{"UnknownFlag", {kModelFlag, "--port=5"}, "unknown flag --port"},
         BadStart{"NoGpu", {kModelFlag, "--device=cuda:7"}, "cuda:7: (this program is built without CUDA|[0-7] found)"},
         BadStart{"OfGpusAlone",
@@ -193,6 +201,9 @@ TEST_P(BadModelTest, IsNamedAndEndsTheServer) {
   fs::remove_all(dir);
 }
 
+constexpr char kLfsPointer[] =
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
 const char kTensor[] = "model.layers.0.input_layernorm.weight";
 
 INSTANTIATE_TEST_SUITE_P(
@@ -219,6 +230,49 @@ INSTANTIATE_TEST_SUITE_P(
                    fs::create_symlink(fs::absolute(kTinyModel) / "model.safetensors", dir / "model.safetensors");
                  },
                  "model.safetensors: its link leads out of the model directory"},
+        BadModel{"LfsPointer", [](const fs::path& dir) { Write(dir / "model.safetensors", kLfsPointer); },
+                 "shard model.safetensors: is a pointer of Git LFS.*; run git lfs pull"},
+        BadModel{"LfsPointerAsConfig", [](const fs::path& dir) { Write(dir / "config.json", kLfsPointer); },
+                 "config.json: is a pointer of Git LFS"},
+        BadModel{"LfsPointerAsTokenizer", [](const fs::path& dir) { Write(dir / "tokenizer.json", kLfsPointer); },
+                 "tokenizer.json: is a pointer of Git LFS"},
+        BadModel{"MissingShards",
+                 [](const fs::path& dir) {
+                   fs::rename(dir / "model.safetensors", dir / "model-00001-of-00003.safetensors");
+                   Write(dir / "model.safetensors.index.json",
+                         R"({"weight_map": {"a": "model-00001-of-00003.safetensors",
+                             "b": "model-00002-of-00003.safetensors", "c": "model-00003-of-00003.safetensors"}})");
+                 },
+                 "of the 3 files that it names 2 are missing; is the download incomplete.*"
+                 "Missing: model-00002-of-00003.safetensors, model-00003-of-00003.safetensors"},
+        BadModel{"MissingIndex",
+                 [](const fs::path& dir) {
+                   fs::rename(dir / "model.safetensors", dir / "model-00001-of-00002.safetensors");
+                 },
+                 "neither model.safetensors nor model.safetensors.index.json, but other files of safetensors; is the"},
+        BadModel{"GgufAsWeights",
+                 [](const fs::path& dir) { fs::rename(dir / "model.safetensors", dir / "model.Q4_K_M.gguf"); },
+                 "model.Q4_K_M.gguf: unsupported format; only safetensors"},
+        BadModel{"GgufAlone",
+                 [](const fs::path& dir) {
+                   fs::rename(dir / "model.safetensors", dir / "model.Q4_K_M.gguf");
+                   fs::remove(dir / "config.json");
+                 },
+                 "has no config.json, but model.Q4_K_M.gguf: GGUF is not read yet"},
+        BadModel{"Adapter", [](const fs::path& dir) { fs::rename(dir / "config.json", dir / "adapter_config.json"); },
+                 "has no config.json, but an adapter .LoRA."},
+        BadModel{"Empty",
+                 [](const fs::path& dir) {
+                   fs::remove_all(dir);
+                   fs::create_directory(dir);
+                 },
+                 "has no config.json; it is empty: download a model into it, hf download ORG/NAME --local-dir /"},
+        BadModel{"FolderOfTheCache",
+                 [](const fs::path& dir) {
+                   fs::create_directories(dir / "snapshots" / "0123");
+                   fs::rename(dir / "config.json", dir / "snapshots" / "0123" / "config.json");
+                 },
+                 "has no config.json; did you mean /.*/snapshots/0123\\?"},
         BadModel{"UnknownArchitecture",
                  [](const fs::path& dir) { Replace(dir / "config.json", "qwen3_moe", "llama_mo"); },
                  "config.json: unknown architecture \"llama_mo\"; known: "},

@@ -47,6 +47,32 @@ bool IsNameOnHub(absl::string_view path) {
   return parts.size() == 2 && is_name(parts[0]) && is_name(parts[1]);
 }
 
+// The name on a hub in its page's address, "https://HUB/ORG/NAME"; another path unchanged.
+std::string WithoutHub(const std::string& path) {
+  const std::vector<std::string> parts = absl::StrSplit(path, '/');
+  const bool is_page = parts.size() == 5 && absl::StartsWith(parts[0], "http") && parts[1].empty();
+  return is_page ? absl::StrCat(parts[3], "/", parts[4]) : path;
+}
+
+// Names of the directory's entries, sorted.
+std::vector<std::string> ListOf(const std::string& path) {
+  std::vector<std::string> names;
+  DIR* dir = opendir(path.c_str());
+  if (dir == nullptr) return names;
+  while (const dirent* entry = readdir(dir)) {
+    const absl::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  closedir(dir);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool HasConfig(const std::string& folder) {
+  struct stat st = {};
+  return stat((folder + "/config.json").c_str(), &st) == 0 && S_ISREG(st.st_mode);
+}
+
 }  // namespace
 
 std::string WhyNoModelDir(const std::string& path) {
@@ -59,10 +85,39 @@ std::string WhyNoModelDir(const std::string& path) {
                                                    : "unsupported format; only safetensors, in a directory";
   }
   const std::string missing = errno == ENOENT ? "no such directory" : std::strerror(errno);
-  if (!IsNameOnHub(path)) return missing;
-  const std::string name = path.substr(path.find('/') + 1);
-  return absl::StrCat(missing, "; if it is a model's name on a hub, download it: hf download ", path, " --local-dir ",
+  const std::string on_hub = WithoutHub(path);
+  if (!IsNameOnHub(on_hub)) return missing;
+  const std::string name = on_hub.substr(on_hub.find('/') + 1);
+  return absl::StrCat(missing, "; if it is a model's name on a hub, download it: hf download ", on_hub, " --local-dir ",
                       name, "; then --model=", name);
+}
+
+std::string WhyNoConfig(const std::string& path) {
+  constexpr absl::string_view kNone = "has no config.json";
+  const std::vector<std::string> names = ListOf(path);
+  if (names.empty())
+    return absl::StrCat(kNone, "; it is empty: download a model into it, hf download ORG/NAME --local-dir ", path);
+  for (const std::string& name : names) {
+    if (absl::EndsWithIgnoreCase(name, ".gguf"))
+      return absl::StrCat(kNone, ", but ", name, ": GGUF is not read yet; give a checkpoint with safetensors");
+    if (name == "adapter_config.json")
+      return absl::StrCat(kNone, ", but an adapter (LoRA): merge it into its model, and give the directory of both");
+  }
+  // Of the cache of a hub's client: models--ORG--NAME/snapshots/<revision>.
+  for (const std::string& name : names) {
+    std::vector<std::string> folders = {absl::StrCat(path, "/", name)};
+    if (name == "snapshots") {
+      for (const std::string& revision : ListOf(folders[0])) folders.push_back(absl::StrCat(folders[0], "/", revision));
+    }
+    for (const std::string& folder : folders) {
+      if (HasConfig(folder)) return absl::StrCat(kNone, "; did you mean ", folder, "?");
+    }
+  }
+  return std::string(kNone);
+}
+
+bool IsLfsPointer(absl::string_view bytes) {
+  return bytes.size() <= 1024 && absl::StartsWith(bytes, "version https://git-lfs.github.com/spec/");
 }
 
 absl::Status CheckPlainName(absl::string_view name) {
@@ -151,22 +206,13 @@ absl::StatusOr<std::string> ModelDir::ReadSmallFile(const std::string& name, int
   std::string text(static_cast<size_t>(st.st_size), '\0');
   int error = 0;
   const size_t done = ReadWhole(fd.get(), text.data(), text.size(), &error);
+  if (done == text.size() && IsLfsPointer(text))
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", kLfsAdvice));
   if (done == text.size()) return text;
   if (error != 0) return absl::UnavailableError(absl::StrCat(name, ": read at ", done, ": ", std::strerror(error)));
   return absl::DataLossError(absl::StrCat(name, ": ended after ", done, " of ", text.size(), " bytes"));
 }
 
-std::vector<std::string> ModelDir::List() const {
-  std::vector<std::string> names;
-  DIR* dir = opendir(path_.c_str());
-  if (dir == nullptr) return names;
-  while (const dirent* entry = readdir(dir)) {
-    const absl::string_view name = entry->d_name;
-    if (name != "." && name != "..") names.emplace_back(name);
-  }
-  closedir(dir);
-  std::sort(names.begin(), names.end());
-  return names;
-}
+std::vector<std::string> ModelDir::List() const { return ListOf(path_); }
 
 }  // namespace switchyard

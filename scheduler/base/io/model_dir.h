@@ -32,7 +32,7 @@ class ModelDir {
   // A descriptor for reading; the caller closes it.
   absl::StatusOr<int> OpenFile(const std::string& name) const;
   bool Exists(const std::string& name) const;
-  // Its whole contents.  InvalidArgument "<name>: S bytes, limit L" when it is larger.
+  // Its whole contents.  InvalidArgument "<name>: S bytes, limit L" when it is larger, or a pointer of Git LFS.
   absl::StatusOr<std::string> ReadSmallFile(const std::string& name, int64_t max_bytes) const;
   // Names of the directory's entries, sorted.
   std::vector<std::string> List() const;
@@ -49,6 +49,16 @@ class ModelDir {
 // Why a path is no directory with a model, and what to do about it: of a GGUF file, a file of weights, a model's name
 // on a hub, and of what is not there ("no such directory").  REQUIRES: path is no directory.
 std::string WhyNoModelDir(const std::string& path);
+
+// Why a directory, which has no config.json, is no model, and what to do about it: "has no config.json; …", of one that
+// is empty, has GGUF files or an adapter, or a model in a folder beneath it.
+std::string WhyNoConfig(const std::string& path);
+
+// What Git leaves in a file's place without its extension LFS: a few lines that name the file.
+bool IsLfsPointer(absl::string_view bytes);
+inline constexpr char kLfsAdvice[] =
+    "is a pointer of Git LFS, not the file itself; run git lfs pull in its directory, or download the model by "
+    "hf download";
 
 // OK if `name` is a plain file name: not empty, at most 255 bytes, no '/', no NUL, not "." or "..".
 absl::Status CheckPlainName(absl::string_view name);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "scheduler/base/io/fnv1a.h"
+#include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/utf8.h"
 #include "server/text/tokenizer/models/byte_level.h"
@@ -25,6 +26,7 @@ absl::StatusOr<std::unique_ptr<const Tokenizer>> Tokenizer::FromFile(const std::
   std::string json(static_cast<size_t>(size), '\0');
   file.seekg(0);
   if (!file.read(json.data(), size)) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
+  if (IsLfsPointer(json)) return absl::InvalidArgumentError(absl::StrCat(path, ": ", kLfsAdvice));
   return FromJson(json, path);
 }
 

@@ -10,6 +10,7 @@
 #include "absl/container/btree_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
@@ -25,6 +26,23 @@ constexpr int64_t kMaxIndexedTensors = 4'000'000;
 
 absl::Status InShard(absl::string_view file, const absl::Status& status) {
   return InFile(absl::StrCat("shard ", file), status);
+}
+
+constexpr size_t kMostNamed = 8;
+
+// NotFound, with the names of the files that are missing.
+absl::Status CheckAllThere(const ModelDir& dir, const absl::btree_set<std::string>& names) {
+  std::vector<std::string> missing;
+  for (const std::string& name : names) {
+    if (!dir.Exists(name)) missing.push_back(Excerpt(name));
+  }
+  if (missing.empty()) return absl::OkStatus();
+  const size_t count = missing.size();
+  missing.resize(std::min(count, kMostNamed));
+  return absl::NotFoundError(absl::StrCat(
+      kIndexFile, ": of the ", names.size(), " files that it names ", count, count == 1 ? " is" : " are",
+      " missing; is the download incomplete? hf download completes it. Missing: ", absl::StrJoin(missing, ", "),
+      count > missing.size() ? absl::StrCat(" and ", count - missing.size(), " more") : ""));
 }
 
 bool IsForeignName(absl::string_view name) {
@@ -64,6 +82,11 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const Mod
 }
 
 absl::Status SafetensorsFile::ReadHeader() {
+  if (size_ <= 1024) {  // as a pointer of Git LFS is
+    std::string whole(static_cast<size_t>(size_), '\0');
+    RETURN_IF_ERROR(Read(0, size_, whole.data()));
+    if (IsLfsPointer(whole)) return absl::InvalidArgumentError(kLfsAdvice);
+  }
   ASSIGN_OR_RETURN(tensors_, ReadSafetensorsHeader(
                                  size_,
                                  [this](int64_t begin, absl::Span<char> to) {
@@ -109,8 +132,12 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const ModelDir& dir) {
       return absl::UnimplementedError(absl::StrCat(Excerpt(name), ": unsupported format; only safetensors"));
     }
   }
-  return absl::NotFoundError(
-      absl::StrCat("model directory ", dir.path(), ": neither ", kSingleFile, " nor ", kIndexFile));
+  const std::vector<std::string> names = dir.List();
+  const bool has_shards = std::any_of(names.begin(), names.end(),
+                                      [](const std::string& name) { return absl::EndsWith(name, ".safetensors"); });
+  return absl::NotFoundError(absl::StrCat("model directory ", dir.path(), ": neither ", kSingleFile, " nor ",
+                                          kIndexFile, has_shards ? ", but other files of safetensors" : "",
+                                          "; is the download incomplete? hf download completes it"));
 }
 
 absl::Status Checkpoint::OpenShards(const ModelDir& dir) {
@@ -137,6 +164,7 @@ absl::Status Checkpoint::OpenShards(const ModelDir& dir) {
     names.insert(name);
   }
   if (names.empty()) return absl::InvalidArgumentError(absl::StrCat(kIndexFile, ": weight_map is empty"));
+  RETURN_IF_ERROR(CheckAllThere(dir, names));
   for (const std::string& name : names) RETURN_IF_ERROR(AddFile(dir, name, weight_map));
   for (const auto& [tensor, file] : weight_map) {
     if (!tensors_.contains(tensor)) {

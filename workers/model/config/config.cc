@@ -303,6 +303,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& path) {
   ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(path));
+  if (!dir.Exists(kConfigFile))
+    return absl::NotFoundError(absl::StrCat("model directory ", path, ": ", WhyNoConfig(path)));
   ASSIGN_OR_RETURN(const std::string config_text, dir.ReadSmallFile(kConfigFile, kMaxConfigBytes));
   std::string generation_text;
   if (dir.Exists(kGenerationFile)) {
