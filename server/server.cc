@@ -195,7 +195,6 @@ absl::Status Server::Listen() {
   Listener::Options options;
   options.streams_per_connection = c.StreamsPerConnection();
   options.max_message_bytes = c.max_request_bytes;
-
   options.front = front_.get();
   options.flag = "worker_port";
   options.peers = Front::Peers::kWorkers;
@@ -247,6 +246,7 @@ absl::Status Server::ListenHttp() {
   options.host = c.host;
   options.port = c.http_port == 0 && c.port != 0 ? kHttpPort : c.http_port;
   options.or_any = c.http_port == 0;
+  options.grpc_port = users_->port();
   options.origins = absl::StrSplit(c.http_origins, ',', absl::SkipWhitespace());
   options.checks_hosts = rpc::IsLoopback(c.host) && c.api_keys_file.empty();
   options.hosts = absl::StrSplit(c.http_hosts, ',', absl::SkipWhitespace());

@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/notification.h"
 #include "clients/cpp/client_error.h"
+#include "clients/cpp/port_probe.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -24,6 +25,8 @@ namespace switchyard::client {
 namespace {
 
 constexpr int kMaxMessageBytes = 256 << 20;  // the server stays below 4 MiB; other servers may not
+
+constexpr absl::Duration kProbeTimeout = absl::Seconds(1);
 
 std::chrono::system_clock::time_point DeadlineIn(absl::Duration duration) {
   return std::chrono::system_clock::now() + absl::ToChronoMilliseconds(duration);
@@ -55,6 +58,26 @@ absl::Status CheckAddress(absl::string_view address) {
   return ClientError(absl::StatusCode::kInvalidArgument, "BAD_INPUT", absl::StrCat("server ", status.message()));
 }
 
+// Returns why what listens there does not speak gRPC; `no_tls`: or at least not by TLS.
+std::string WhyNoGrpc(absl::string_view address, bool no_tls) {
+  const PortProbe probe = ProbePort(address, kProbeTimeout);
+  if (!probe.text.empty()) return probe.text;
+  switch (probe.speaks) {
+    case PortProbe::Speaks::kTls:
+      return "it speaks TLS; give --tls_ca=FILE, or --tls for a certificate of a known CA";
+    case PortProbe::Speaks::kHttp1:
+      return "what listens there speaks HTTP/1, not gRPC: another program, or another port of the server";
+    case PortProbe::Speaks::kHttp2:
+      if (no_tls) return "it does not speak TLS; leave --tls and --tls_ca away";
+      break;
+    case PortProbe::Speaks::kNothing:
+      break;
+  }
+  if (no_tls) return "what listens there speaks neither TLS nor gRPC";
+  return "it closed the connection at once: it has too many (--max_connections), wants TLS (--tls), or does not speak "
+         "gRPC";
+}
+
 // Returns why the last try to connect failed; gRPC reports that only to calls, so this makes one.  Empty: connected
 // now.
 std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel, absl::string_view address) {
@@ -72,22 +95,22 @@ std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel, absl:
     return absl::StrCat("no address is known for \"", parts.ok() ? parts->host : address, "\" (DNS)");
   }
   if (says("Connection refused")) return "the connection was refused";
-  if (says("http1.x server") || says("parsing HTTP/2")) {
-    return "what listens there does not speak gRPC (the server's metrics page?)";
-  }
   if (says("CERTIFICATE_VERIFY_FAILED") || says("certificate verify failed")) {
     return "TLS: its certificate is not by a CA that is known here (--tls_ca), or has expired";
   }
   if (says("Hostname Verification") || says("Peer name")) {
     return "TLS: its certificate is for another name or address than this one";
   }
-  if (says("Ssl handshake failed") || says("WRONG_VERSION_NUMBER")) {
-    return absl::StrCat("the TLS handshake failed (does the server speak TLS, or want a certificate?): ", text);
+  if (says("missing selected ALPN")) {
+    return "it speaks TLS, but not gRPC: is that the server's HTTP port? gRPC is on its --port";
   }
-  if (says("Socket closed") || says("Connection reset")) {
-    return "it closed the connection at once: it has too many (--max_connections), wants TLS (--tls), or does "
-           "not speak gRPC (the server's metrics page?)";
+  const bool no_tls = says("wrong version number") || says("WRONG_VERSION_NUMBER");
+  if (says("Ssl handshake failed") && !no_tls) {
+    return absl::StrCat("the TLS handshake failed (does the server want a certificate, --tls_cert?): ", text);
   }
+  const bool no_grpc =
+      says("http1.x server") || says("parsing HTTP/2") || says("Socket closed") || says("Connection reset") || no_tls;
+  if (no_grpc) return WhyNoGrpc(address, no_tls);
   return absl::StrCat("the connection failed: ", text);
 }
 

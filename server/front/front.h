@@ -36,6 +36,10 @@ class Front {
   // Likewise, to that port on loopback.
   const RelayListener* AddPage(int port);
 
+  // Sets the port to which clients of HTTP/1.1 are sent that come to one for gRPC.  REQUIRES: no connection is taken
+  // yet.
+  void NameHttpPort(int port) { relay_.NameHttpPort(port); }
+
   // Floods and bytes of clients do not count for workers, nor the reverse.
   Relay& relay(Peers peers) { return peers == Peers::kWorkers ? worker_relay_ : relay_; }
   bool has_tls() const { return tls_ != nullptr; }

@@ -43,6 +43,9 @@ class Relay {
   // Ends all connections, and blocks until the threads have ended.
   void Stop();
 
+  // As Front::NameHttpPort.
+  void NameHttpPort(int port) { shared_.http_port = port; }
+
   // Whether bytes of that peer (gRPC's name) are on their way through here.  False if it did not come through here.
   bool HasUnread(absl::string_view peer);
 

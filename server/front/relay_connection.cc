@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/clock.h"
 
@@ -22,6 +23,21 @@ constexpr FrontLimit kFloods[] = {FrontLimit::kFrameSize, FrontLimit::kHeaderByt
                                   FrontLimit::kResets,    FrontLimit::kPings,         FrontLimit::kSettings,
                                   FrontLimit::kUnread,    FrontLimit::kWindowUpdates, FrontLimit::kOtherFrames,
                                   FrontLimit::kSequence,  FrontLimit::kOpenStreams};
+
+// Whether a client that speaks no HTTP/2 speaks HTTP/1, such as a browser at the wrong port.
+bool BeginsAsHttp1(absl::string_view bytes) {
+  for (const absl::string_view method : {"GET /", "POST /", "HEAD /", "OPTIONS "}) {
+    if (absl::StartsWith(bytes, method)) return true;
+  }
+  return false;
+}
+
+std::string AnswerToHttp1(int http_port) {
+  const std::string body = absl::StrCat("switchyard: this port speaks gRPC",
+                                        http_port >= 0 ? absl::StrCat("; HTTP is on port ", http_port) : "", "\n");
+  return absl::StrCat("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: ",
+                      body.size(), "\r\nConnection: close\r\n\r\n", body);
+}
 
 bool IsFlood(FrontLimit limit) { return std::count(std::begin(kFloods), std::end(kFloods), limit) > 0; }
 
@@ -257,12 +273,17 @@ void RelayConnection::End(const FrontViolation& violation, absl::Time now) {
   shared_->Warn(
       absl::StrCat("the connection of ", name_.substr(0, name_.rfind('#')), " is ended: ", violation.ToString()), now);
   CloseInner();  // the server behind ends its calls
+  const bool is_http1 = violation.limit == FrontLimit::kPreface && BeginsAsHttp1(up_);
   std::string().swap(up_);
   up_judged_ = up_sent_ = 0;
   has_up_.store(false, std::memory_order_relaxed);
   if (stage_ < Stage::kSilent || !guard_.has_value()) {
     stage_ = Stage::kOver;
     return;
+  }
+  if (is_http1) {
+    down_ = AnswerToHttp1(shared_->http_port);
+    return Linger(now);
   }
   // A frame of which nothing is sent yet is dropped; behind one whose first bytes are, no other frame can be put.
   const size_t torn = guard_->server_frame_bytes();

@@ -54,6 +54,7 @@ struct RelayShared {
   MemoryBudget memory;
   ClientRates calls;
   Offenders offenders;
+  int http_port = -1;  // -1: none; set before there are connections
   std::atomic<int64_t> ended[static_cast<size_t>(FrontLimit::kNumLimits)] = {};
   std::atomic<int64_t> handshakes_failed{0}, turned_away{0};
 

@@ -177,9 +177,11 @@ absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Open(Options options) {
       .body_timeout = config.request_message_timeout,
       .write_timeout = config.slow_client_timeout,
       .handler = [own = api.get()](const std::shared_ptr<HttpExchange>& exchange) { own->Handle(exchange); },
+      .for_http2 = absl::StrCat("switchyard: this is the HTTP port; gRPC is on port ", o.grpc_port, "\n"),
       .refuse = [](int status, const std::string& why) { return ErrorReply(ErrorShape::kOpenAi, status, why); },
       .finish_head = [own = api.get()](const HttpRequest& request,
                                        HttpReply* reply) { own->FinishHead(request, reply); }});
+  o.front->NameHttpPort(api->port());
   api->relayed_ = o.front->AddHttp([own = api.get()](int fd) { own->server_->Adopt(fd); });
   return api;
 }

@@ -6,7 +6,9 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "boost/asio/bind_executor.hpp"
 #include "boost/asio/buffer.hpp"
@@ -148,6 +150,7 @@ void HttpConnection::OnHead(const error_code& error) {
   if (error == http::error::body_limit) {
     return Refuse(413, absl::StrCat("the body: limit ", shared_->options.body_bytes, " bytes"));
   }
+  if (error && BeginsAsHttp2()) return RefuseHttp2();
   if (error) return Refuse(400, absl::StrCat("not a request of HTTP/1.1: ", error.message()));
   const auto& head = parser_->get();
   const auto length_text = head[http::field::content_length], encoding = head[http::field::transfer_encoding];
@@ -254,10 +257,20 @@ void HttpConnection::OnQuiet() {
 
 void HttpConnection::OnSlowRequest() { Refuse(408, "the request took too long to come"); }
 
-void HttpConnection::Refuse(int status, const std::string& why) {
+bool HttpConnection::BeginsAsHttp2() const {
+  const absl::string_view bytes(static_cast<const char*>(buffer_.data().data()), buffer_.size());
+  return absl::StartsWith(bytes, "PRI * HTTP/2.0\r\n");
+}
+
+void HttpConnection::RefuseHttp2() {
+  Answer({.status = 505, .type = "text/plain; charset=utf-8", .body = shared_->options.for_http2});
+}
+
+void HttpConnection::Refuse(int status, const std::string& why) { Answer(shared_->options.refuse(status, why)); }
+
+void HttpConnection::Answer(HttpReply reply) {
   ++timer_id_;
   keep_alive_ = false;
-  HttpReply reply = shared_->options.refuse(status, why);
   state_ = State::kAnswering;
   SendHead(&reply, /*in_pieces=*/false);
   Send(std::move(reply.body));

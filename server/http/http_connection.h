@@ -64,7 +64,11 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   void Gone();
   // Counts the bytes of this request's body; false: there is no room for them.
   bool Hold(int64_t bytes);
+  bool BeginsAsHttp2() const;
+  void RefuseHttp2();
   void Refuse(int status, const std::string& why);
+  // Answers what is no request, and ends the connection.
+  void Answer(HttpReply reply);
   void SendHead(HttpReply* reply, bool in_pieces);
   void Send(std::string bytes);
   void Flush();

@@ -30,6 +30,8 @@ class HttpServer {
     absl::Duration quiet_time = absl::Seconds(15);
     // Answers a request, now or later.  Must not block.
     std::function<void(const std::shared_ptr<HttpExchange>& exchange)> handler = {};
+    // Answers what a client of HTTP/2 begins with, such as gRPC's: plain text, "switchyard: this is the HTTP port; …".
+    std::string for_http2 = "switchyard: this is an HTTP/1.1 port\n";
     // Makes the answer to a request that breaks a rule of HTTP or a limit, by status and reason.
     std::function<HttpReply(int status, const std::string& why)> refuse = {};
     // Completes the head of an answer before it goes out, on any thread.

@@ -354,5 +354,23 @@ TEST_F(HttpTest, OriginsOfOtherSitesAreRefused) {
   EXPECT_EQ(HttpCall(open->http_address(), "POST", "/v1/completions", body, {"Origin: https://c.example"}).status, 403);
 }
 
+// A client at a wrong port learns which is the right one.
+TEST_F(HttpTest, PortsNameEachOther) {
+  const auto port_of = [](const std::string& address) { return address.substr(address.rfind(':') + 1); };
+  EXPECT_EQ(
+      client::Client::Connect(At()).status().message(),
+      absl::StrCat("cannot reach ", At(), ": this is the HTTP port; gRPC is on port ", port_of(server_->address())));
+  EXPECT_THAT(std::string(client::Client::Connect(server_->metrics_address()).status().message()),
+              HasSubstr("this is the page of metrics; gRPC is on the server's --port"));
+  const HttpAnswer answer = HttpCall(server_->address(), "GET", "/v1/models");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.body, absl::StrCat("switchyard: this port speaks gRPC; HTTP is on port ", port_of(At()), "\n"));
+  EXPECT_EQ(HttpCall(At(), "GET", "/health").status, 200);
+  rpc::TlsFiles tls;
+  tls.on = true;
+  EXPECT_THAT(std::string(client::Client::Connect(server_->address(), {.tls = tls}).status().message()),
+              HasSubstr("it does not speak TLS; leave --tls and --tls_ca away"));
+}
+
 }  // namespace
 }  // namespace switchyard

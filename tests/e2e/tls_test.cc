@@ -127,7 +127,7 @@ TEST_F(TlsTest, OthersAreRefused) {
   ASSERT_NE(server, nullptr);
   const std::string address = server->address();
   EXPECT_EQ(Refusal(address, alice_), "");
-  EXPECT_THAT(Refusal(address, {}), HasSubstr("wants TLS (--tls)")) << "plaintext";
+  EXPECT_THAT(Refusal(address, {}), HasSubstr("it speaks TLS; give --tls_ca=FILE")) << "plaintext";
   rpc::TlsFiles no_certificate = {.ca = users_.file()}, other_ca = alice_;
   other_ca.ca = others_.file();
   EXPECT_THAT(Refusal(address, no_certificate), HasSubstr(address));

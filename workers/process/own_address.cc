@@ -41,7 +41,9 @@ absl::StatusOr<Route> RouteTo(const std::string& host, int port) {
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
-  if (error != 0) return absl::UnavailableError(absl::StrCat("cannot find ", host, ": ", gai_strerror(error)));
+  if (error != 0)
+    return absl::UnavailableError(
+        absl::StrCat("no address is known for \"", host, "\" (DNS: ", gai_strerror(error), ")"));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(found, &freeaddrinfo);
   absl::Status last = absl::UnavailableError("no address");
   for (const addrinfo* target = found; target != nullptr; target = target->ai_next) {

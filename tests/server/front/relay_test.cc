@@ -59,11 +59,16 @@ TEST_F(RelayTest, WhileNothingMovesItUsesNoProcessor) {
 
 TEST_F(RelayTest, WhatIsNoHttp2NeverReachesTheServer) {
   Start({});
-  for (const char* text : {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01"}) {
-    const RawClient other(gate_->port());
-    ASSERT_TRUE(other.Send(text));
-    EXPECT_THAT(other.ReadAll(), HasSubstr("preface"));
-  }
+  const RawClient other(gate_->port());
+  ASSERT_TRUE(other.Send("\x16\x03\x01"));
+  EXPECT_THAT(other.ReadAll(), HasSubstr("preface"));
+  // A browser, or a client of OpenAI's API, at the wrong port.
+  relay_.NameHttpPort(8000);
+  const RawClient web(gate_->port());
+  ASSERT_TRUE(web.Send("GET / HTTP/1.1\r\n\r\n"));
+  EXPECT_EQ(web.ReadAll(),
+            "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 56\r\n"
+            "Connection: close\r\n\r\nswitchyard: this port speaks gRPC; HTTP is on port 8000\n");
   EXPECT_EQ(relay_.num_ended(FrontLimit::kPreface), 2);
   const RawClient silent(gate_->port());
   EXPECT_EQ(silent.ReadAll(), "") << "closed after five seconds";
