@@ -25,7 +25,7 @@ if ! cmake --preset "$preset" "${options[@]}" >"$build/configure.log" 2>&1; then
   tail -n 25 "$build/configure.log" >&2
   exit 1
 fi
-sed -n 's/^-- \(CUDA: \)/\1/p' "$build/configure.log"
+sed -n '/SY_CUDA=OFF$/!s/^-- \(CUDA: \)/\1/p' "$build/configure.log"
 # On a terminal ninja overwrites one line; in a log a line for every fiftieth step is enough.
 if [ -t 1 ]; then
   cmake --build "$build" --target "${targets[@]}"

@@ -69,9 +69,9 @@ install_prometheus() {
     quietly "${run[@]}" install -D -m 755 -t /usr/local/bin tree/usr/bin/promtool tree/usr/bin/prometheus && quietly promtool --version
 }
 
+if [ ${#missing[@]} -gt 0 ]; then echo "installing ${#missing[@]} packages: ${missing[*]}"; fi
 quietly "${run[@]}" apt-get update || { tail -n 20 "$work/log" >&2; echo "install-deps.sh: apt-get update failed" >&2; [ ${#missing[@]} -eq 0 ] || exit 1; }
 if [ ${#missing[@]} -gt 0 ]; then
-  echo "installing ${#missing[@]} packages: ${missing[*]}"
   if ! quietly "${run[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; then
     tail -n 20 "$work/log" >&2
     echo "install-deps.sh: apt-get failed" >&2

@@ -3,16 +3,18 @@
 # CPU workers (or a worker on each of up to two GPUs) on the demo model, sends three prompts, and keeps serving until Ctrl-C.
 #   --once           stop after the prompts
 #   --model=DIR      serve this checkpoint instead of the demo model
-#   --port=N --metrics_port=N  (default 50051 and 9464)
+#   --port=N --http_port=N --metrics_port=N  (default 50051, 8000 or any free one, and 9464)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-once=0 model=deploy/demo-model port=50051 metrics_port=9464
+demo=deploy/demo-model
+once=0 model=$demo port=50051 http_port=0 metrics_port=9464
 for arg in "$@"; do
   case "$arg" in
     --once) once=1 ;;
     --model=*) model=${arg#*=} ;;
     --port=*) port=${arg#*=} ;;
+    --http_port=*) http_port=${arg#*=} ;;
     --metrics_port=*) metrics_port=${arg#*=} ;;
     -h|--help) sed -n '2,7p' "$0" | sed 's/^# \{0,1\}//'; exit 0 ;;
     *) echo "quickstart.sh: unknown argument $arg (see --help)" >&2; exit 2 ;;
@@ -25,6 +27,7 @@ if deploy/sees_gpu.sh; then
   needs=(--cuda="$cuda") options=(-DSY_CUDA=AUTO -USY_CUDA_ARCHS -DSY_CUDA_AT_MOST="$cuda")
 fi
 deploy/install-deps.sh "${needs[@]}" || [ $? -eq 3 ]  # 3: all but the CUDA toolkit
+[ -e build/release/build.ninja ] || echo "building, which takes 10 to 30 minutes the first time and seconds later"
 deploy/build.sh "${options[@]}" switchyard-server switchyard-worker switchyard
 bin=build/release/bin
 where=(--local_workers=2)
@@ -33,7 +36,8 @@ if deploy/sees_gpu.sh && grep -q 'CUDA: built for' build/release/configure.log; 
 fi
 
 log=build/quickstart.log
-"$bin/switchyard-server" --model="$model" "${where[@]}" --port="$port" --metrics_port="$metrics_port" 2>"$log" &
+echo "starting the server on $model"
+"$bin/switchyard-server" --model="$model" "${where[@]}" --port="$port" --http_port="$http_port" --metrics_port="$metrics_port" 2>"$log" &
 server=$!
 stop() {
   trap - EXIT INT TERM
@@ -69,8 +73,45 @@ ask "def read_file(path):"
 ask "NAME
        ls - list"
 
-printf '\ngRPC     127.0.0.1:%s   (%s chat --server=127.0.0.1:%s)\n' "$port" "$bin/switchyard" "$port"
-printf 'metrics  http://127.0.0.1:%s/metrics\nlog      %s\n' "$metrics_port" "$log"
-[ "$once" -eq 1 ] && exit 0
-printf 'serving until Ctrl-C\n'
+[ "$once" -eq 0 ] || exit 0
+
+# Where it listens stands in its log.
+http=$(sed -n 's/.* HTTP on \([^ ,;]*\).*/\1/p' "$log" | head -n 1)
+at=()
+[ "$port" -eq 50051 ] || at=(" --server=127.0.0.1:$port")
+cat <<END
+
+${bold}The server runs${plain} on $model, until Ctrl-C.
+  web page  $http/  (OpenAI's API: $http/v1)
+  gRPC      127.0.0.1:$port
+  metrics   http://127.0.0.1:$metrics_port/metrics
+  log       $log
+
+${bold}Try${plain} in another terminal:
+  $bin/switchyard chat${at[*]}
+  $bin/switchyard status${at[*]}
+  curl $http/v1/completions -d '{"prompt": "Once upon a time", "max_tokens": 32}'
+END
+if [ "$model" = "$demo" ]; then
+  memory=$(awk '/^MemAvailable/ {print int($2 / 1048576)}' /proc/meminfo)
+  cat <<END
+
+${bold}The demo model is a toy${plain}: it shows that everything works, and not what a model can do.  A real one to try next:
+END
+  # What its bf16 weights take, and room for the KV cache.
+  if [ "$memory" -ge 72 ]; then
+    cat <<END
+  hf download Qwen/Qwen3-30B-A3B --local-dir models/Qwen3-30B-A3B   # 61 GB; $memory GiB of memory are free here
+  $bin/switchyard-server --model=models/Qwen3-30B-A3B
+END
+  else
+    options=''
+    [ "$memory" -ge 16 ] || options=' --expert_memory=25%   # which keeps a quarter of the experts in memory'
+    cat <<END
+  hf download allenai/OLMoE-1B-7B-0924-Instruct --local-dir models/OLMoE-1B-7B   # 14 GB; $memory GiB of memory are free here
+  $bin/switchyard-server --model=models/OLMoE-1B-7B$options
+END
+  fi
+  echo '(hf comes with: pip install huggingface_hub)'
+fi
 wait "$server"

@@ -32,3 +32,24 @@ if grep -E 'cannot reach|refused' "$work/out" "$work/err"; then
   echo "FAILED: it complains on its way"
   exit 1
 fi
+
+# Until it is stopped it says what runs, what to try and which real model to take.
+"$work/deploy/quickstart.sh" --port=$port --metrics_port=$((port + 3)) >"$work/out" 2>"$work/err" &
+quickstart=$!
+until grep -q '^(hf comes with' "$work/out"; do
+  kill -0 $quickstart 2>/dev/null || break
+  sleep 0.1
+done
+http=$(sed -n 's,^  web page  \(http://127.0.0.1:[0-9]*\)/ .*,\1,p' "$work/out")
+health=$(exec 3<>"/dev/tcp/127.0.0.1/${http##*:}" && printf 'GET /health HTTP/1.0\r\n\r\n' >&3 && timeout 20 head -n 1 <&3) || true
+kill -TERM $quickstart
+status=0
+wait $quickstart || status=$?
+for line in "gRPC      127.0.0.1:$port" "switchyard chat --server=127.0.0.1:$port" "curl $http/v1/completions" 'is a toy' 'hf download '; do
+  grep -qF "$line" "$work/out" || { echo "FAILED: it does not say: $line"; status=1; }
+done
+if [ $status -ne 130 ] || [[ "$health" != *" 200 "* ]] || grep -qE 'cannot reach|refused' "$work/err"; then
+  echo "FAILED: exit code $status, /health: $health"
+  cat "$work/out" "$work/err"
+  exit 1
+fi
