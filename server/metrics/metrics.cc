@@ -147,9 +147,9 @@ constexpr batching::FinishReason kGoodEnds[] = {batching::FinishReason::kStop, b
                                                 batching::FinishReason::kAbort};
 
 // Errors that are not the client's, as alerts count them.
-constexpr absl::StatusCode kFaults[] = {absl::StatusCode::kUnknown, absl::StatusCode::kDeadlineExceeded,
-                                        absl::StatusCode::kInternal, absl::StatusCode::kUnavailable,
-                                        absl::StatusCode::kDataLoss};
+constexpr absl::StatusCode kServerFaults[] = {absl::StatusCode::kUnknown, absl::StatusCode::kDeadlineExceeded,
+                                              absl::StatusCode::kInternal, absl::StatusCode::kUnavailable,
+                                              absl::StatusCode::kDataLoss};
 
 prometheus::Labels With(prometheus::Labels labels, const prometheus::Labels& more) {
   labels.insert(more.begin(), more.end());
@@ -192,7 +192,7 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
   errors_ = &NewFamily(prometheus::BuildCounter(), "switchyard_request_errors_total",
                        "Calls that ended with an error, by gRPC code.", registry_.get());
   // These are there from the start, as a rate does not see a counter's first value.
-  for (const absl::StatusCode code : kFaults) request_error(code);
+  for (const absl::StatusCode code : kServerFaults) request_error(code);
   start_time->Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   refused_calls_ = &NewFamily(prometheus::BuildCounter(), "switchyard_calls_refused_total",
                               "Calls refused for their key (--api_keys_file), by reason.", registry_.get());
