@@ -140,10 +140,10 @@ def experts():
             "What choices by trial have saved since the group formed; below 0: lost.", least=None)
     b.graph("Chosen steps", "percentunit", [(f"{rate('switchyard_deciding_steps_total')} / {steps}", "other placement"),
                                             (f"{rate('switchyard_cut_steps_total')} / {steps}", "cut into micro-batches")], "Steps that did not go the plain way.")
-    b.graph("Copies of experts", "ops", [(f"sum(rate({WORKER}placement_{why}_copies_total{{@W}}@R))", why) for why in ("fill", "demand", "prefetch")],
-            "Copies into spare slots: to fill them, on demand, ahead.")
+    b.graph("Copies of experts", "ops", [(f"sum(rate({WORKER}placement_{why}_copies_total{{@W}}@R))", why) for why in ("fill", "demand", "prefetch", "late")],
+            "Copies into spare slots: to fill them, on demand, ahead; and those that a layer waited for.")
     b.graph("Copied for placement", "Bps", per_worker("placement_copied_bytes_total"), "Bytes of these copies.")
-    b.graph("Waits for copies", "percentunit", per_worker("placement_wait_seconds_total") + [(f"rate({WORKER}placement_late_copies_total{{@W}}@R)", "{{instance}}, late copies / s")],
+    b.graph("Waits for copies", "percentunit", per_worker("placement_wait_seconds_total"),
             "Part of the time in which layers wait for a copy.")
     b.graph("Layers tuned after their gate", "short", [(rate("switchyard_moe_fine_tuned_layers_total"), "layers / s")], "Layers whose experts moved after their gate.")
 
@@ -215,8 +215,8 @@ def training():
             "Part of the time in which steps wait for files.")
     b.graph("Saving a checkpoint", "s", [(quantile(0.95, f"{WORKER}train_checkpoint_seconds", "@W", ", instance"), "{{instance}} p95")], "From the copy to the manifest.")
     b.graph("On serving workers", "percentunit", [(f"rate({WORKER}train_slice_seconds_total{{@W}}@R)", "{{instance}}")], "Part of the time in which a worker that serves, too, lets training run (--train_on_serving).")
-    b.graph("Stops for serving", "s", [(quantile(0.95, f"{WORKER}train_yield_seconds", "@W", ", instance"), "{{instance}} p95"), (f"rate({WORKER}train_late_yields_total{{@W}}@R)", "{{instance}} late / s")],
-            "How long training takes to stop for a plan; late: longer than --train_yield_ms.")
+    b.graph("Stops for serving", "s", [(quantile(0.95, f"{WORKER}train_yield_seconds", "@W", ", instance"), "{{instance}} p95")], "How long training takes to stop for a plan.")
+    b.graph("Late stops", "ops", per_worker("train_late_yields_total"), "Stops that took longer than --train_yield_ms.")
     return b
 
 
