@@ -57,6 +57,6 @@ PYTHON
 seconds "oldest dependencies, wheel with programs"
 
 pip newest install mypy types-grpcio types-protobuf
-"$work/newest/bin/python" -m mypy --strict --cache-dir="$work/mypy" -p switchyard -m switchyard_programs
-"$work/newest/bin/python" -m mypy --strict --cache-dir="$work/mypy" tests/clients/python/example.py
+"$work/newest/bin/python" -m mypy --strict --cache-dir="$work/mypy" -p switchyard
+"$work/newest/bin/python" -m mypy --strict --cache-dir="$work/mypy" clients/python/switchyard_programs.py tests/clients/python/example.py
 seconds "mypy"
