@@ -26,7 +26,8 @@ TEST(RouteTo, LoopbackIsReachedByLoopback) {
 TEST(RouteTo, AnUnknownNameIsSaidToBe) {
   const absl::Status status = RouteTo("no-such-host.invalid", 1).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("no address is known for \"no-such-host.invalid\" (DNS: "));
+  EXPECT_THAT(std::string(status.message()),
+              testing::HasSubstr("no address is known for \"no-such-host.invalid\" (DNS: "));
 }
 
 TEST(RouteTo, Ipv6LoopbackIsReachedByItself) {
