@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "switchyard/v1/inference.pb.h"
@@ -113,10 +114,10 @@ class GrpcLoad {
       answers_[stream].append(payload.data(), payload.size());
       streams_.Arrived(stream, now);
     }
-    return (flags & http2::kEndStream) != 0 ? OnEnd(stream) : absl::OkStatus();
+    return (flags & http2::kEndStream) != 0 ? OnEnd(stream, payload) : absl::OkStatus();
   }
 
-  absl::Status OnEnd(size_t stream) {
+  absl::Status OnEnd(size_t stream, absl::string_view trailers) {
     const std::string& answer = answers_[stream];
     std::string text;
     v1::GenerateResponse last;
@@ -132,7 +133,8 @@ class GrpcLoad {
     }
     if (!last.has_finish() || last.finish().reason() != v1::FINISH_REASON_LENGTH ||
         last.finish().usage().completion_tokens() != streams_.tokens_wanted(stream))
-      return absl::DataLossError(absl::StrCat("an answer has another end: ", last.ShortDebugString()));
+      return absl::DataLossError(
+          absl::StrCat("an answer has another end: ", last.ShortDebugString(), " ", absl::CEscape(trailers)));
     streams_.Ended(stream, parts, std::move(text));
     return streams_.has_next(stream) ? Begin(stream) : absl::OkStatus();
   }
