@@ -9,7 +9,7 @@ set -euo pipefail
 packages=(
   build-essential cmake ninja-build ccache pkg-config git xz-utils
   libabsl-dev libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libssl-dev zlib1g-dev libc-ares-dev libre2-dev
-  libboost-dev prometheus-cpp-dev nlohmann-json3-dev libpcre2-dev libsqlite3-dev libutf8proc-dev liburing-dev libyaml-cpp-dev libedit-dev
+  libboost-dev prometheus-cpp-dev nlohmann-json3-dev libpcre2-dev libsqlite3-dev libutf8proc-dev liburing-dev libyaml-cpp-dev libedit-dev libcurl4-openssl-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 deploy=$(cd "$(dirname "$0")" && pwd)

@@ -20,6 +20,7 @@
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/popularity/path_profile.h"
+#include "server/observe/otlp_exporter.h"
 #include "server/server_flags.h"
 
 namespace switchyard::server {
@@ -179,6 +180,17 @@ void CheckSecurity(const ServerConfig& config, Problems* problems) {
   }
 }
 
+void CheckTracing(const ServerConfig& config, Problems* problems) {
+  problems->Check(config.otlp_sample_ratio >= 0 && config.otlp_sample_ratio <= 1,
+                  absl::StrCat("--otlp_sample_ratio=", config.otlp_sample_ratio, ": must be within [0, 1]"));
+  const ServerConfig defaults;
+  problems->OnlyFor(!config.otlp_endpoint.empty(), "otlp_sample_ratio", config.otlp_sample_ratio,
+                    defaults.otlp_sample_ratio, "--otlp_endpoint, which is not given");
+  if (config.otlp_endpoint.empty()) return;
+  const absl::Status status = OtlpExporter::CheckEndpoint(config.otlp_endpoint);
+  problems->Check(status.ok(), absl::StrCat("--otlp_endpoint=", config.otlp_endpoint, ": ", status.message()));
+}
+
 // Checks the flags of training on serving workers.
 void CheckSlices(const ServerConfig& config, Problems* problems) {
   problems->Check(config.train_share >= 0 && config.train_share <= 0.9,
@@ -259,6 +271,7 @@ absl::Status ServerConfig::Finish() {
   problems.Range("worker_metrics_port", worker_metrics_port, -1, 65536 - std::max(1, local_workers));
   FinishPorts(this, &problems);
   CheckSecurity(*this, &problems);
+  CheckTracing(*this, &problems);
   if (workers == 0) workers = local_workers;
   problems.Check(workers >= 1,
                  "--local_workers=0: then --workers must say how many workers from elsewhere make the group");

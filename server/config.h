@@ -42,6 +42,10 @@ struct ServerConfig {
   std::string tls_client_ca;               // PEM file: authorities whose clients alone may connect; empty: any may
   std::string tls_worker_ca;               // likewise of workers from elsewhere
 
+  std::string request_log;       // file of a line for each finished request; "-": standard output; empty: none
+  std::string otlp_endpoint;     // of a collector of traces, http://HOST:4318; empty: nothing is traced
+  double otlp_sample_ratio = 1;  // of traces that begin here, [0, 1]
+
   int local_workers = 1;      // started by this server on this machine
   int workers = 0;            // that make a group; 0 = local_workers
   std::string worker_binary;  // default: switchyard-worker beside this program

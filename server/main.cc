@@ -56,7 +56,7 @@ int Complain(const absl::Status& status) {
 }
 
 // Waits for SIGINT or SIGTERM (true), or for the server to fail (false).  On SIGHUP the server reads keys and
-// certificates again.
+// certificates again, and opens the request log again.
 bool WaitForSignal(const sigset_t& signals, Server& server) {
   for (;;) {
     const timespec poll = {0, 50 * 1000 * 1000};
@@ -80,7 +80,8 @@ int Main(ServerConfig config) {
   sigaddset(&signals, SIGTERM);
   sigset_t awaited = signals;
   // Else its terminal is gone; but a service has none.
-  if (!config.api_keys_file.empty() || !config.tls_cert.empty() || HasServiceManager()) sigaddset(&awaited, SIGHUP);
+  const bool has_files = !config.api_keys_file.empty() || !config.tls_cert.empty() || !config.request_log.empty();
+  if (has_files || HasServiceManager()) sigaddset(&awaited, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
   signal(SIGPIPE, SIG_IGN);
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(std::move(config));

@@ -25,12 +25,6 @@ namespace {
 
 constexpr char kReadiness[] = "readiness";
 constexpr int64_t kFileCallBytes = int64_t{64} << 20;  // of waiting calls that check jobs' files
-constexpr int kHttpPort = 8000;                        // without --http_port
-constexpr int kPageConnections = 64;                   // to the metrics page
-constexpr int kLocalConnections = 2;                   // per worker: its old connection may still count
-constexpr int kConnectionsPerWorker = 2;               // on the workers' port
-constexpr int kStrangers = 32;                         // further ones there, from who has not joined yet
-constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr char kServiceName[] = "switchyard.v1.InferenceService";
 
 fleet::EngineSettings SettingsOf(const ServerConfig& config) {
@@ -79,6 +73,12 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
     ASSIGN_OR_RETURN(server->keys_, KeyRing::Open(server->config_.api_keys_file));
   }
   server->metrics_ = std::make_unique<ServerMetrics>(server->config_.served_model_name);
+  if (const ServerConfig& c = server->config_; !c.request_log.empty() || !c.otlp_endpoint.empty()) {
+    ASSIGN_OR_RETURN(server->observer_, RequestObserver::Open({.request_log = c.request_log,
+                                                               .otlp_endpoint = c.otlp_endpoint,
+                                                               .sample_ratio = c.otlp_sample_ratio,
+                                                               .metrics = server->metrics_.get()}));
+  }
   ASSIGN_OR_RETURN(server->front_, Front::Open(server->config_));
   if (server->config_.metrics_port >= 0) RETURN_IF_ERROR(server->ExposeMetrics());
   RETURN_IF_ERROR(server->StartRooms());
@@ -86,30 +86,6 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   RETURN_IF_ERROR(server->StartWorkers());
   server->engine_->Start();  // last: its thread uses all of the above
   return server;
-}
-
-// With TLS the page itself is on any port of loopback, and the relay is before it.
-absl::Status Server::ExposeMetrics() {
-  const auto in_use = [this](absl::string_view why) {
-    return absl::InvalidArgumentError(absl::StrCat("--metrics_port=", config_.metrics_port, ": cannot listen on ",
-                                                   rpc::JoinHostPort(config_.metrics_host, config_.metrics_port),
-                                                   " (is it in use", why));
-  };
-  if (!front_->has_tls()) {
-    metrics_port_ = metrics_->Expose(config_.metrics_host, config_.metrics_port);
-    if (metrics_port_ < 0) return in_use(rpc::IsIpv6(config_.metrics_host) ? kMaybeNoIpv6 : "?)");
-    return absl::OkStatus();
-  }
-  const int page = metrics_->Expose("127.0.0.1", 0);
-  auto gate = ConnectionGate::Listen(config_.metrics_host, config_.metrics_port,
-                                     {.connections = kPageConnections, .per_client = kPageConnections / 2});
-  if (page < 0 || !gate.ok()) return in_use("?)");
-  page_gate_ = *std::move(gate);
-  metrics_port_ = page_gate_->port();
-  page_gate_->Open([this, listener = front_->AddPage(page)](int, int fd) {
-    front_->relay(Front::Peers::kClients).Take(listener, fd);
-  });
-  return absl::OkStatus();
 }
 
 // Makes the services and everything that they need.
@@ -150,6 +126,7 @@ absl::Status Server::StartRooms() {
   request_context_.metrics = metrics_.get();
   request_context_.start_time = absl::ToUnixSeconds(absl::Now());
   request_context_.keys = keys_.get();
+  request_context_.observer = observer_.get();
   request_context_.open_calls.Start();
   inference_ = std::make_unique<InferenceServiceImpl>(&request_context_);
   admin_ = std::make_unique<AdminServiceImpl>(&request_context_);
@@ -186,92 +163,6 @@ void Server::Tick(absl::Time now) {
   metrics_->constraint_masks->Increment(static_cast<double>(masks - std::exchange(masks_made_, masks)));
   const double seconds = constraints_->seconds();
   metrics_->constraint_seconds->Increment(seconds - std::exchange(constraint_seconds_, seconds));
-}
-
-absl::Status Server::Listen() {
-  const ServerConfig& c = config_;
-  const int local = c.local_workers + c.local_train_workers;
-  const int elsewhere = c.workers + c.train_workers - local;
-  Listener::Options options;
-  options.streams_per_connection = c.StreamsPerConnection();
-  options.max_message_bytes = c.max_request_bytes;
-  options.front = front_.get();
-  options.flag = "worker_port";
-  options.peers = Front::Peers::kWorkers;
-  if (c.ExpectsWorkersFromElsewhere()) options.host = c.worker_host;
-  options.port = c.worker_port;
-  options.connections = {.connections = kConnectionsPerWorker * elsewhere + kStrangers,
-                         .per_client = kConnectionsPerWorker * elsewhere + kStrangers / 2,
-                         .kept = elsewhere,
-                         .local = local > 0 ? kLocalConnections * local : 0};
-  options.services = {workers_.get()};
-  ASSIGN_OR_RETURN(members_, Listener::Open(options));
-
-  options.peers = Front::Peers::kClients;
-  // Reflection asks for no key.
-  options.reflection = keys_ == nullptr;
-  options.connections = {.connections = c.max_connections, .per_client = c.max_connections_per_client};
-  if (c.admin_port >= 0) {
-    options.flag = "admin_port";
-    options.host = c.admin_host;
-    options.port = c.admin_port;
-    options.services = {admin_.get(), training_->service()};
-    ASSIGN_OR_RETURN(operators_, Listener::Open(options));
-  }
-  options.flag = "port";
-  options.host = c.host;
-  options.port = c.port;
-  options.services = {inference_.get()};
-  ASSIGN_OR_RETURN(users_, Listener::Open(options));
-  RETURN_IF_ERROR(ListenHttp());
-  SetReady(false);
-  for (Listener* listener : listeners()) listener->Accept();
-  if (http_) http_->Accept();
-  WarnOfOpenPorts();
-  const std::string page = absl::StrCat(rpc::JoinHostPort(c.metrics_host, metrics_port_), "/metrics");
-  const char* const scheme = front_->has_tls() ? "https://" : "http://";
-  LogInfo("gRPC on ", users_->address(),
-          operators_ ? absl::StrCat(", jobs and administration on ", operators_->address()) : "",
-          c.ExpectsWorkersFromElsewhere() ? absl::StrCat(", workers on ", members_->address()) : "",
-          http_ ? absl::StrCat(", HTTP on ", scheme, http_->address()) : "",
-          metrics_port_ >= 0 ? absl::StrCat(", metrics on ", scheme, page) : "",
-          front_->has_tls() ? "; all by TLS" : "");
-  return absl::OkStatus();
-}
-
-absl::Status Server::ListenHttp() {
-  const ServerConfig& c = config_;
-  if (c.http_port < 0) return absl::OkStatus();
-  HttpApi::Options options;
-  options.host = c.host;
-  options.port = c.http_port == 0 && c.port != 0 ? kHttpPort : c.http_port;
-  options.or_any = c.http_port == 0;
-  options.grpc_port = users_->port();
-  options.origins = absl::StrSplit(c.http_origins, ',', absl::SkipWhitespace());
-  options.checks_hosts = rpc::IsLoopback(c.host) && c.api_keys_file.empty();
-  options.hosts = absl::StrSplit(c.http_hosts, ',', absl::SkipWhitespace());
-  options.connections = {.connections = c.max_connections, .per_client = c.max_connections_per_client};
-  options.front = front_.get();
-  options.request_context = &request_context_;
-  options.training = &training_->service()->training();
-  ASSIGN_OR_RETURN(http_, HttpApi::Open(std::move(options)));
-  if (c.http_port == 0 && c.port != 0 && http_->port() != kHttpPort)
-    LogWarn("port ", kHttpPort, " is in use: HTTP is on ", http_->port(), "; --http_port sets it");
-  return absl::OkStatus();
-}
-
-// Says what --insecure has allowed.
-void Server::WarnOfOpenPorts() const {
-  const auto warn = [this](absl::string_view flag, const std::string& host, absl::string_view who_may) {
-    if (rpc::IsLoopback(host)) return;
-    if (!front_->has_tls())
-      LogWarn("--", flag, "=", host, ": plaintext: who can read the traffic can read what is in it");
-    if (keys_ == nullptr && config_.tls_client_ca.empty() && !who_may.empty())
-      LogWarn("--", flag, "=", host, ": no keys: anyone who reaches this port may ", who_may);
-  };
-  warn("host", config_.host, "use the model");
-  if (operators_ != nullptr) warn("admin_host", config_.admin_host, "run and end jobs");
-  if (config_.ExpectsWorkersFromElsewhere()) warn("worker_host", config_.worker_host, "");
 }
 
 std::vector<Listener*> Server::listeners() const {
@@ -345,6 +236,7 @@ std::string Server::failure() const {
 
 void Server::ReloadFiles() {
   front_->ReloadCertificates();
+  if (observer_) observer_->Reopen();
   if (keys_ == nullptr) return;
   const absl::StatusOr<size_t> read = keys_->Reload();
   if (read.ok()) return LogInfo(config_.api_keys_file, ": ", *read, " keys");
@@ -396,6 +288,7 @@ void Server::Stop() {
   ShutDownGrpc();
   if (front_) front_->Stop();
   request_context_.open_calls.Stop();
+  if (observer_) observer_->Stop();  // last: what the others ended is noted
   if (token_fd_ >= 0) close(token_fd_);
 }
 

@@ -45,7 +45,7 @@ class Server {
   std::string failure() const;
 
   // Reads --api_keys_file and the certificates again, where there are any, and logs how that went; bad ones leave the
-  // old.
+  // old.  Opens --request_log again.
   void ReloadFiles();
 
   // Ends readiness and refuses new requests.  Waits for running ones, at most config.drain_timeout, or until `give_up`
@@ -60,6 +60,8 @@ class Server {
   absl::Status StartRooms();
   absl::Status Listen();
   absl::Status ListenHttp();
+  // Lets the front pass connections to the ports, which are open.
+  void Accept();
   std::vector<Listener*> listeners() const;
   void WarnOfOpenPorts() const;
   void Tick(absl::Time now);
@@ -75,7 +77,8 @@ class Server {
   int64_t masks_made_ = 0;         // so far, as metrics have it
   double constraint_seconds_ = 0;  // likewise
   std::unique_ptr<ServerMetrics> metrics_;
-  std::unique_ptr<KeyRing> keys_;  // null: no --api_keys_file
+  std::unique_ptr<KeyRing> keys_;              // null: no --api_keys_file
+  std::unique_ptr<RequestObserver> observer_;  // null: no --request_log and no --otlp_endpoint
   GroupStore store_;
   std::string serving_token_;  // token of the serving group's store; used on the engine's thread
   std::unique_ptr<EngineLoop> engine_;

@@ -107,6 +107,19 @@ void AddServingFlags(ServerConfig* c, FlagSet* set) {
       .Mark(kToServingWorkers | kToTrainingWorkers);
 }
 
+void AddObserveFlags(ServerConfig* c, FlagSet* set) {
+  set->BeginGroup("Serving");
+  set->Add("request_log=FILE", &c->request_log,
+           "file to which a line (JSON) is appended for each finished or refused request: ids, tokens, times and "
+           "outcome, no text; made with mode 0600, opened again on SIGHUP; - = standard output; empty = none");
+  set->Add("otlp_endpoint=URL", &c->otlp_endpoint,
+           "collector that gets requests as OpenTelemetry spans, over HTTP (http://HOST:4318; /v1/traces is appended); "
+           "empty = nothing is traced");
+  set->Add("otlp_sample_ratio", &c->otlp_sample_ratio,
+           "part of the traces that begin at this server that is exported, [0, 1]; where a request's traceparent says "
+           "whether it is sampled, that counts");
+}
+
 void AddWorkerFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Workers");
   set->Add("local_workers", &c->local_workers, "worker processes that this server starts on this machine").Range(0, 64);
@@ -347,6 +360,7 @@ std::map<std::string, std::string> AdviceForUsersOfVllm() {
           {"ssl_certfile", "is --tls_cert here"},
           {"ssl_keyfile", "is --tls_key here"},
           {"ssl_ca_certs", "is --tls_client_ca here"},
+          {"otlp_traces_endpoint", "is --otlp_endpoint here (over HTTP, not gRPC)"},
           {"enable_eplb", "is --placement=auto with --spare_slots here"},
           {"cpu_offload_gb", "is --expert_memory here: what stays in memory, of the experts"},
           {"enforce_eager", "is --cuda_graphs=false here"}};
@@ -362,6 +376,7 @@ FlagSet FlagsOfServer(ServerConfig* config) {
   flags.Advise(AdviceForUsersOfVllm());
   AddModelFlags(config, &flags);
   AddServingFlags(config, &flags);
+  AddObserveFlags(config, &flags);
   AddWorkerFlags(config, &flags);
   AddPlacementFlags(&config->placement, &flags);
   AddStepFlags(config, &flags);

@@ -53,6 +53,7 @@ includes | awk '
     }
     if ($2 ~ /^yaml-cpp/ && $1 != "scheduler/base/flags/flag_sources.cc") breach("only scheduler/base/flags/flag_sources.cc knows YAML")
     if ($2 ~ /^(histedit\.h|editline\/|readline\/)/ && $1 != "clients/cli/terminal/line_editor.cc") breach("only clients/cli/terminal/line_editor.cc knows libedit")
+    if ($2 ~ /^curl\// && $1 != "server/observe/http_post.cc") breach("only server/observe/http_post.cc knows libcurl")
     if ($2 ~ /utf8proc/ && $1 !~ /^server\/text\/unicode\//) breach("only server/text/unicode knows utf8proc")
     if ($2 ~ /^prometheus\// && $1 !~ /^(server\/metrics|workers\/process)\/metrics\.(h|cc)$/) breach("only metrics know Prometheus")
     if ($2 ~ /^boost\// && $1 !~ /^server\/http\/http_(server|connection)\.(h|cc)$/) breach("only the HTTP server knows Boost")

@@ -68,7 +68,9 @@ SequenceUsage Sequence::Usage() const {
   return {.prompt_tokens = num_prompt_tokens(),
           .cached_tokens = num_cached_,
           .completion_tokens = num_outputs(),
-          .preemptions = num_preemptions_};
+          .preemptions = num_preemptions_,
+          .prefill_rank = prefill_rank_,
+          .last_rank = last_rank_};
 }
 
 SlotInit Sequence::MakeSlotInit() const {
@@ -89,7 +91,7 @@ void Sequence::SetGroup(uint64_t weights_version, bool long_rope) {
 
 void Sequence::Start(int32_t to_rank, SlotId to_slot, int32_t num_cached, absl::Time now) {
   MoveTo(SequenceState::kRunning);
-  rank = to_rank;
+  rank = last_rank_ = to_rank;
   slot = to_slot;
   num_planned_ = num_cached;
   outputs_at_start = num_outputs();
@@ -131,7 +133,10 @@ FinishReason Sequence::Append(int32_t token, int32_t max_context, absl::Time now
   tokens_.push_back(token);
   if (num_outputs() > outputs_at_start + 1) losses_in_a_row_ = 0;
   chain_.Extend(tokens_);
-  if (index == 0) timings_.first_token = now;
+  if (index == 0) {
+    timings_.first_token = now;
+    prefill_rank_ = rank;
+  }
   timings_.last_token = now;
   const std::vector<int32_t>& stop_ids = spec_.sampling.stop_ids;
   if (index >= spec_.sampling.min_tokens && std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) {

@@ -65,6 +65,8 @@ struct SequenceUsage {
   int32_t cached_tokens = 0;  // of the prompt, taken from the prefix cache when it was first scheduled
   int32_t completion_tokens = 0;
   int32_t preemptions = 0;
+  int32_t prefill_rank = -1;  // where the first output was computed; -1: there is none
+  int32_t last_rank = -1;     // where it ran last; -1: it never did
 };
 
 // The parameters of a sequence; constant.
@@ -187,6 +189,7 @@ class Sequence {
   int32_t next_expert_path_ = -1;    // experts of positions below this one were reported; -1: nobody asks for them
   int32_t num_cached_ = 0;
   int32_t num_preemptions_ = 0;
+  int32_t prefill_rank_ = -1, last_rank_ = -1;  // as in SequenceUsage
   int32_t num_losses_ = 0, losses_in_a_row_ = 0;
   bool met_loss_ = false;  // the last one, which is not judged yet
   PrefixChain chain_;

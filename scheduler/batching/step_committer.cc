@@ -93,6 +93,7 @@ void StepCommitter::CommitItem(const PlannedItem& planned, const ItemResult& res
   if (planned.sample) {
     TokenEvent token{.index = sequence->num_outputs(), .token = result.tokens[0]};
     if (!result.logprobs.empty()) token.logprobs = result.logprobs[0];
+    if (token.index == 0) token.scheduled = sequence->timings().last_scheduled;
     const FinishReason reason = sequence->Append(token.token, running_->max_context(), now);
     events->push_back({.request = sequence->request(), .choice = sequence->choice(), .what = std::move(token)});
     ++generated_tokens_;

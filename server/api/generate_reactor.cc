@@ -10,9 +10,14 @@
 namespace switchyard::server {
 
 GenerateReactor::GenerateReactor(RequestContext* request_context, grpc::CallbackServerContext* context)
+    : GenerateReactor(request_context, context, request_context->Admit(*context, "InferenceService/Generate")) {}
+
+GenerateReactor::GenerateReactor(RequestContext* request_context, grpc::CallbackServerContext* context,
+                                 const absl::StatusOr<Caller>& caller)
     : request_context_(request_context),
       context_(context),
-      generation_(request_context, request_context->Admit(*context, "InferenceService/Generate"), context->peer()) {
+      observed_(request_context->Observe(*context, caller, MonotonicNow())),
+      generation_(request_context, caller, context->peer(), observed_) {
   CheckAt(generation_.arrival() + request_context_->config->request_message_timeout);
   request_context_->open_calls.Add(this);
   if (const absl::Status room = generation_.Enter(); !room.ok()) {
@@ -150,6 +155,7 @@ void GenerateReactor::FinishOnce(const absl::Status& status) {
   if (std::exchange(finished_, true)) return;
   since_ = MonotonicNow();
   generation_.SetEnd(status.code());
+  if (observed_ != nullptr) observed_->SetEnd(status, since_);
   CheckAt(NextCheck());
   Finish(OnTheWire(status, generation_.request_id(), context_));
 }

@@ -28,6 +28,8 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
   void OnDone() override;
 
  private:
+  GenerateReactor(RequestContext* request_context, grpc::CallbackServerContext* context,
+                  const absl::StatusOr<Caller>& caller);
   // State of the request.  In kPreparing, Prepare runs or waits in the pool; the object outlives that.
   enum class Stage { kAwaited, kPreparing, kDone };
 
@@ -46,6 +48,7 @@ class GenerateReactor final : public grpc::ServerBidiReactor<grpc::ByteBuffer, g
 
   RequestContext* const request_context_;
   grpc::CallbackServerContext* const context_;
+  const std::shared_ptr<ObservedRequest> observed_;  // shared: with the generation and the engine; or null
   Generation generation_;
   grpc::ByteBuffer incoming_;  // being read
   grpc::ByteBuffer request_;

@@ -10,11 +10,13 @@
 
 namespace switchyard::server {
 
-Generation::Generation(RequestContext* request_context, absl::StatusOr<Caller> caller, absl::string_view peer)
+Generation::Generation(RequestContext* request_context, absl::StatusOr<Caller> caller, absl::string_view peer,
+                       std::shared_ptr<ObservedRequest> observed)
     : request_context_(request_context),
       caller_(std::move(caller)),
       share_(caller_.ok() && !caller_->name.empty() ? caller_->name : ClientOfPeer(peer)),
       arrival_(MonotonicNow()),
+      observed_(std::move(observed)),
       handle_(request_context->engine->NextHandle()),
       stream_(std::make_shared<TokenStream>()) {}
 
@@ -68,11 +70,24 @@ absl::Status Generation::Prepare(ParseFn parse, ArgsFn make_args) {
       prompt_tokens_ = static_cast<int64_t>((*request)->prompt.size());
     }
   }
+  if (observed_ != nullptr) Observe(message, request.ok() ? request->get() : nullptr);
   RETURN_IF_ERROR(request.status());
   RETURN_IF_ERROR(TakeTokens(**request));
+  (*request)->observed = observed_;
   request_context_->engine->Submit(handle_, *std::move(request), stream_);
   if (cancelled()) request_context_->engine->Cancel(handle_, absl::CancelledError("the client cancelled"));
   return absl::OkStatus();
+}
+
+void Generation::Observe(const v1::GenerateRequest& message, const InferenceRequest* request) {
+  observed_->SetAsked({.id = request == nullptr ? message.request_id() : request->request_id,
+                       .model = message.model(),
+                       .is_chat = message.has_messages()});
+  if (request == nullptr) return;
+  observed_->AddAccepted({.prompt_tokens = static_cast<int64_t>(request->prompt.size()),
+                          .num_choices = request->num_choices,
+                          .max_tokens = request->max_tokens,
+                          .sampling = request->sampling});
 }
 
 absl::Status Generation::CountRequest() {

@@ -28,8 +28,10 @@ class Generation {
   using ArgsFn = absl::FunctionRef<absl::StatusOr<ConvertArgs>(std::shared_ptr<const ServedModel>* model)>;
 
   // `request_context` is borrowed and outlives it.  `caller`: who makes the call, or why nobody may.  `peer`: gRPC's
-  // name; without keys its address's share of places is used.
-  Generation(RequestContext* request_context, absl::StatusOr<Caller> caller, absl::string_view peer);
+  // name; without keys its address's share of places is used.  `observed`: of the call, which says itself when it ends;
+  // null: nobody observes it.
+  Generation(RequestContext* request_context, absl::StatusOr<Caller> caller, absl::string_view peer,
+             std::shared_ptr<ObservedRequest> observed);
   // Gives back its place and what it did not use of its key's quota.  The engine's work must have ended or be
   // cancelled.
   ~Generation();
@@ -69,11 +71,14 @@ class Generation {
   absl::Status CountRequest();
   absl::Status TakeTokens(const InferenceRequest& request);
   void SettleQuota();
+  // Notes the request for its observer.
+  void Observe(const v1::GenerateRequest& message, const InferenceRequest* request);
 
   RequestContext* const request_context_;
   const absl::StatusOr<Caller> caller_;
   const std::string share_;  // the client whose share of places is used
   const absl::Time arrival_;
+  const std::shared_ptr<ObservedRequest> observed_;  // shared: with the call and the engine; or null
   const uint64_t handle_;
   const std::shared_ptr<TokenStream> stream_;  // shared with the engine's live request
   bool has_place_ = false;                     // among the open calls

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "proto/support/api_key.h"
 #include "proto/support/errors.h"
+#include "server/admission/peer_name.h"
 #include "server/api/call_metadata.h"
 #include "server/clock.h"
 
@@ -22,12 +23,32 @@ grpc::Status OnTheWire(const absl::Status& status, absl::string_view request_id,
   return wire;
 }
 
+namespace {
+
+std::vector<absl::string_view> MetadataOf(const grpc::ServerContextBase& context, const char* name) {
+  std::vector<absl::string_view> values;
+  const auto [begin, end] = context.client_metadata().equal_range(name);
+  for (auto it = begin; it != end; ++it) values.emplace_back(it->second.data(), it->second.size());
+  return values;
+}
+
+}  // namespace
+
 absl::StatusOr<Caller> RequestContext::Admit(const grpc::ServerContextBase& context, absl::string_view method) const {
   RETURN_IF_ERROR(CheckMetadata(context.client_metadata()));
-  std::vector<absl::string_view> values;
-  const auto [begin, end] = context.client_metadata().equal_range(rpc::kAuthorization);
-  for (auto it = begin; it != end; ++it) values.emplace_back(it->second.data(), it->second.size());
-  return AdmitKey(values, method);
+  return AdmitKey(MetadataOf(context, rpc::kAuthorization), method);
+}
+
+std::shared_ptr<ObservedRequest> RequestContext::Observe(const grpc::ServerContextBase& context,
+                                                         const absl::StatusOr<Caller>& caller,
+                                                         absl::Time arrival) const {
+  if (observer == nullptr) return nullptr;
+  return observer->Begin({.key = caller.ok() ? caller->name : "",
+                          .client = AddressOfPeer(context.peer()),
+                          .model = config->served_model_name,
+                          .arrival = arrival,
+                          .traceparents = MetadataOf(context, kTraceparent),
+                          .tracestates = MetadataOf(context, kTracestate)});
 }
 
 absl::StatusOr<Caller> RequestContext::AdmitKey(absl::Span<const absl::string_view> authorization,

@@ -22,6 +22,7 @@
 #include "server/keys/key_ring.h"
 #include "server/keys/quotas.h"
 #include "server/metrics/metrics.h"
+#include "server/observe/request_observer.h"
 
 namespace switchyard::server {
 
@@ -33,8 +34,9 @@ struct RequestContext {
   FrontPool* pool = nullptr;
   FrontPool* file_pool = nullptr;  // for calls that read files or ask a program, and may wait for a disk
   ServerMetrics* metrics = nullptr;
-  int64_t start_time = 0;         // seconds since 1970
-  const KeyRing* keys = nullptr;  // null: calls need no key (no --api_keys_file)
+  int64_t start_time = 0;               // seconds since 1970
+  const KeyRing* keys = nullptr;        // null: calls need no key (no --api_keys_file)
+  RequestObserver* observer = nullptr;  // null: nobody observes requests (no --request_log, no --otlp_endpoint)
   KeyQuotas quotas;
   std::atomic<int> open_streams{0};
   ClientShares streams_of;  // open Generate calls of each client
@@ -45,6 +47,10 @@ struct RequestContext {
   // Returns who makes `context`'s call of `method` (a name of keys/roles.h).  Errors are those of CheckMetadata and of
   // KeyRing::Admit, which are counted.  Every handler asks this first.
   absl::StatusOr<Caller> Admit(const grpc::ServerContextBase& context, absl::string_view method) const;
+
+  // Begins to observe a Generate call of `context`'s, or null.  `caller`: who makes it, or why nobody may.
+  std::shared_ptr<ObservedRequest> Observe(const grpc::ServerContextBase& context, const absl::StatusOr<Caller>& caller,
+                                           absl::Time arrival) const;
 
   // Returns the client whose turn at the front pool the call uses: its key, or without keys FrontClientOfPeer.
   static std::string FrontClient(const Caller& caller, const grpc::ServerContextBase& context);

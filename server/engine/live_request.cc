@@ -74,12 +74,15 @@ void LiveRequest::TakePaths(int choice, batching::ExpertPathsEvent paths) {
                                             .experts = std::move(paths.experts)});
 }
 
+batching::FinishReason LiveRequest::EndOf(int choice, batching::FinishReason reason) const {
+  const bool stopped = reason == batching::FinishReason::kLength && choices_[choice].stop_string();
+  return stopped ? batching::FinishReason::kStop : reason;
+}
+
 bool LiveRequest::TakeFinished(int choice, const batching::FinishedEvent& finished) {
   ended_[choice] = true;
   --unfinished_;
-  // The last allowed token may complete a stop string; the scheduler, which sees no text, then says kLength.
-  const bool stopped = finished.reason == batching::FinishReason::kLength && choices_[choice].stop_string();
-  const batching::FinishReason reason = stopped ? batching::FinishReason::kStop : finished.reason;
+  const batching::FinishReason reason = EndOf(choice, finished.reason);
   // As in vLLM, a client that goes away counts as an abort; a sequence that the server ends for a fault does not count.
   if (IsClean(reason) && (error_.ok() || absl::IsCancelled(error_))) metrics_->request_success(reason).Increment();
   if (reason == batching::FinishReason::kError) metrics_->corrupted_requests->Increment();

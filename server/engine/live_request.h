@@ -13,6 +13,7 @@
 #include "server/engine/choice_output.h"
 #include "server/engine/request.h"
 #include "server/engine/token_stream.h"
+#include "server/engine/worker_times.h"
 #include "server/metrics/metrics.h"
 
 namespace switchyard::server {
@@ -39,10 +40,17 @@ class LiveRequest {
   bool TakeToken(int choice, batching::TokenEvent token, absl::Time now);
   void TakePromptLogprobs(int choice, batching::PromptLogprobsEvent prompt);
   void TakePaths(int choice, batching::ExpertPathsEvent paths);
+  // Why the choice ended, for its client: the last allowed token may complete a stop string, where the scheduler, which
+  // sees no text, says kLength.
+  batching::FinishReason EndOf(int choice, batching::FinishReason reason) const;
   // Returns false if the choice has failed; the call then needs an error.
   bool TakeFinished(int choice, const batching::FinishedEvent& finished);
   void Flush(absl::Time now);
   void Close(absl::Time now);
+
+  // Of choice 0, if its request is traced: what the prefill's steps took, and the sums when they were done.
+  std::vector<WorkerTime> prefill_times;
+  WorkerTimes::Totals at_first_token;
 
  private:
   ServerMetrics* const metrics_;

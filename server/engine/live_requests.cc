@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "server/clock.h"
+#include "server/observe/observed_request.h"
 
 namespace switchyard::server {
 
@@ -153,6 +154,7 @@ void LiveRequests::PublishOne(batching::Event event, absl::Time now, std::vector
   if (live->ended(choice)) return;
   touched_.push_back(event.request);
   if (auto* token = std::get_if<batching::TokenEvent>(&event.what)) {
+    if (token->index == 0) ObserveFirstToken(live, choice, *token);
     if (!live->TakeToken(choice, std::move(*token), now)) return;
     group_->scheduler()->Cancel(event.request, choice, batching::FinishReason::kStop, now, more);
   } else if (auto* prompt = std::get_if<batching::PromptLogprobsEvent>(&event.what)) {
@@ -161,9 +163,46 @@ void LiveRequests::PublishOne(batching::Event event, absl::Time now, std::vector
     live->TakePaths(choice, std::move(*paths));
   } else {
     const auto& finished = std::get<batching::FinishedEvent>(event.what);
+    ObserveEnd(*live, choice, finished);
     const bool clean = live->TakeFinished(choice, finished);
     if (!clean && live->error().ok()) live->set_error(ErrorOf(*live, finished.reason));
   }
+}
+
+void LiveRequests::ObserveFirstToken(LiveRequest* live, int choice, const batching::TokenEvent& token) const {
+  const ObservedRequest* const observed = live->request().observed.get();
+  if (choice != 0 || observed == nullptr || !observed->traced()) return;
+  live->prefill_times = worker_times_.Since(token.scheduled);
+  live->at_first_token = worker_times_.totals();
+}
+
+void LiveRequests::ObserveEnd(const LiveRequest& live, int choice, const batching::FinishedEvent& finished) const {
+  ObservedRequest* const observed = live.request().observed.get();
+  if (observed == nullptr) return;
+  ChoiceRecord record = {.choice = choice,
+                         .reason = live.EndOf(choice, finished.reason),
+                         .usage = finished.usage,
+                         .timings = finished.timings};
+  if (observed->traced()) {
+    record.prefill_worker = NameOfRank(finished.usage.prefill_rank);
+    record.decode_worker = NameOfRank(finished.usage.last_rank);
+  }
+  if (choice == 0 && !live.prefill_times.empty()) {
+    record.prefill_times = live.prefill_times;
+    record.decode_times = worker_times_.Since(live.at_first_token);
+  }
+  observed->AddChoice(std::move(record));
+}
+
+WorkerName LiveRequests::NameOfRank(int32_t rank) const {
+  WorkerName name = {.rank = rank};
+  for (const auto& [id, member] : group_->workers().members()) {
+    if (rank < 0 || member.rank != rank) continue;
+    name.host = member.info.host;
+    name.pid = member.info.pid;
+    name.device = member.info.device;
+  }
+  return name;
 }
 
 void LiveRequests::End(uint64_t handle, LiveRequest* live, absl::Time now) {

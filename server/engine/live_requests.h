@@ -19,6 +19,7 @@
 #include "server/engine/live_request.h"
 #include "server/engine/request.h"
 #include "server/engine/token_stream.h"
+#include "server/engine/worker_times.h"
 #include "server/fleet/server_stall.h"
 #include "server/fleet/serving_group.h"
 #include "server/keys/roles.h"
@@ -31,7 +32,11 @@ class LiveRequests {
   // All borrowed; they outlive this.  `tokenizer`: null if the model has none.
   LiveRequests(const ServerConfig* config, const tokenizer::Tokenizer* tokenizer, ServerMetrics* metrics,
                ServingGroup* group)
-      : config_(config), tokenizer_(tokenizer), metrics_(metrics), group_(group) {}
+      : config_(config),
+        tokenizer_(tokenizer),
+        metrics_(metrics),
+        group_(group),
+        traces_(!config->otlp_endpoint.empty()) {}
 
   // Submits a request to the scheduler.  Its stream ends with an error if it is refused.
   void Submit(uint64_t handle, std::unique_ptr<InferenceRequest> request, std::shared_ptr<TokenStream> stream);
@@ -44,6 +49,13 @@ class LiveRequests {
   // Checks time limits: of slow readers, of a group that does not form again, of the drain.  If a call is late, this
   // process was paused; readers could not read meanwhile.
   void Tick(absl::Time now);
+
+  // A step is done, and its results are published next; for the spans of traced requests.
+  void NoteStep(absl::Time sent, const batching::StepResult& result) {
+    if (traces_) worker_times_.Add(sent, result.ranks);
+  }
+  // The group is another one.
+  void NoteGroup() { worker_times_.Clear(); }
 
   // Refuses requests from now on.
   void Refuse() { draining_ = true; }
@@ -61,6 +73,10 @@ class LiveRequests {
   absl::Status Admit(const InferenceRequest& request, absl::Time now) const;
   absl::Status Refusal(const absl::Status& status) const;
   void PublishOne(batching::Event event, absl::Time now, std::vector<batching::Event>* more);
+  // Note the first token and the end of a choice for the observer.
+  void ObserveFirstToken(LiveRequest* live, int choice, const batching::TokenEvent& token) const;
+  void ObserveEnd(const LiveRequest& live, int choice, const batching::FinishedEvent& finished) const;
+  WorkerName NameOfRank(int32_t rank) const;
   void End(uint64_t handle, LiveRequest* live, absl::Time now);
   absl::Status ErrorOf(const LiveRequest& live, batching::FinishReason reason) const;
 
@@ -68,6 +84,8 @@ class LiveRequests {
   const tokenizer::Tokenizer* const tokenizer_;
   ServerMetrics* const metrics_;
   ServingGroup* const group_;
+  const bool traces_;
+  WorkerTimes worker_times_;                                  // if it traces
   std::map<uint64_t, std::unique_ptr<LiveRequest>> live_;     // by handle = the scheduler's request id: oldest first
   absl::flat_hash_map<std::string, uint64_t> by_request_id_;  // by RequestKey
   std::vector<uint64_t> touched_;                             // live requests with chunks to flush

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "scheduler/batching/step.h"
 
 namespace switchyard::server {
+
+class ObservedRequest;  // observe/observed_request.h
 
 // The served model as workers describe it, with the server's limits.  Constant.
 struct ServedModel {
@@ -38,6 +41,7 @@ struct InferenceRequest : batching::Request {
   bool skip_special_tokens = true;
   bool has_text = true;  // false: the model has no tokenizer; token ids only
   absl::Time arrival;
+  std::shared_ptr<ObservedRequest> observed;  // shared: with the call; null: nobody observes it
 };
 
 // The experts that consecutive positions chose.

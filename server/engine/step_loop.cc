@@ -129,6 +129,7 @@ void StepLoop::OnGroupUp(int64_t epoch, int world, int32_t num_kv_blocks, const 
 void StepLoop::OnGroupDown(const std::string& reason) {
   const absl::Time now = MonotonicNow();
   parts_.group->Down(reason, now);
+  parts_.requests->NoteGroup();
   sent_.clear();
   parts_.slices->End(now);
   parts_.experts->GroupDown();
@@ -150,6 +151,7 @@ void StepLoop::OnStepDone(const batching::StepResult& result) {
     parts_.group->workers().Break(absl::StrCat("step ", result.step, ": ", status.message()), now);
     return;
   }
+  if (const auto it = sent_.find(result.step); it != sent_.end()) parts_.requests->NoteStep(it->second, result);
   ObserveStep(result, now);
   const bool whole = parts_.choices->StepDone(result, now);
   parts_.experts->StepDone(result, whole);

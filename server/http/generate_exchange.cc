@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
+#include "server/admission/peer_name.h"
+#include "server/clock.h"
 
 namespace switchyard::server {
 namespace {
@@ -15,7 +17,11 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
  public:
   GenerateExchange(RequestContext* request_context, std::shared_ptr<HttpExchange> exchange,
                    const absl::StatusOr<Caller>& caller, std::unique_ptr<ResponseWriter> writer)
-      : request_context_(request_context), exchange_(std::move(exchange)), caller_(caller), writer_(std::move(writer)) {
+      : request_context_(request_context),
+        exchange_(std::move(exchange)),
+        caller_(caller),
+        observed_(ObserveHttp(*request_context, exchange_->request(), caller)),
+        writer_(std::move(writer)) {
     generations_.push_back(NewGeneration());
     first_ = generations_.front().get();
   }
@@ -36,13 +42,14 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
 
  private:
   std::unique_ptr<Generation> NewGeneration() {
-    return std::make_unique<Generation>(request_context_, caller_, exchange_->request().peer);
+    return std::make_unique<Generation>(request_context_, caller_, exchange_->request().peer, observed_);
   }
 
   // On the front pool.  Nobody else uses generations_ and writer_ until what it posts at the end runs.
   void Prepare() {
     const absl::Status status = [this]() -> absl::Status {
       ASSIGN_OR_RETURN(std::vector<v1::GenerateRequest> requests, writer_->Parse(exchange_->request().body));
+      if (observed_ != nullptr) observed_->SetStream(writer_->streams());
       for (size_t i = 0; i < requests.size(); ++i) {
         if (gone_.load()) return absl::CancelledError("the client is gone");
         if (i > 0) {
@@ -100,6 +107,7 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
       Send(std::move(events));
       if (finished) exchange_->End();
     } else if (finished) {
+      NoteStatus(200);
       exchange_->Reply({.body = writer_->Finish()});
     }
     if (finished) Stop(absl::OkStatus());
@@ -107,6 +115,7 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
 
   void Send(std::string events) {
     if (std::exchange(begun_, true)) return exchange_->Write(std::move(events));
+    NoteStatus(200);
     exchange_->Begin({.type = "text/event-stream; charset=utf-8",
                       .body = std::move(events),
                       .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
@@ -129,9 +138,14 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
       Send(writer_->Fail(status));
       exchange_->End();
     } else if (!gone_.load()) {
+      NoteStatus(HttpStatusOf(status));
       exchange_->Reply(ErrorReply(writer_->error_shape(), status));
     }
     Stop(status);
+  }
+
+  void NoteStatus(int status) {
+    if (observed_ != nullptr) observed_->SetHttpStatus(status);
   }
 
   // Ends all that still runs.  The exchange's events hold this object; they are dropped by its end.
@@ -144,11 +158,14 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
       if (!status.ok() && !generation->Finished(&end)) generation->Cancel(status, /*by_client=*/false);
     }
     generations_.clear();
+    if (observed_ != nullptr) observed_->SetEnd(status, MonotonicNow());
+    observed_ = nullptr;
   }
 
   RequestContext* const request_context_;
   const std::shared_ptr<HttpExchange> exchange_;  // with its connection
   const absl::StatusOr<Caller> caller_;
+  std::shared_ptr<ObservedRequest> observed_;  // shared: with the generations and the engine; or null
   std::unique_ptr<ResponseWriter> writer_;
   std::vector<std::unique_ptr<Generation>> generations_;  // of the prompts
   Generation* first_;
@@ -158,6 +175,19 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
 };
 
 }  // namespace
+
+std::shared_ptr<ObservedRequest> ObserveHttp(const RequestContext& request_context, const HttpRequest& request,
+                                             const absl::StatusOr<Caller>& caller) {
+  if (request_context.observer == nullptr) return nullptr;
+  return request_context.observer->Begin({.protocol = CallProtocol::kHttp,
+                                          .api = request.path,
+                                          .key = caller.ok() ? caller->name : "",
+                                          .client = AddressOfPeer(request.peer),
+                                          .model = request_context.config->served_model_name,
+                                          .arrival = MonotonicNow(),
+                                          .traceparents = request.Values(kTraceparent),
+                                          .tracestates = request.Values(kTracestate)});
+}
 
 void AnswerByGenerating(RequestContext* request_context, const std::shared_ptr<HttpExchange>& exchange,
                         const absl::StatusOr<Caller>& caller, std::unique_ptr<ResponseWriter> writer) {

@@ -37,6 +37,10 @@ class ResponseWriter : public OutputFrame {
   std::string constraint_field_;  // set by Parse
 };
 
+// Begins to observe the request, or null.  `caller`: as below.
+std::shared_ptr<ObservedRequest> ObserveHttp(const RequestContext& request_context, const HttpRequest& request,
+                                             const absl::StatusOr<Caller>& caller);
+
 // Answers `exchange`.  `caller`: who makes the call, or why nobody may.  Returns at once; on the exchange's strand.
 void AnswerByGenerating(RequestContext* request_context, const std::shared_ptr<HttpExchange>& exchange,
                         const absl::StatusOr<Caller>& caller, std::unique_ptr<ResponseWriter> writer);

@@ -12,11 +12,13 @@
 #include "proto/support/host_port.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
+#include "server/clock.h"
 #include "server/http/api_errors.h"
 #include "server/http/apis/anthropic.h"
 #include "server/http/apis/chat.h"
 #include "server/http/apis/completions.h"
 #include "server/http/apis/responses.h"
+#include "server/http/generate_exchange.h"
 #include "server/http/json_fields.h"
 #include "server/http/page/live_api.h"
 #include "server/http/page/page.h"
@@ -28,6 +30,7 @@ namespace {
 using Json = JsonFields::Json;
 
 constexpr int64_t kHttpBodies = int64_t{48} << 20;
+constexpr absl::string_view kGenerate = "InferenceService/Generate";
 
 }  // namespace
 
@@ -139,10 +142,10 @@ const HttpApi::Handlers::Route HttpApi::Handlers::kRoutes[] = {
     {"GET", "/metrics", "AdminService/GetPlan", &Handlers::Metrics},
     {"GET", "/v1/models", "InferenceService/GetModelInfo", &Handlers::Models},
     {"GET", "/v1/models/", "InferenceService/GetModelInfo", &Handlers::Model},
-    {"POST", "/v1/chat/completions", "InferenceService/Generate", &Handlers::Chat},
-    {"POST", "/v1/completions", "InferenceService/Generate", &Handlers::Completions},
-    {"POST", "/v1/responses", "InferenceService/Generate", &Handlers::Responses},
-    {"POST", "/v1/messages", "InferenceService/Generate", &Handlers::Messages},
+    {"POST", "/v1/chat/completions", kGenerate, &Handlers::Chat},
+    {"POST", "/v1/completions", kGenerate, &Handlers::Completions},
+    {"POST", "/v1/responses", kGenerate, &Handlers::Responses},
+    {"POST", "/v1/messages", kGenerate, &Handlers::Messages},
     {"POST", "/v1/messages/count_tokens", "InferenceService/Tokenize", &Handlers::CountTokens},
     {"POST", "/tokenize", "InferenceService/Tokenize", &Handlers::Tokenize},
     {"POST", "/detokenize", "InferenceService/Detokenize", &Handlers::Detokenize},
@@ -242,20 +245,37 @@ absl::StatusOr<Caller> HttpApi::Admit(const HttpRequest& request, absl::string_v
   return options_.request_context->AdmitKey(values, role);
 }
 
+void HttpApi::ObserveRefusal(const HttpRequest& request, const absl::Status& status, int http_status) const {
+  const bool generates =
+      std::any_of(std::begin(Handlers::kRoutes), std::end(Handlers::kRoutes), [&](const auto& route) {
+        return route.role == kGenerate && route.IsFor(request.path) && route.method == request.method;
+      });
+  if (!generates) return;
+  const auto observed = ObserveHttp(*options_.request_context, request, status);
+  if (observed == nullptr) return;
+  observed->SetHttpStatus(http_status);
+  observed->SetEnd(status, MonotonicNow());
+}
+
 void HttpApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
   const HttpRequest& request = exchange->request();
   const ErrorShape shape =
       absl::StartsWith(request.path, "/v1/messages") ? ErrorShape::kAnthropic : ErrorShape::kOpenAi;
   const auto refuse = [&](int status, const std::string& why) { exchange->Reply(ErrorReply(shape, status, why)); };
-  if (const absl::string_view host = request.Value("host"); !IsAllowedHost(host))
+  if (const absl::string_view host = request.Value("host"); !IsAllowedHost(host)) {
+    ObserveRefusal(request, absl::PermissionDeniedError("Host"), 403);
     return refuse(403, absl::StrCat("this server is not called ", Quote(host), " (--http_hosts)"));
-  if (const absl::string_view origin = request.Value("origin"); !origin.empty() && !IsAllowedOrigin(request, origin))
+  }
+  if (const absl::string_view origin = request.Value("origin"); !origin.empty() && !IsAllowedOrigin(request, origin)) {
+    ObserveRefusal(request, absl::PermissionDeniedError("Origin"), 403);
     return refuse(403, absl::StrCat("pages of ", Quote(origin), " may not call this server (--http_origins)"));
+  }
   if (request.method == "OPTIONS") {
     return exchange->Reply({.status = 204,
                             .type = "",
                             .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                                        {"Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id"},
+                                        {"Access-Control-Allow-Headers",
+                                         "Authorization, Content-Type, Traceparent, Tracestate, X-Request-Id"},
                                         {"Access-Control-Max-Age", "600"}}});
   }
   std::string allowed;
@@ -270,7 +290,9 @@ void HttpApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
     if (!route.role.empty()) caller = Admit(request, route.role);
     if (!caller.ok()) {
       options_.request_context->metrics->request_error(caller.status().code()).Increment();
-      return exchange->Reply(ErrorReply(shape, caller.status()));
+      HttpReply reply = ErrorReply(shape, caller.status());
+      ObserveRefusal(request, caller.status(), reply.status);
+      return exchange->Reply(std::move(reply));
     }
     return route.handle({options_.request_context, options_.training, exchange, std::move(caller)});
   }

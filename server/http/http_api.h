@@ -55,6 +55,8 @@ class HttpApi {
   explicit HttpApi(Options options);
   void Handle(const std::shared_ptr<HttpExchange>& exchange);
   absl::StatusOr<Caller> Admit(const HttpRequest& request, absl::string_view role) const;
+  // Notes a request for a generation that is refused before it gets that far.
+  void ObserveRefusal(const HttpRequest& request, const absl::Status& status, int http_status) const;
   // The path, as a label of metrics: of those in the table, or "other".
   static std::string PathLabel(const std::string& path);
   // Adds what all answers have, and counts them.

@@ -130,6 +130,8 @@ const Row kTable[] = {
     {"switchyard_waiting_text_bytes", "Bytes of calls that wait for their text to be read.", &M::waiting_text_bytes},
     {"switchyard_texts_refused_total", "Calls refused for want of room or memory to read their text.",
      &M::texts_refused},
+    {"switchyard_request_log_dropped_total", "Requests without a line in --request_log, for want of room or an error.",
+     &M::request_log_dropped},
 };
 
 // vLLM's series for tokens: 1, 2, 5, 10 … while not above `most`.
@@ -202,6 +204,11 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
   http_requests_ = &NewFamily(prometheus::BuildCounter(), "switchyard_http_requests_total",
                               "Answers over HTTP, by path and status.", registry_.get());
   for (const char* path : {"/v1/chat/completions", "/v1/completions"}) http_request(path, 200);
+  otlp_spans_ =
+      &NewFamily(prometheus::BuildCounter(), "switchyard_otlp_spans_total",
+                 "Spans for --otlp_endpoint, by result; dropped: for want of room; failed: it did not take them.",
+                 registry_.get());
+  for (const char* result : {"sent", "dropped", "failed"}) otlp_spans(result);
   key_requests_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_requests_total",
                              "Generate calls that went to the engine, by API key.", registry_.get());
   key_tokens_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_tokens_total",
@@ -261,6 +268,10 @@ prometheus::Gauge& ServerMetrics::certificate_expiry() {
 
 prometheus::Counter& ServerMetrics::http_request(const std::string& path, int status) {
   return http_requests_->Add(With(labels_, {{"path", path}, {"status", absl::StrCat(status)}}));
+}
+
+prometheus::Counter& ServerMetrics::otlp_spans(const std::string& result) {
+  return otlp_spans_->Add(With(labels_, {{"result", result}}));
 }
 
 prometheus::Counter& ServerMetrics::key_requests(const std::string& key) {

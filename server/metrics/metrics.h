@@ -52,6 +52,8 @@ class ServerMetrics {
   prometheus::Counter& connection_ended(const std::string& limit);
   // Counts answers over HTTP, by path (of a closed set) and status.
   prometheus::Counter& http_request(const std::string& path, int status);
+  // Counts spans for --otlp_endpoint, by result (of a closed set).
+  prometheus::Counter& otlp_spans(const std::string& result);
   prometheus::Counter& key_requests(const std::string& key);
   prometheus::Counter& key_tokens(const std::string& key);
   prometheus::Histogram* time_to_first_token = nullptr;
@@ -127,6 +129,7 @@ class ServerMetrics {
   prometheus::Counter* handshakes_failed = nullptr;
   prometheus::Gauge* waiting_text_bytes = nullptr;
   prometheus::Counter* texts_refused = nullptr;
+  prometheus::Counter* request_log_dropped = nullptr;
   // Seconds since 1970; without TLS nobody calls it, and there is no such metric.  Not thread-safe.
   prometheus::Gauge& certificate_expiry();
 
@@ -140,6 +143,7 @@ class ServerMetrics {
   prometheus::Family<prometheus::Counter>* refused_calls_ = nullptr;
   prometheus::Family<prometheus::Counter>* ended_connections_ = nullptr;
   prometheus::Family<prometheus::Counter>* http_requests_ = nullptr;
+  prometheus::Family<prometheus::Counter>* otlp_spans_ = nullptr;
   prometheus::Family<prometheus::Counter>* key_requests_ = nullptr;
   prometheus::Family<prometheus::Counter>* key_tokens_ = nullptr;
   prometheus::Family<prometheus::Gauge>* cache_configs_ = nullptr;

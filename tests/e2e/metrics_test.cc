@@ -81,6 +81,8 @@ const Families& ServerFamilies() {
       {"switchyard_moe_fine_tuned_layers_total", {"counter", kOurs, ""}},
       // ours
       {"switchyard_calls_refused_total", {"counter", "engine,model_name,reason", ""}},
+      {"switchyard_otlp_spans_total", {"counter", "engine,model_name,result", ""}},
+      {"switchyard_request_log_dropped_total", {"counter", kOurs, ""}},
       {"switchyard_request_errors_total", {"counter", "code,engine,model_name", ""}},
       {"switchyard_tokenize_seconds_total", {"counter", kOurs, ""}},
       {"switchyard_constraint_compile_seconds_total", {"counter", kOurs, ""}},

@@ -69,6 +69,16 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"EndlessTimeout", {kModelFlag, "--step_timeout=inf"}, "--step_timeout=inf: must be within"},
         BadStart{"PortTooLarge", {kModelFlag, "--port=65536"}, "--port=65536: must be within"},
         BadStart{"OpenAddress", {kModelFlag, "--host=0.0.0.0"}, "--host=0.0.0.0: .*--insecure"},
+        BadStart{
+            "NoCollector", {kModelFlag, "--otlp_endpoint=collector:4318"}, "--otlp_endpoint=.*must begin with http"},
+        BadStart{"RatioAboveOne",
+                 {kModelFlag, "--otlp_endpoint=http://127.0.0.1:1", "--otlp_sample_ratio=1.5"},
+                 "--otlp_sample_ratio=1.5: must be within \\[0, 1\\]"},
+        BadStart{"RatioWithoutCollector", {kModelFlag, "--otlp_sample_ratio=0.5"}, "is for --otlp_endpoint"},
+        BadStart{
+            "RequestLogInNoFolder", {kModelFlag, "--request_log=/nonexistent/log"}, "--request_log=/nonexistent/log: "},
+        BadStart{
+            "RequestLogIsNoFile", {kModelFlag, "--request_log=/dev/null"}, "--request_log=/dev/null: not a regular"},
         BadStart{"OpenMetrics", {kModelFlag, "--metrics_host=0.0.0.0"}, "--metrics_host=0.0.0.0: .*--insecure"},
         BadStart{"AddressNotLocal",
                  {kModelFlag, "--host=192.0.2.1", "--insecure"},
