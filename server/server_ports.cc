@@ -61,7 +61,7 @@ absl::Status Server::Listen() {
                          .per_client = kConnectionsPerWorker * elsewhere + kStrangers / 2,
                          .kept = elsewhere,
                          .local = local > 0 ? kLocalConnections * local : 0};
-  options.services = {workers_.get()};
+  options.services = {{v1::WorkerService::service_full_name(), workers_.get()}};
   ASSIGN_OR_RETURN(members_, Listener::Open(options));
 
   options.peers = Front::Peers::kClients;
@@ -72,13 +72,14 @@ absl::Status Server::Listen() {
     options.flag = "admin_port";
     options.host = c.admin_host;
     options.port = c.admin_port;
-    options.services = {admin_.get(), training_->service()};
+    options.services = {{v1::AdminService::service_full_name(), admin_.get()},
+                        {v1::TrainingService::service_full_name(), training_->service()}};
     ASSIGN_OR_RETURN(operators_, Listener::Open(options));
   }
   options.flag = "port";
   options.host = c.host;
   options.port = c.port;
-  options.services = {inference_.get()};
+  options.services = {{v1::InferenceService::service_full_name(), inference_.get()}};
   ASSIGN_OR_RETURN(users_, Listener::Open(options));
   RETURN_IF_ERROR(ListenHttp());
   Accept();

@@ -7,9 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "grpc/health/v1/health.pb.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
-#include "grpcpp/impl/server_builder_option.h"
-#include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/status_macros.h"
@@ -17,7 +14,7 @@
 namespace switchyard::server {
 namespace {
 
-constexpr int kReflectionThreads = 16;
+constexpr char kHealthService[] = "grpc.health.v1.Health";  // the library's
 // Time limits at the end: for calls, and then for clients to read their last bytes.
 constexpr absl::Duration kLastCalls = absl::Seconds(1), kLastBytes = absl::Milliseconds(1500);
 
@@ -30,16 +27,6 @@ constexpr PortOfService kPorts[] = {
     {"TrainingService", "admin_port"},
     {"AdminService", "admin_port"},
     {"WorkerService", "worker_port"},
-};
-
-// Takes reflection from one server.  (gRPC adds it to every server of a program that is linked with it.)
-class WithoutReflection final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    const std::string name = grpc::reflection::ProtoServerReflectionPlugin().name();
-    std::erase_if(*plugins, [&name](const auto& plugin) { return plugin->name() == name; });
-  }
 };
 
 void SetKeepalive(grpc::ServerBuilder* builder) {
@@ -62,11 +49,6 @@ void SetLimits(grpc::ServerBuilder* builder, const Listener::Options& options) {
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.streams_per_connection);
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);  // closes silent connections
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 5 * 60 * 1000);
-  // Only reflection uses a thread for each open call; beyond these gRPC answers RESOURCE_EXHAUSTED.
-  grpc::ResourceQuota quota(absl::StrCat("switchyard ", options.flag));
-  quota.SetMaxThreads(kReflectionThreads);
-  builder->SetResourceQuota(quota);
-  builder->SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);  // not one for each core
 }
 
 // Says that this port has no such method, and where it is if another port has it.
@@ -118,17 +100,13 @@ absl::Status Listener::Listen() {
   }
   gate_ = *std::move(gate);
   grpc::EnableDefaultHealthCheckService(true);
-  // Clients that may use this port may also ask what it serves.
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  // gRPC's health service has no descriptor for reflection; this reference links ours.
-  (void)grpc::health::v1::HealthCheckRequest::descriptor();
   grpc::ServerBuilder builder;
   SetKeepalive(&builder);
   SetLimits(&builder, options_);
-  if (!options_.reflection) builder.SetOption(std::make_unique<WithoutReflection>());
   inside_ = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
-  for (grpc::Service* service : options_.services) builder.RegisterService(service);
+  for (const auto& [name, service] : options_.services) builder.RegisterService(service);
+  if (options_.reflection) AddReflection(&builder);
   elsewhere_ = std::make_unique<Elsewhere>(options_.flag);
   builder.RegisterCallbackGenericService(elsewhere_.get());
   grpc_ = builder.BuildAndStart();
@@ -143,6 +121,19 @@ absl::Status Listener::Listen() {
   relayed_ = options_.front->AddListener(pass, options_.peers);
   pass_ = pass;
   return absl::OkStatus();
+}
+
+// Clients that may use this port may also ask what it serves.
+void Listener::AddReflection(grpc::ServerBuilder* builder) {
+  // gRPC's health service has no descriptor for reflection; this reference links ours.
+  (void)grpc::health::v1::HealthCheckRequest::descriptor();
+  std::vector<std::string> names = {kHealthService};
+  for (const auto& [name, service] : options_.services) names.push_back(name);
+  reflection_ = std::make_unique<const ReflectionAnswers>(std::move(names));
+  reflection_v1_ = std::make_unique<ReflectionV1>(reflection_.get());
+  reflection_v1alpha_ = std::make_unique<ReflectionV1Alpha>(reflection_.get());
+  builder->RegisterService(reflection_v1_.get());
+  builder->RegisterService(reflection_v1alpha_.get());
 }
 
 void Listener::Accept() {

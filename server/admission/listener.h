@@ -20,6 +20,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "server/admission/connection_gate.h"
+#include "server/admission/reflection.h"
 #include "server/front/front.h"
 
 namespace switchyard::server {
@@ -33,10 +34,14 @@ class Listener {
     ConnectionGate::Limits connections;
     int streams_per_connection = 0;
     int64_t max_message_bytes = 0;
-    bool reflection = false;
-    Front* front = nullptr;  // borrowed
+    bool reflection = false;  // v1 and v1alpha (reflection.h)
+    Front* front = nullptr;   // borrowed
     Front::Peers peers = Front::Peers::kClients;
-    std::vector<grpc::Service*> services;  // borrowed
+    struct NamedService {
+      std::string name;  // in full
+      grpc::Service* service;
+    };
+    std::vector<NamedService> services;  // borrowed
   };
 
   // Listens; connections wait for Accept.  InvalidArgument: listening failed; the message names the flag and the
@@ -66,10 +71,15 @@ class Listener {
 
   explicit Listener(Options options);
   absl::Status Listen();
+  void AddReflection(grpc::ServerBuilder* builder);
 
   const Options options_;
   std::unique_ptr<ConnectionGate> gate_;
   std::unique_ptr<Elsewhere> elsewhere_;
+  // Null: no reflection.
+  std::unique_ptr<const ReflectionAnswers> reflection_;
+  std::unique_ptr<ReflectionV1> reflection_v1_;
+  std::unique_ptr<ReflectionV1Alpha> reflection_v1alpha_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> inside_;  // gRPC's end of the gate
   std::unique_ptr<grpc::Server> grpc_;
   std::function<void(int connection)> pass_;  // to gRPC

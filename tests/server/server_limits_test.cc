@@ -236,35 +236,6 @@ TEST_F(OneClientTest, HasItsShareOfTheConnections) {
   AwaitRunning(0);  // earlier clients are served
 }
 
-// Each open reflection call occupies a thread.
-TEST_F(ServerTest, ReflectionHasSoManyThreadsAndNoMore) {
-  constexpr int kCalls = 60, kMostServed = 16;
-  grpc::GenericStub stub(channel_);
-  grpc::CompletionQueue queue;
-  std::vector<grpc::ClientContext> contexts(kCalls);
-  std::vector<grpc::Status> ends(kCalls);
-  std::vector<std::unique_ptr<grpc::GenericClientAsyncReaderWriter>> calls;
-  for (int i = 0; i < kCalls; ++i) {
-    contexts[i].set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-    calls.push_back(
-        stub.PrepareCall(&contexts[i], "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", &queue));
-    calls.back()->StartCall(nullptr);
-    calls.back()->Finish(&ends[i], &ends[i]);
-  }
-  const auto next_end = [&queue]() -> grpc::Status* {
-    void* tag = nullptr;
-    bool ok = false;
-    while (tag == nullptr && queue.Next(&tag, &ok)) {
-    }
-    return static_cast<grpc::Status*>(tag);
-  };
-  for (int i = 0; i < kCalls - kMostServed; ++i) {
-    EXPECT_EQ(next_end()->error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  }
-  for (grpc::ClientContext& context : contexts) context.TryCancel();
-  for (int i = kCalls - kMostServed; i < kCalls; ++i) (void)next_end();
-}
-
 TEST_F(ServerTest, ADrainThatIsCutShortEndsTheStreams) {
   const auto worker = Connect();
   worker->Hold();

@@ -48,8 +48,10 @@ TEST_F(KeyedServerTest, HealthAndWorkersNeedNoKey) {
 }
 
 TEST_F(KeyedServerTest, ReflectionIsOff) {
-  EXPECT_EQ(Call("ServerReflectionInfo", "", "/grpc.reflection.v1alpha.ServerReflection/").error_code(),
-            grpc::StatusCode::UNIMPLEMENTED);
+  for (const char* version : {"v1", "v1alpha"}) {
+    const std::string service = absl::StrCat("/grpc.reflection.", version, ".ServerReflection/");
+    EXPECT_EQ(Call("ServerReflectionInfo", "", service).error_code(), grpc::StatusCode::UNIMPLEMENTED) << version;
+  }
 }
 
 TEST_F(KeyedServerTest, AReloadCountsAndABadFileDoesNot) {
