@@ -3,7 +3,7 @@
 #
 #   docker build -t switchyard .
 #   docker run --rm --name switchyard switchyard                      # serves the demo model, to clients in this container
-#   docker exec switchyard switchyard generate --text="In the beginning"
+#   docker exec switchyard switchyard generate --text="Once upon a time"
 #
 # deploy/README.md has how to serve a model of your own to other machines.
 

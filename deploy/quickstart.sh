@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From nothing to streaming text: installs packages, builds (for CUDA, too, where it sees a GPU), starts the server with two
-# CPU workers (or a worker on each of up to two GPUs) on the demo model, sends three prompts, and keeps serving until Ctrl-C.
+# CPU workers (or a worker on each of up to two GPUs) on the demo model, asks it three questions, and keeps serving until Ctrl-C.
 #   --once           stop after the prompts
 #   --model=DIR      serve this checkpoint instead of the demo model
 #   --port=N --http_port=N --metrics_port=N  (default 50051, 8000 or any free one, and 9464)
@@ -64,14 +64,16 @@ waiter=
 
 bold='' plain=''
 [ ! -t 1 ] || bold=$'\033[1m' plain=$'\033[0m'
+# $1: the prompt, a question to the demo model's chat, or a text for any other model to go on with.
 ask() {
+  local prompt="--text=$1"
+  [ "$model" != "$demo" ] || prompt="--messages=[{\"role\": \"user\", \"content\": \"$1\"}]"
   printf '\n%s> %s%s\n' "$bold" "$1" "$plain"
-  "$bin/switchyard" generate --server="127.0.0.1:$port" --text="$1" --max_tokens=80
+  "$bin/switchyard" generate --server="127.0.0.1:$port" "$prompt" --max_tokens=200 --temperature=0
 }
-ask "In the beginning"
-ask "def read_file(path):"
-ask "NAME
-       ls - list"
+ask "What is the capital of France?"
+ask "Write a Python function that adds two numbers."
+ask "Tell me a story about a fox."
 
 [ "$once" -eq 0 ] || exit 0
 

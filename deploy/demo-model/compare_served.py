@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
-"""Compares a served checkpoint with HF transformers, both in fp32: log probabilities of the tokens of held-out text and
+"""Compares the served model with HF transformers, both in fp32: log probabilities of the tokens of texts of the grammar and
 of the 20 likeliest beside each, and a greedy continuation.
 
-    python3 compare_served.py --model . --data /tmp/demo/data --bin ../../build/release/bin
+    python3 compare_served.py --model . --bin ../../build/release/bin
 """
 
 import argparse
 import json
 import pathlib
+import random
 import subprocess
 import sys
 import time
 
-import cpu_environment  # noqa: F401  (before torch)
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
+
+import generate_data
+from grammar import Grammar
 
 ADDRESS = "127.0.0.1:50961"
 
@@ -45,13 +48,13 @@ def compare(cli: pathlib.Path, model, ids: list[int], greedy: int) -> tuple[floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=pathlib.Path, required=True)
-    parser.add_argument("--data", type=pathlib.Path, required=True, help="what prepare_data.py wrote")
     parser.add_argument("--bin", type=pathlib.Path, required=True, help="build/release/bin")
-    parser.add_argument("--tokens", type=int, default=512, help="of each domain's first held-out file")
+    parser.add_argument("--tokens", type=int, default=512, help="of each domain")
     args = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
-    files = [json.loads(line) for line in (args.data / "heldout.jsonl").read_text("utf-8").splitlines()]
-    firsts = {file["domain"]: file["text"] for file in reversed(files)}
+    grammar, rng = Grammar(), random.Random("compare")
+    domains = [domain for domain, (_, share) in generate_data.DOMAINS.items() if share > 0]
+    texts = {domain: "\n\n".join(generate_data.plain(grammar, domain, rng) for _ in range(30)) for domain in domains}
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
     server = subprocess.Popen([args.bin / "switchyard-server", f"--model={args.model}", "--dtype=fp32", "--local_workers=1",
                                f"--port={ADDRESS.rsplit(':', 1)[1]}", "--metrics_port=0"], stderr=subprocess.DEVNULL)
@@ -62,7 +65,7 @@ def main() -> None:
                 break
             time.sleep(0.2)
         worst = 0.0
-        for domain, text in firsts.items():
+        for domain, text in texts.items():
             ids = tokenizer.encode(text, add_special_tokens=False).ids[:args.tokens]
             difference, same = compare(cli, model, ids, greedy=64)
             worst = max(worst, difference)

@@ -1,188 +1,266 @@
 #!/usr/bin/env python3
-"""Measures the exported model on the held-out files and prints the tables of README.md.
+"""Measures the demo model as it is served, and prints the tables and samples of README.md.
 
-    python3 evaluate.py --model . --data /tmp/demo/data [--log LOG... --svg loss.svg]
+    python3 evaluate.py --bin ../../build/release/bin [--model .] [--log STEPS.csv... --svg loss.svg]
 
-Bits per byte: every held-out file by itself, from <|endoftext|>, in windows of the model's whole context that move by
-half of it, so that all but a file's beginning is predicted from at least half a context; the file's end token is paid
-for too.  `xz -9` gets the files of a domain in one stream.  The arithmetic is bf16, the last product and softmax fp32.
-Expert use: choices of every scored token.  Mutual information of domain and expert: over the same choices, beside the
-mean of 20 controls in which the windows keep their experts but swap their domains.
+Starts a server on the model, asks it over HTTP and gives each answer to the grammar's parser:
+  grammatical   the answer, all of it, is a text of the domain's grammar
+  fits          question and answer together are one: the answer is right, the story has the hero that was asked for
+Needs nothing but Python's standard library.  Exit code 1 if fewer than --at_least of the samples are grammatical.
 """
 
 import argparse
+import concurrent.futures
+import contextlib
 import csv
 import json
 import math
 import pathlib
+import random
 import subprocess
 import sys
+import tempfile
+import urllib.request
 
-import cpu_environment  # noqa: F401  (before torch)
-import torch
-import torch.nn.functional as F
-from tokenizers import Tokenizer
+import generate_data
+from grammar import ALL, ANSWER, HELD_OUT, TRAINING, Grammar, is_held_out
 
-from export import load_exported
-
-DOMAINS = ["prose", "code", "documentation"]
-PROMPTS = {
-    "prose": "It was a dark and stormy night, and the captain of the ship",
-    "code": "def read_lines(path):\n    \"\"\"Return the lines of a text file.\"\"\"\n",
-    "documentation": "NAME\n       copy_file - copy the contents of a file\n\nSYNOPSIS\n",
-}
-
-
-def windows(ids: list[int], context: int):
-    """Yields (inputs, targets, first scored position): every token but the first is scored once."""
-    step = context // 2
-    begin, scored = 0, 0
-    while scored < len(ids) - 1:
-        end = min(begin + context, len(ids) - 1)
-        yield ids[begin:end], ids[begin + 1:end + 1], scored - begin
-        scored = end
-        begin = max(0, end - step)
+PORT = 50981
+ANSWERS = {"stories": "story", "recipes": "recipe", "code": "code_answer", "sums": "sum_answer", "facts": "fact_answer",
+           "chat": "chat_answer"}
+TURNS = {"stories": "story_turn", "recipes": "recipe_turn", "code": "code_turn", "sums": "sum", "facts": "fact", "chat": "chat"}
+TEXTS = {"stories": ("story", "Once upon a time"), "recipes": ("recipe", "Pancakes\n\nIngredients:"), "code": ("code", "def ")}
+SAMPLED = {"temperature": 0.8, "top_p": 1}
+GREEDY = {"temperature": 0}
+POOL = concurrent.futures.ThreadPoolExecutor(16)  # requests at once
 
 
-@torch.no_grad()
-def score(model, files, tokenizer):
-    """Returns bits and bytes by domain, and per window its domain and experts' counts [windows, L, E]."""
-    c = model.config
-    bits, size, tokens = (dict.fromkeys(DOMAINS, 0.0) for _ in range(3))
-    labels, counts = [], []
-    for number, file in enumerate(files):
-        ids = [0] + tokenizer.encode(file["text"], add_special_tokens=False).ids + [0]
-        for inputs, targets, first in windows(ids, c.max_position_embeddings):
-            h, _, chosen = model.hidden(torch.tensor([inputs]))
-            logits = h[first:].float() @ model.embedding.t()
-            loss = F.cross_entropy(logits, torch.tensor(targets[first:]), reduction="sum").item()
-            bits[file["domain"]] += loss / math.log(2)
-            tokens[file["domain"]] += len(targets) - first
-            labels.append(DOMAINS.index(file["domain"]))
-            counts.append(torch.stack([torch.bincount(layer[first:].flatten(), minlength=c.num_experts)
-                                       for layer in chosen]))
-        size[file["domain"]] += len(file["text"].encode())
-        print(f"scored {number + 1} of {len(files)} files", file=sys.stderr, flush=True)
-    return bits, size, tokens, torch.tensor(labels), torch.stack(counts).double()
+@contextlib.contextmanager
+def served(bin_dir: pathlib.Path, model: pathlib.Path):
+    log = tempfile.TemporaryFile("w+")
+    server = subprocess.Popen([bin_dir / "switchyard-server", f"--model={model}", "--local_workers=1", "--threads=1", f"--port={PORT}",
+                               f"--http_port={PORT + 4}", "--metrics_port=-1"], stderr=log)
+    try:
+        ready = f"{bin_dir / 'switchyard'} status --server=127.0.0.1:{PORT} --wait=60"
+        if subprocess.run(ready.split(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
+            log.seek(0)
+            sys.exit(f"the server is not ready:\n{log.read()}")
+        yield
+    finally:
+        server.terminate()
+        server.wait()
 
 
-def xz_bits(texts: list[str]) -> float:
-    packed = subprocess.run(["xz", "-9", "-c"], input="".join(texts).encode(), capture_output=True, check=True).stdout
-    return 8.0 * len(packed)
+def post(path: str, body: dict) -> dict:
+    request = urllib.request.Request(f"http://127.0.0.1:{PORT + 4}{path}", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        return json.load(answer)
 
 
-def mutual_information(labels, counts):
-    """Bits between domain and expert; labels [W], counts [W, E]."""
-    joint = torch.zeros(len(DOMAINS), counts.shape[1], dtype=torch.float64).index_add_(0, labels, counts)
-    joint /= joint.sum()
-    independent = joint.sum(1, keepdim=True) * joint.sum(0, keepdim=True)
-    seen = joint > 0
-    return (joint[seen] * (joint[seen] / independent[seen]).log2()).sum().item()
+def ask(question: str, **options) -> str:
+    chat = post("/v1/chat/completions", {"messages": [{"role": "user", "content": question}], "max_tokens": 400, **options})
+    return chat["choices"][0]["message"]["content"]
 
 
-def print_bits(files, bits, size, tokens) -> None:
-    print("\n| domain | held-out bytes | tokens | bits/byte | xz -9 bits/byte |\n|---|---:|---:|---:|---:|")
-    for domain in DOMAINS:
-        packed = xz_bits([f["text"] for f in files if f["domain"] == domain])
-        print(f"| {domain} | {size[domain]:,.0f} | {tokens[domain]:,.0f} | {bits[domain] / size[domain]:.3f} | "
-              f"{packed / size[domain]:.3f} |")
-    total = sum(size.values())
-    print(f"| all | {total:,.0f} | {sum(tokens.values()):,.0f} | {sum(bits.values()) / total:.3f} | "
-          f"{xz_bits([f['text'] for f in files]) / total:.3f} |")
+def go_on(prompt: str, **options) -> str:
+    return prompt + post("/v1/completions", {"prompt": prompt, "max_tokens": 400, **options})["choices"][0]["text"]
 
 
-def print_experts(labels, counts) -> None:
-    print("\n| layer | busiest / mean | idlest / mean | I(domain; expert), bits | shuffled control |\n"
-          "|---|---:|---:|---:|---:|")
-    generator = torch.Generator().manual_seed(0)
-    for layer in range(counts.shape[1]):
-        use = counts[:, layer].sum(0)
-        controls = [mutual_information(labels[torch.randperm(len(labels), generator=generator)], counts[:, layer])
-                    for _ in range(20)]
-        print(f"| {layer} | {use.max() / use.mean():.2f} | {use.min() / use.mean():.2f} | "
-              f"{mutual_information(labels, counts[:, layer]):.4f} | {sum(controls) / len(controls):.4f} |")
+class Count:
+    """Of samples: how many are grammatical, and how many of them fit."""
+
+    def __init__(self):
+        self.samples = self.grammatical = self.fits = 0
+
+    def add(self, grammatical: int, fits: int, samples: int = 1) -> None:
+        self.samples += samples
+        self.grammatical += grammatical
+        self.fits += fits
 
 
-@torch.no_grad()
-def sample(model, tokenizer, prompt: str, length: int, seed: int) -> str:
-    """Temperature 0.8, top-p 0.95: the defaults of generation_config.json."""
-    generator = torch.Generator().manual_seed(seed)
-    ids = tokenizer.encode(prompt, add_special_tokens=False).ids
-    for _ in range(length):
-        h, _, _ = model.hidden(torch.tensor([ids]))
-        probs, order = ((h[-1].float() @ model.embedding.t()) / 0.8).softmax(-1).sort(descending=True)
-        probs[probs.cumsum(-1) - probs > 0.95] = 0
-        token = order[torch.multinomial(probs, 1, generator=generator)].item()
-        if token in (0, 2):
-            break
-        ids.append(token)
-    return tokenizer.decode(ids, skip_special_tokens=False)
+def judge(grammar: Grammar, domain: str, rng: random.Random, samples: int, failures: list) -> Count:
+    """Questions of a domain; every other answer is greedy, the others are drawn at temperature 0.8."""
+    questions = [generate_data.draw(grammar, TURNS[domain], rng).split(ANSWER)[0] for _ in range(samples)]
+    count = Count()
+    for question, answer in zip(questions, POOL.map(
+            lambda i: ask(questions[i], seed=i, **(GREEDY if i % 2 else SAMPLED)), range(samples)), strict=True):
+        count.add(grammar.accepts(ANSWERS[domain], answer), grammar.accepts(TURNS[domain], question + ANSWER + answer))
+        if not grammar.accepts(TURNS[domain], question + ANSWER + answer):
+            failures.append((question, answer))
+    return count
 
 
-def read_steps(paths: list[pathlib.Path]) -> list[dict]:
-    """Seconds and tokens so far, loss and balance loss (means of 20 steps): of train.py's log, or of the steps.csv of
-    training jobs, each of which goes on from the one before."""
-    if paths[0].suffix != ".csv":
-        return [json.loads(line) for line in paths[0].read_text().splitlines()]
-    steps, so_far = [], {"seconds": 0.0, "tokens": 0}
+def judge_texts(grammar: Grammar, samples: int, failures: list) -> Count:
+    """Plain texts that go on from a few words, at temperature 0.8."""
+    count = Count()
+    for rule, prompt in TEXTS.values():
+        for text in POOL.map(lambda i, prompt=prompt: go_on(prompt, seed=i, **SAMPLED), range(samples)):
+            pieces = text.rstrip("\n").split("\n\n\n") if rule == "code" else [text]
+            good = all(grammar.accepts(rule, piece) for piece in pieces)
+            count.add(good, good)
+            if not good:
+                failures.append((prompt, text))
+    return count
+
+
+def print_grammar(grammar: Grammar, samples: int, failures: list) -> float:
+    """The table of samples by domain; returns the share of grammatical ones."""
+    print("\n| domain | samples | grammatical | fits the question |\n|---|---:|---:|---:|")
+    total = Count()
+    rows = [(domain, judge(grammar, domain, random.Random(f"judge {domain}"), samples, failures)) for domain in TURNS]
+    for name, count in [*rows, ("plain text", judge_texts(grammar, max(1, samples // 3), failures))]:
+        print(f"| {name} | {count.samples} | {count.grammatical} | {count.fits} |", flush=True)
+        total.add(count.grammatical, count.fits, count.samples)
+    print(f"| all | {total.samples} | {total.grammatical} | {total.fits} |")
+    return total.grammatical / total.samples
+
+
+def share(grammar: Grammar, rule: str, questions: list[str]) -> str:
+    """Of greedy answers, those that are right."""
+    answers = POOL.map(lambda question: ask(question, **GREEDY), questions)
+    right = sum(grammar.accepts(rule, question + ANSWER + answer) for question, answer in zip(questions, answers, strict=True))
+    return f"{len(questions)} | {right} | {100 * right / len(questions):.0f} %"
+
+
+def questions_of(grammar: Grammar, rule: str, number: int, **split) -> list[str]:
+    rng = random.Random(f"questions {rule} {split}")
+    return [generate_data.draw(grammar, rule, rng, **split).split(ANSWER)[0] for _ in range(number)]
+
+
+def small_sums(held_out: bool) -> list[str]:
+    """All additions and subtractions of numbers from 0 to 20 whose pair is, or is not, in training text."""
+    pairs = [(a, b) for a in range(21) for b in range(21)]
+    plus = [f"What is {a} + {b}?" for a, b in pairs if is_held_out(a, b) == held_out]
+    return plus + [f"What is {a} - {b}?" for a, b in pairs if b <= a and is_held_out(b, a - b) == held_out]
+
+
+def print_held_out(grammar: Grammar, number: int) -> None:
+    print("\n| greedy answers | questions | right | |\n|---|---:|---:|---:|")
+    trained = random.Random(0).sample(small_sums(False), min(2 * number, 500))
+    for name, rule, questions in (
+            ("facts, phrases of the training text", "fact", questions_of(grammar, "fact", number)),
+            ("facts, phrases that are not in it", "fact", questions_of(grammar, "fact", number, phrases=HELD_OUT)),
+            ("sums of 0 to 20, pairs in the training text", "sum", trained),
+            ("sums of 0 to 20, pairs that are not in it", "sum", small_sums(True)),
+            ("sums up to 99, pairs that are not in it", "sum", questions_of(grammar, "large_sum", number, rows=HELD_OUT)),
+            ("stories, pairs of hero and thing that are not in it", "story_turn",
+             questions_of(grammar, "hero_and_thing", number // 4, rows=HELD_OUT))):
+        print(f"| {name} | {share(grammar, rule, questions)} |", flush=True)
+
+
+# ---- experts
+
+def expert_rows(bin_dir: pathlib.Path, model: pathlib.Path, texts: list[str]) -> list[list[int]]:
+    """[L][E]: how often each expert is chosen while a fresh server reads `texts`."""
+    with served(bin_dir, model):
+        list(POOL.map(lambda text: post("/v1/completions", {"prompt": text, "max_tokens": 1, "temperature": 0}), texts))
+        shown = subprocess.run([bin_dir / "switchyard", "experts", f"--server=127.0.0.1:{PORT + 1}", "--json"], check=True,
+                               capture_output=True, text=True).stdout
+    return [[int(expert.get("prefill_rows", 0)) for expert in layer["experts"]] for layer in json.loads(shown)["layers"]]
+
+
+def information(groups: list[list[int]]) -> float:
+    """Bits between group and expert, the groups alike in weight."""
+    joint = [[rows / sum(group) / len(groups) for rows in group] for group in groups]
+    experts = [sum(column) for column in zip(*joint, strict=True)]
+    return sum(p * math.log2(p * len(groups) / q) for group in joint for p, q in zip(group, experts, strict=True) if p)
+
+
+def print_experts(grammar: Grammar, bin_dir: pathlib.Path, model: pathlib.Path) -> None:
+    rng = random.Random("experts")
+    texts = {}
+    for domain, rule in TURNS.items():
+        drawn, size = [], 0
+        while size < 20_000:
+            drawn.append(generate_data.draw(grammar, rule, rng, ALL, ALL).replace(ANSWER, "\n"))
+            size += len(drawn[-1])
+        texts[domain] = drawn
+    # The control's groups have the same texts, dealt out whatever their domain.
+    every = [text for drawn in texts.values() for text in drawn]
+    rng.shuffle(every)
+    dealt = [every[i::len(texts)] for i in range(len(texts))]
+    use = [expert_rows(bin_dir, model, drawn) for drawn in texts.values()]
+    control = [expert_rows(bin_dir, model, drawn) for drawn in dealt]
+    print("\n| layer | busiest / mean | idlest / mean | I(domain; expert), bits | dealt out at random |\n|---|---:|---:|---:|---:|")
+    for layer in range(len(use[0])):
+        groups = [rows[layer] for rows in use]
+        mean = [sum(rows[e] / sum(rows) for rows in groups) / len(groups) * len(groups[0]) for e in range(len(groups[0]))]
+        print(f"| {layer} | {max(mean):.2f} | {min(mean):.2f} | {information(groups):.3f} | "
+              f"{information([rows[layer] for rows in control]):.3f} |")
+
+
+# ---- the loss
+
+def read_steps(paths: list[pathlib.Path]) -> list[tuple]:
+    """Seconds and trained tokens so far, loss and balance loss (means of 20 steps) of jobs, each of which goes on from
+    the one before."""
+    means, seconds, before = [], 0.0, 0.0
     for path in paths:
         with open(path, newline="", encoding="utf-8") as log:
-            rows = [{key: float(row[key]) for key in ("loss", "balance_loss", "seconds", "tokens")}
-                    for row in csv.DictReader(log)]
-        before = so_far["tokens"]
+            rows = [{key: float(row[key]) for key in ("loss", "balance_loss", "seconds", "tokens")} for row in csv.DictReader(log)]
         for end in range(20, len(rows) + 1, 20):
             part = rows[end - 20:end]
-            so_far = {"seconds": so_far["seconds"] + sum(row["seconds"] for row in part),
-                      "tokens": before + part[-1]["tokens"]}
-            steps.append({**so_far, "loss": sum(row["loss"] for row in part) / 20,
-                          "balance": sum(row["balance_loss"] for row in part) / 20})
-    return steps
+            seconds += sum(row["seconds"] for row in part)
+            means.append((seconds, before + part[-1]["tokens"],
+                          *(sum(row[key] for row in part) / 20 for key in ("loss", "balance_loss"))))
+        before = means[-1][1]
+    return means
 
 
-def print_curve(lines: list[dict], svg: pathlib.Path | None) -> None:
-    """The loss (nats per token, mean of 20 steps) at twelve moments, and all of it as a picture."""
-    print("\n| minutes | tokens, M | loss | balance loss |\n|---:|---:|---:|---:|")
-    for i in range(1, 13):
-        line = min(lines, key=lambda entry: abs(entry["seconds"] - i / 12 * lines[-1]["seconds"]))
-        print(f"| {line['seconds'] / 60:.1f} | {line['tokens'] / 1e6:.2f} | {line['loss']:.3f} "
-              f"| {line['balance']:.2f} |")
-    print(f"\n{lines[-1]['tokens'] / lines[-1]['seconds']:.0f} tokens/s over the whole run")
+def print_curve(paths: list[pathlib.Path], svg: pathlib.Path | None) -> None:
+    """The loss (nats per trained token) at ten moments, and all of it as a picture."""
+    means = read_steps(paths)
+    seconds = means[-1][0]
+    print("\n| minutes | trained tokens, M | loss | balance loss |\n|---:|---:|---:|---:|")
+    for i in range(1, 11):
+        passed, tokens, loss, balance = min(means, key=lambda entry: abs(entry[0] - i / 10 * seconds))
+        print(f"| {passed / 60:.1f} | {tokens / 1e6:.2f} | {loss:.3f} | {balance:.2f} |")
     if svg:
-        last = lines[-1]["tokens"]
-        points = " ".join(f"{40 + 550 * e['tokens'] / last:.1f},{10 + 220 * (7 - min(e['loss'], 7)) / 5:.1f}"
-                          for e in lines[::max(1, len(lines) // 150)])
-        ticks = "".join(f'<text x="8" y="{14 + 220 * (7 - v) / 5:.0f}">{v}</text><line x1="40" x2="590" '
-                        f'y1="{10 + 220 * (7 - v) / 5:.0f}" y2="{10 + 220 * (7 - v) / 5:.0f}" stroke="#ddd"/>'
-                        for v in range(2, 8))
-        svg.write_text(
-            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 600 260" font-family="sans-serif" font-size="12">'
-            f'<rect width="600" height="260" fill="#fff"/>{ticks}<polyline points="{points}" fill="none" '
-            'stroke="#06c" stroke-width="1.5"/><text x="200" y="252">training tokens (0 to '
-            f'{last / 1e6:.1f} M); loss in nats per token</text></svg>\n')
+        last = means[-1][1]
+        points = " ".join(f"{40 + 550 * tokens / last:.1f},{10 + 55 * (4 - min(loss, 4)):.1f}"
+                          for _, tokens, loss, _ in means[::max(1, len(means) // 120)])
+        ticks = "".join(f'<text x="8" y="{14 + 55 * (4 - v)}">{v}</text><line x1="40" x2="590" y1="{10 + 55 * (4 - v)}" '
+                        f'y2="{10 + 55 * (4 - v)}" stroke="#ddd"/>' for v in range(5))
+        svg.write_text('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 600 260" font-family="sans-serif" font-size="12">'
+                       f'<rect width="600" height="260" fill="#fff"/>{ticks}<polyline points="{points}" fill="none" '
+                       'stroke="#06c" stroke-width="1.5"/><text x="200" y="252">trained tokens (0 to '
+                       f'{last / 1e6:.1f} M); loss in nats per token</text></svg>\n')
+
+
+def print_samples() -> None:
+    for question in ("What is the capital of France?", "capital of japan", "Tell me a story about a fox.", "Write a recipe for pancakes.",
+                     "What is 7 + 5?", "Write a Python function that adds two numbers.", "Who are you?"):
+        print(f"\n> {question}\n{ask(question, **GREEDY)}")
+    for prompt in ("Once upon a time", "def read_file(path):"):
+        print(f"\n--- text\n{go_on(prompt, **GREEDY)}")
 
 
 def main() -> None:
+    here = pathlib.Path(__file__).resolve().parent
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=pathlib.Path, required=True, help="the exported directory")
-    parser.add_argument("--data", type=pathlib.Path, required=True, help="what prepare_data.py wrote")
-    parser.add_argument("--log", type=pathlib.Path, nargs="+",
-                        help="jobs' steps.csv in order, or train.py's log.jsonl: prints the loss curve")
+    parser.add_argument("--bin", type=pathlib.Path, required=True, help="build/release/bin")
+    parser.add_argument("--model", type=pathlib.Path, default=here)
+    parser.add_argument("--samples", type=int, default=18, help="of each domain")
+    parser.add_argument("--at_least", type=float, default=0.95)
+    parser.add_argument("--quick", action="store_true", help="only the samples")
+    parser.add_argument("--log", type=pathlib.Path, nargs="+", help="steps.csv of the jobs in order: prints the loss curve")
     parser.add_argument("--svg", type=pathlib.Path, help="also draws it here")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--samples_only", action="store_true")
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    model, tokenizer = load_exported(args.model), Tokenizer.from_file(str(args.model / "tokenizer.json"))
-    files = [json.loads(line) for line in (args.data / "heldout.jsonl").read_text("utf-8").splitlines()]
-    if not args.samples_only:
-        bits, size, tokens, labels, counts = score(model, files, tokenizer)
-        print_bits(files, bits, size, tokens)
-        print_experts(labels, counts)
-    chat = "<|im_start|>user\nWhat is a compiler?<|im_end|>\n<|im_start|>assistant\n"
-    for name, prompt in {**PROMPTS, "chat": chat}.items():
-        print(f"\n--- {name}\n{sample(model, tokenizer, prompt, 160, seed=1)}")
+    grammar, failures = Grammar(), []
+    with served(args.bin, args.model):
+        grammatical = print_grammar(grammar, args.samples, failures)
+        if not args.quick:
+            print_held_out(grammar, 200)
+        print_samples()
+    for question, answer in failures:
+        print(f"does not fit: {question!r}: {answer!r}", file=sys.stderr)
+    if not args.quick:
+        print_experts(grammar, args.bin, args.model)
     if args.log:
-        print_curve(read_steps(args.log), args.svg)
+        print_curve(args.log, args.svg)
+    if grammatical < args.at_least:
+        sys.exit(f"{100 * grammatical:.1f} % of the samples are grammatical, below {100 * args.at_least:.0f} %")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
                      --sequences=N --length=N
 
 eager, grouped_mm: HF transformers with that implementation of experts; compiled: torch.compile over grouped_mm.
-script: the demo model's own training code (deploy/demo-model/model.py: experts on contiguous rows, chunks of torch.compile,
+script: training code for the demo model alone (torch_demo_model.py: experts on contiguous rows, chunks of torch.compile,
 written for this machine), of that architecture alone.  bf16: autocast over fp32 parameters, as Switchyard keeps fp32 masters.
 """
 import argparse
@@ -14,10 +14,9 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "deploy/demo-model"))
-import cpu_environment  # noqa: E402,F401  (before torch)
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
+import torch_environment  # noqa: F401  (before torch)
+import numpy as np
+import torch
 
 BALANCE_WEIGHT = 0.01
 
@@ -46,7 +45,7 @@ class Transformers:
 class Script:
     def __init__(self, args):
         from safetensors.torch import load_file
-        from model import Config, Model, set_compile
+        from torch_demo_model import Config, Model, set_compile
         if args.dtype != "bf16":
             sys.exit("torch_trainer.py: script is bf16 only")
         set_compile(True)

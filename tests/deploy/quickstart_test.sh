@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# deploy/quickstart.sh succeeds without a word of failure on the way.  Its steps before the server (packages, build) are
-# played by programs that do nothing; server, workers and CLI are the real ones.   usage: quickstart_test.sh [BIN_DIR]
+# deploy/quickstart.sh succeeds without a word of failure on the way, and the demo model answers its question.
+# The steps before the server (packages, build) are played by programs that do nothing; server, workers and CLI are the real
+# ones.   usage: quickstart_test.sh [BIN_DIR]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 root=$PWD
@@ -23,7 +24,7 @@ for _ in 1 2 3; do
   "$work/deploy/quickstart.sh" --once --port=$port --metrics_port=$((port + 3)) >"$work/out" 2>"$work/err" || status=$?
   grep -q 'cannot listen' "$work/err" || break
 done
-if [ $status -ne 0 ] || ! grep -q "^> In the beginning" "$work/out"; then
+if [ $status -ne 0 ] || ! grep -A 1 '^> What is the capital of France?' "$work/out" | grep -q '^The capital of France is Paris\.'; then
   echo "FAILED: exit code $status"
   cat "$work/out" "$work/err"
   exit 1

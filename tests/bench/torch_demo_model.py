@@ -1,7 +1,7 @@
 """A small Qwen3-MoE in plain PyTorch, written for training on a CPU: bf16 matrix products (AMX where the processor
 has it), fp32 master weights, elementwise chains fused by torch.compile, experts run on contiguous rows.
 
-The arithmetic is that of HF's Qwen3MoeForCausalLM (export.py checks the logits of one against the other).
+The arithmetic is that of HF's Qwen3MoeForCausalLM.
 Shapes: T tokens of a batch (B sequences of S), H hidden, N heads, Nkv kv heads, D head dim, E experts, K chosen,
 F expert width, V vocabulary.
 """
