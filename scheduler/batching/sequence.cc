@@ -161,7 +161,8 @@ FinishReason Sequence::AdvanceConstraint(int32_t token) {
 
 absl::StatusOr<grammar::TokenMask> NextMask(grammar::Matcher* matcher, const std::vector<int32_t>& end_ids,
                                             bool* whole) {
-  ASSIGN_OR_RETURN(grammar::TokenMask mask, matcher->NextMask());
+  ASSIGN_OR_RETURN(const grammar::MaskPtr made, matcher->NextMask());
+  grammar::TokenMask mask = *made;
   *whole = matcher->accepts();
   if (!*whole || (mask.ids.empty() && mask.bits.empty())) return mask;  // no token but an end: it ends at once
   for (const int32_t id : end_ids) {

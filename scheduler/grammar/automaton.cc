@@ -1,9 +1,6 @@
 #include "scheduler/grammar/automaton.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
@@ -11,34 +8,28 @@
 namespace switchyard::grammar {
 namespace {
 
-constexpr int64_t kSetWork = 256;    // of a new set, which costs more memory than time
-constexpr int64_t kSetBytes = 1400;  // beside its configurations
+constexpr int64_t kSetWork = 256;   // of a new set, which costs more memory than time
+constexpr int64_t kSetBytes = 320;  // beside its configurations and successors
 
 absl::Status OutOfWork() {
   return absl::ResourceExhaustedError("finding the tokens that fit takes too long: the grammar is too ambiguous");
 }
 
-// `bits`: those of `count` tokens.
-TokenMask Shortest(std::string bits, size_t count) {
-  TokenMask mask;
-  if (count * 2 > bits.size()) {  // an id takes about two bytes on the wire
-    mask.bits = std::move(bits);
-    return mask;
-  }
-  mask.ids.reserve(count);
-  for (size_t byte = 0; byte < bits.size(); ++byte) {
-    for (auto rest = static_cast<uint8_t>(bits[byte]); rest != 0; rest &= static_cast<uint8_t>(rest - 1))
-      mask.ids.push_back(static_cast<int32_t>(byte * 8) + std::countr_zero(rest));
-  }
-  return mask;
-}
-
 }  // namespace
 
-Automaton::Automaton(std::unique_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie,
+Automaton::Automaton(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenTrie> trie,
                      AutomatonTotals* totals)
-    : grammar_(std::move(grammar)), trie_(std::move(trie)), totals_(totals) {
+    : grammar_(std::move(grammar)),
+      trie_(std::move(trie)),
+      totals_(totals),
+      classes_(*grammar_),
+      set_bytes_(kSetBytes + static_cast<int64_t>(sizeof(int32_t)) * classes_.size()) {
   Forget();
+}
+
+Automaton* Automaton::twin() {
+  if (twin_ == nullptr) twin_ = std::make_unique<Automaton>(grammar_, trie_, totals_);
+  return twin_.get();
 }
 
 Automaton::~Automaton() { Hold(-bytes_); }
@@ -114,9 +105,9 @@ absl::StatusOr<int32_t> Automaton::Close(std::vector<Config> todo, int64_t* work
 int32_t Automaton::Intern(std::vector<Config> configs, bool accepts) {
   const auto [it, is_new] = set_ids_.try_emplace({configs, accepts}, static_cast<int32_t>(sets_.size()));
   if (!is_new) return it->second;
-  Hold(kSetBytes + static_cast<int64_t>(2 * sizeof(Config) * configs.size()));
-  sets_.push_back({.configs = std::move(configs), .accepts = accepts, .mask = nullptr});
-  next_.resize(next_.size() + 256, -1);
+  Hold(set_bytes_ + static_cast<int64_t>(2 * sizeof(Config) * configs.size()));
+  sets_.push_back({.configs = std::move(configs), .accepts = accepts});
+  next_.resize(next_.size() + static_cast<size_t>(classes_.size()), kUnknown);
   return it->second;
 }
 
@@ -146,7 +137,7 @@ absl::StatusOr<int32_t> Automaton::Start(int64_t* work) {
 }
 
 absl::StatusOr<int32_t> Automaton::Next(int32_t set, uint8_t byte, int64_t* work) {
-  const size_t at = static_cast<size_t>(set) * 256 + byte;
+  const size_t at = NextIndex(set, byte);
   if (next_[at] >= 0) return next_[at];
   std::vector<Config> todo;
   for (const Config& config : sets_[set].configs) {
@@ -162,43 +153,6 @@ absl::StatusOr<int32_t> Automaton::Next(int32_t set, uint8_t byte, int64_t* work
   if (sets_.size() > before) *work -= kSetWork;
   next_[at] = to;
   return to;
-}
-
-absl::StatusOr<const TokenMask*> Automaton::MaskOf(int32_t set, int64_t* work) {
-  if (sets_[set].mask != nullptr) return sets_[set].mask.get();
-  std::string bits((static_cast<size_t>(trie_->vocab_size()) + 7) / 8, '\0');
-  size_t count = 0;
-  std::array<int32_t, TokenTrie::kMaxTokenBytes + 1> place;
-  place[0] = set;
-  const std::vector<TokenTrie::Node>& nodes = trie_->nodes();
-  const auto end = static_cast<int32_t>(nodes.size());
-  int64_t visited = 0;
-  for (int32_t i = 0; i < end; ++visited) {
-    const TokenTrie::Node& node = nodes[i];
-    int32_t to = next_[static_cast<size_t>(place[node.depth - 1]) * 256 + node.byte];
-    if (to < 0) {
-      *work -= std::exchange(visited, 0);
-      ASSIGN_OR_RETURN(to, Next(place[node.depth - 1], node.byte, work));
-    }
-    if (to == kDead) {
-      i = node.skip;
-      continue;
-    }
-    place[node.depth] = to;
-    count += node.num_tokens;
-    for (int32_t t = 0; t < node.num_tokens; ++t) {
-      const int32_t id = trie_->order()[node.first_token + t];
-      bits[id / 8] = static_cast<char>(bits[id / 8] | (1 << (id % 8)));
-    }
-    ++i;
-  }
-  *work -= visited;
-  if (*work < 0) return OutOfWork();
-  auto mask = std::make_unique<const TokenMask>(Shortest(std::move(bits), count));
-  Hold(static_cast<int64_t>(mask->bits.size() + mask->ids.size() * sizeof(int32_t)));
-  totals_->masks_made.fetch_add(1, std::memory_order_relaxed);
-  sets_[set].mask = std::move(mask);
-  return sets_[set].mask.get();
 }
 
 }  // namespace switchyard::grammar

@@ -14,10 +14,42 @@ constexpr size_t kMostSaved = 64;
 
 }  // namespace
 
-absl::StatusOr<TokenMask> Matcher::NextMask() {
+absl::StatusOr<MaskPtr> MaskTask::Run() {
+  if (work <= 0) return absl::ResourceExhaustedError("finding the text's place again takes too long");
+  twin->Trim();
+  return twin->MaskOf(twin->Restore(place), &work);
+}
+
+absl::StatusOr<MaskPtr> Matcher::NextMask() {
   RETURN_IF_ERROR(FindPlace());
-  ASSIGN_OR_RETURN(const TokenMask* mask, automaton_->MaskOf(set_, &work_));
-  return *mask;
+  return automaton_->MaskOf(set_, &work_);
+}
+
+absl::StatusOr<MaskPtr> Matcher::NextMaskWithin(int64_t* allowance) {
+  RETURN_IF_ERROR(FindPlace());
+  if (automaton_->KnownMask(set_) != nullptr) return automaton_->KnownMask(set_);
+  if (*allowance <= 0) return MaskPtr();
+  if (*allowance >= work_) return automaton_->MaskOf(set_, &work_);
+  const int64_t before = *allowance;
+  absl::StatusOr<MaskPtr> mask = automaton_->MaskOf(set_, allowance);
+  if (!mask.ok()) return MaskPtr();  // a try costs nothing of the budget, so that the outcome is the same
+  work_ -= before - *allowance;
+  return mask;
+}
+
+MaskTask Matcher::TaskOfMask() {
+  if (!FindPlace().ok()) return {};
+  return {.automaton = automaton_, .twin = automaton_->twin(), .place = automaton_->Save(set_), .work = work_};
+}
+
+void Matcher::KeepMask(MaskPtr mask, int64_t work_left) {
+  work_ = work_left;
+  if (generation_ == automaton_->generation()) automaton_->KeepMask(set_, std::move(mask));
+}
+
+absl::StatusOr<bool> Matcher::AnyFits() {
+  RETURN_IF_ERROR(FindPlace());
+  return automaton_->AnyFits(set_, &work_);
 }
 
 absl::Status Matcher::Accept(int32_t token) {

@@ -135,9 +135,64 @@ TEST(Mask, IsWhatATrialOfEveryTokenSays) {
       for (int32_t t = 0; t < (*automaton)->trie().vocab_size(); ++t) {
         Matcher trial = matcher;
         const bool takes = trial.Accept(t).ok();
-        EXPECT_EQ(Allows(*mask, t), takes) << regex << " step " << step << " token " << t;
+        EXPECT_EQ(Allows(**mask, t), takes) << regex << " step " << step << " token " << t;
         if (takes) fits.push_back(t);
       }
+      if (fits.empty()) break;
+      ASSERT_TRUE(matcher.Accept(fits[server::NextRandom(&random) % fits.size()]).ok());
+    }
+  }
+}
+
+// Tokens of one to eight characters, some cut inside of the last, as vocabularies have them.
+std::shared_ptr<const TokenTrie> ManyTokens() {
+  static constexpr const char* kChars[] = {
+      "a",   "b", "c", " ", "0", "\"", "\\", "\n", "\xc3\xa9", "\xe4\xb8\xad", "\xed\x9f\xbf", "\xf0\x9f\x98\x80",
+      "\xff"};
+  std::vector<std::string> tokens;
+  uint64_t random = 3;
+  for (int i = 0; i < 6000; ++i) {
+    std::string token;
+    const size_t length = 1 + server::NextRandom(&random) % 8, choices = i % 3 == 0 ? std::size(kChars) : 5;
+    while (token.size() < length) token += kChars[server::NextRandom(&random) % choices];
+    if (i % 7 == 0 && token.size() > 1) token.pop_back();
+    if (i % 11 == 0) token.insert(0, 1, '\xad');
+    tokens.push_back(std::move(token));
+  }
+  return std::make_shared<const TokenTrie>(std::move(tokens));
+}
+
+// What is taken as a whole, behind a prefix, is what a trial of each token says: in strings, unbounded, near the end of
+// a bounded one, and where few characters lead on.
+TEST(Mask, TakesManyTokensAsAWhole) {
+  const auto vocabulary = ManyTokens();
+  for (const char* regex : {"[^\"\\\\]*\"", "[^\"]{0,40}\"", "[^\"]{3,9}", "[a-c ]{0,12}x?", "(ab|[^a])*",
+                            "([a-z]|\xc3\xa9){0,30}", "[\\u0000-\\u07ff]*", "[^\\u4e2d]{0,20}"}) {
+    auto parsed = ParseRegex(regex, RegexMatch::kWhole);
+    ASSERT_TRUE(parsed.ok()) << regex << parsed.status();
+    auto grammar = std::make_unique<Grammar>();
+    grammar->Define(grammar->AddRule("regex"),
+                    [&](StateId from) { return Emit(*parsed, Spelling::kPlain, from, grammar.get()); });
+    ASSERT_TRUE(grammar->Finish().ok());
+    const auto automaton = std::make_shared<Automaton>(std::move(grammar), vocabulary, &Totals());
+    uint64_t random = 11;
+    Matcher matcher(automaton);
+    for (int step = 0; step < 6; ++step) {
+      int64_t allowance = 1;
+      if (step == 0) EXPECT_EQ(*matcher.NextMaskWithin(&allowance), nullptr) << "too much for one unit of work";
+      MaskTask task = matcher.TaskOfMask();
+      const absl::StatusOr<MaskPtr> elsewhere = task.Run();
+      const auto mask = matcher.NextMask();
+      ASSERT_TRUE(mask.ok() && elsewhere.ok()) << mask.status() << elsewhere.status();
+      EXPECT_EQ(**elsewhere, **mask);
+      std::vector<int32_t> fits;
+      for (int32_t t = 0; t < vocabulary->vocab_size(); ++t) {
+        Matcher trial = matcher;
+        const bool takes = trial.Accept(t).ok();
+        ASSERT_EQ(Allows(**mask, t), takes) << regex << " step " << step << " token " << vocabulary->BytesOf(t);
+        if (takes) fits.push_back(t);
+      }
+      EXPECT_EQ(*Matcher(matcher).AnyFits(), !fits.empty());
       if (fits.empty()) break;
       ASSERT_TRUE(matcher.Accept(fits[server::NextRandom(&random) % fits.size()]).ok());
     }
@@ -155,22 +210,22 @@ TEST(Trie, KeepsEqualTokensAndLeavesOutEmptyOnes) {
 }
 
 TEST(Bounds, AMatcherFindsItsPlaceAgainWhenAllIsForgotten) {
-  const auto automaton = OfRegex("(a|b){1,3000}c");
+  const auto automaton = OfRegex("(a|b){1,15000}c");
   ASSERT_TRUE(automaton.ok()) << automaton.status();
   Matcher first(*automaton);
   ASSERT_TRUE(first.Accept('a').ok());
-  const TokenMask before = *first.NextMask();
+  const TokenMask before = **first.NextMask();
   const uint64_t generation = (*automaton)->generation();
   Totals().bytes += Automaton::kMaxTotalBytes;  // as if others held it all: then a small one may stay, a large one not
   Matcher second(*automaton);
-  for (int i = 0; i < 3000; ++i) {
+  for (int i = 0; i < 15000; ++i) {
     ASSERT_TRUE(second.Accept('b').ok());
     ASSERT_TRUE(second.NextMask().ok());
   }
   EXPECT_TRUE(second.Accept('c').ok());
   EXPECT_TRUE(second.accepts());
   EXPECT_GT((*automaton)->generation(), generation);
-  EXPECT_EQ(*first.NextMask(), before);
+  EXPECT_EQ(**first.NextMask(), before);
   EXPECT_TRUE(first.Accept('c').ok());
   Totals().bytes -= Automaton::kMaxTotalBytes;
 }
@@ -205,7 +260,7 @@ TEST(Bounds, DepthEndsWithoutADeadEnd) {
   while (depth < 2000 && matcher.Accept('[').ok()) ++depth;
   EXPECT_LT(depth, Automaton::kMaxDepth + 2);
   EXPECT_GT(depth, 100);
-  ASSERT_TRUE(Allows(*matcher.NextMask(), ']'));
+  ASSERT_TRUE(Allows(**matcher.NextMask(), ']'));
   for (int i = 0; i < depth; ++i) ASSERT_TRUE(matcher.Accept(']').ok());
   EXPECT_TRUE(matcher.accepts());
   EXPECT_FALSE(matcher.may_go_on());

@@ -39,12 +39,12 @@ inline absl::StatusOr<std::string> Walk(const std::shared_ptr<grammar::Automaton
   std::string text;
   uint64_t random = seed;
   for (int i = 0; i < kMost; ++i) {
-    absl::StatusOr<grammar::TokenMask> mask = matcher.NextMask();
+    const absl::StatusOr<grammar::MaskPtr> mask = matcher.NextMask();
     if (!mask.ok()) return mask.status();
     std::vector<int32_t> likely, all;
     const bool closing = i > kSoon;
     for (int32_t t = 0; t < automaton->trie().vocab_size(); ++t) {
-      if (!Allows(*mask, t)) continue;
+      if (!Allows(**mask, t)) continue;
       all.push_back(t);
       const absl::string_view bytes = automaton->trie().BytesOf(t);
       const bool closes = bytes == "]" || bytes == "}" || bytes == "\"";
