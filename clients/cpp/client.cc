@@ -108,8 +108,9 @@ std::string WhyNotConnected(const std::shared_ptr<grpc::Channel>& channel, absl:
   if (says("Ssl handshake failed") && !no_tls) {
     return absl::StrCat("the TLS handshake failed (does the server want a certificate, --tls_cert?): ", text);
   }
-  const bool no_grpc =
-      says("http1.x server") || says("parsing HTTP/2") || says("Socket closed") || says("Connection reset") || no_tls;
+  // "last error: OK": the other end closed right behind its first bytes.
+  const bool no_grpc = says("http1.x server") || says("parsing HTTP/2") || says("Socket closed") ||
+                       says("Connection reset") || says("last error: OK") || no_tls;
   if (no_grpc) return WhyNoGrpc(address, no_tls);
   return absl::StrCat("the connection failed: ", text);
 }

@@ -60,9 +60,9 @@ std::string ParseState(absl::Span<const absl::string_view> values) {
 // Whether the trace is among the `ratio` of all that are sampled; by its last 56 bits, which are random in any case.
 bool IsAmong(absl::string_view trace_id, double ratio) {
   constexpr size_t kRandomDigits = 14;
-  double at = 0;
-  for (const char c : trace_id.substr(kTraceDigits - kRandomDigits)) at = at * 16 + HexDigit(c);
-  return at < ratio * static_cast<double>(uint64_t{1} << (4 * kRandomDigits));
+  uint64_t at = 0;
+  for (const char c : trace_id.substr(kTraceDigits - kRandomDigits)) at = at * 16 + static_cast<uint64_t>(HexDigit(c));
+  return at < static_cast<uint64_t>(ratio * static_cast<double>(uint64_t{1} << (4 * kRandomDigits)));
 }
 
 }  // namespace

@@ -105,9 +105,9 @@ TEST(Compiler, SpecialTokensAreWholeOrNot) {
   const auto mask = matcher.NextMask();
   ASSERT_TRUE(mask.ok());
   constexpr int32_t kNoText = 0xF8;  // bytes from here on are in no UTF-8; kBos is another special token
-  for (int32_t id = 0; id < kFar; ++id) EXPECT_EQ(Allows(*mask, id), id < kNoText || id == kEnd) << id;
+  for (int32_t id = 0; id < kFar; ++id) EXPECT_EQ(Allows(**mask, id), id < kNoText || id == kEnd) << id;
   ASSERT_TRUE(matcher.Accept(kEnd).ok());
-  EXPECT_FALSE(Allows(*matcher.NextMask(), kEnd));
+  EXPECT_FALSE(Allows(**matcher.NextMask(), kEnd));
 }
 
 }  // namespace
