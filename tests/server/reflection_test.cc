@@ -43,8 +43,8 @@ class Client {
   }
   std::vector<std::string> Services() {
     std::vector<std::string> names;
-    for (const auto& service : Ask([](auto* r) { r->set_list_services("*"); }).list_services_response().service())
-      names.push_back(service.name());
+    const Response answer = Ask([](auto* r) { r->set_list_services("*"); });
+    for (const auto& service : answer.list_services_response().service()) names.push_back(service.name());
     return names;
   }
   // Adds the file that defines `symbol`, with its imports, to `pool`; returns false if the server does not know it.
