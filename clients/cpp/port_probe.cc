@@ -98,14 +98,15 @@ PortProbe ProbePort(absl::string_view address, absl::Duration timeout) {
   using Speaks = PortProbe::Speaks;
   const std::string answer = AnswerTo(address, kPreface, timeout);
   if (absl::StartsWith(answer, kAlert)) return {.speaks = Speaks::kTls};
-  if (!answer.empty() && !absl::StartsWith(answer, "HTTP/1.")) return {.speaks = Speaks::kHttp2};
+  // HTTP/2 answers with frames; "HTTP/2.0 400" is what a page of metrics says that knows HTTP/1 alone.
+  if (!answer.empty() && !absl::StartsWith(answer, "HTTP/")) return {.speaks = Speaks::kHttp2};
   PortProbe probe = {.speaks = answer.empty() ? Speaks::kNothing : Speaks::kHttp1, .text = OwnWords(answer)};
   if (!probe.text.empty()) return probe;
   if (probe.speaks == Speaks::kNothing && absl::StartsWith(AnswerTo(address, kTornHello, timeout), kAlert))
     return {.speaks = Speaks::kTls};
   // A page of metrics may know nothing but HTTP/1.
   const std::string page = AnswerTo(address, kGetMetrics, timeout);
-  if (absl::StartsWith(page, "HTTP/1.")) probe.speaks = Speaks::kHttp1;
+  if (absl::StartsWith(page, "HTTP/")) probe.speaks = Speaks::kHttp1;
   if (absl::StrContains(page, "\n# TYPE switchyard_")) probe.text = kMetricsText;
   if (probe.text.empty()) probe.text = OwnWords(page);
   return probe;

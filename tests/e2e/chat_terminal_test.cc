@@ -125,7 +125,7 @@ TEST_F(ChatTerminalTest, ArrowUpRecallsAndTheLineCanBeEdited) {
   {
     Terminal terminal(Chat());
     terminal.See("you> ");
-    terminal.Type("hallo wörld\033[D\033[D\033[D\033[D\033[D\033[D\033[D\033[D\033[D\033[D\177e\r");
+    terminal.Type("hallo wörld\033[D\033[D\033[D\033[D\033[D\033[D\033[D\033[D\033[D\177e\r");
     terminal.See("t0 t1");
     EXPECT_EQ(LastSaid(), "hello wörld");
     terminal.See("you> ");
