@@ -61,8 +61,9 @@ class ClientTest(unittest.TestCase):
     def test_options_count(self):
         self.assertIn(self.client.generate(PROMPT, choice=["yes", "no"]).text, ("yes", "no"))
         self.assertEqual(type(json.loads(self.client.generate(PROMPT, json_schema={"type": "boolean"}).text)), bool)
-        stopped = self.client.generate(PROMPT, max_tokens=24, temperature=0, stop="LORD")
-        self.assertEqual((stopped.finish_reason, stopped.choices[0].finish.stop_string), ("stop", "LORD"))
+        word = self.client.generate(PROMPT, max_tokens=24, temperature=0, ignore_eos=True).text.split()[3]
+        stopped = self.client.generate(PROMPT, max_tokens=24, temperature=0, ignore_eos=True, stop=word)
+        self.assertEqual((stopped.finish_reason, stopped.choices[0].finish.stop_string), ("stop", word))
         both = self.client.generate(PROMPT, max_tokens=5, n=2, seed=3)
         self.assertEqual([len(choice.token_ids) for choice in both.choices], [5, 5])
         self.assertEqual(self.client.generate(PROMPT, max_tokens=5, n=2, seed=3).choices[1].text, both.choices[1].text)
@@ -90,7 +91,7 @@ class ClientTest(unittest.TestCase):
     def test_cancel_frees_the_servers_stream(self):
         stream = self.client.stream(PROMPT, **LONG)
         first = next(stream)
-        self.assertGreater(self.client.load().running_requests, 0)
+        wait_until(lambda: self.client.load().running_requests > 0, "the request runs")
         threading.Timer(0, stream.cancel).start()  # from another thread
         rest = list(stream)
         self.assertIsNone(stream.completion.finish_reason)
