@@ -26,7 +26,7 @@ class HttpApi {
   struct Options {
     std::string host;
     int port = 0;                      // 0 = any free one
-    int grpc_port = 0;                 // that clients of gRPC are told to use
+    int grpc_port = 0;                 // that answers to clients of gRPC name
     bool or_any = false;               // any free one if `port` is taken
     std::vector<std::string> origins;  // of pages whose scripts may call ("https://chat.example"); "*": all
     bool checks_hosts = false;         // only loopback's names and `hosts` may be asked for

@@ -1,4 +1,4 @@
-// A collector for tests: takes OTLP/HTTP posts on loopback, answers as it is told, and checks each body by what the
+// A collector for tests: takes OTLP/HTTP posts on loopback, answers as a test sets, and checks each body by what the
 // specification says of OTLP's JSON.  One connection at a time, one post on each.
 #pragma once
 
