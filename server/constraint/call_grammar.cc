@@ -25,7 +25,11 @@ void MoveReferences(const std::string& place, SchemaJson* schema) {
     }
     if (!at->is_object()) continue;
     for (auto& [key, value] : at->items()) {
-      if (key == "$ref" && value.is_string() && absl::StartsWith(value.get_ref<const std::string&>(), "#")) {
+      const bool has_names =
+          key == "properties" || key == "patternProperties" || key == "$defs" || key == "definitions";
+      if (has_names && value.is_object()) {
+        for (auto& named : value.items()) todo.push_back(&named.value());
+      } else if (key == "$ref" && value.is_string() && absl::StartsWith(value.get_ref<const std::string&>(), "#")) {
         value = absl::StrCat(place, value.get_ref<const std::string&>().substr(1));
       } else if (key != "const" && key != "enum" && key != "default" && key != "examples") {
         todo.push_back(&value);

@@ -26,7 +26,8 @@ CallSpec Call(const std::string& name, const std::string& parameters) {
 
 ConstraintSpec TwoFunctions() {
   ConstraintSpec spec = {.kind = ConstraintSpec::Kind::kCalls};
-  spec.calls.push_back(Call("add", R"({"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}},
+  spec.calls.push_back(
+      Call("add", R"({"type": "object", "properties": {"a": {"$ref": "#/$defs/n"}, "default": {"$ref": "#/$defs/n"}},
                                        "required": ["a"], "$defs": {"n": {"type": "integer"}}})"));
   spec.calls.push_back(Call("say", R"({"type": "object", "properties": {"text": {"enum": ["hi", {"$ref": "#"}]}},
                                        "required": ["text"]})"));
@@ -37,6 +38,7 @@ TEST(Calls, FollowTheSchemaOfTheirFunction) {
   ConstraintSpec spec = TwoFunctions();
   const auto one = Make(GrammarOfCalls(spec));
   EXPECT_TRUE(Takes(one, R"(add", "arguments": {"a": 5}}</c>)"));
+  EXPECT_TRUE(Takes(one, R"(add", "arguments": {"a": 5, "default": 6}}</c>)"));
   EXPECT_TRUE(Takes(one, R"(say", "arguments":{"text": "hi"}}</c>)"));
   EXPECT_TRUE(Takes(one, R"(say", "arguments":{"text": {"$ref":"#"}}}</c>)"));
   EXPECT_FALSE(Takes(one, R"(say", "arguments": {"a": 5}}</c>)"));
