@@ -36,6 +36,7 @@ if deploy/sees_gpu.sh && grep -q 'CUDA: built for' build/release/configure.log; 
 fi
 
 log=build/quickstart.log
+: >"$log"  # an earlier run's says that it listens
 echo "starting the server on $model"
 "$bin/switchyard-server" --model="$model" "${where[@]}" --port="$port" --http_port="$http_port" --metrics_port="$metrics_port" 2>"$log" &
 server=$!

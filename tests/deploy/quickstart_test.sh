@@ -17,9 +17,9 @@ for step in install-deps build; do printf '#!/bin/sh\n' >"$work/deploy/$step.sh"
 printf '#!/bin/sh\nexit 1\n' >"$work/deploy/sees_gpu.sh"
 chmod +x "$work"/deploy/*.sh
 
-# A port may be taken: then another one.
+# A port may be taken: then another one.  All lie below those that connections are given.
 for _ in 1 2 3; do
-  port=$((20000 + RANDOM % 20000))
+  port=$((20000 + RANDOM % 12000))
   status=0
   "$work/deploy/quickstart.sh" --once --port=$port --metrics_port=$((port + 3)) >"$work/out" 2>"$work/err" || status=$?
   grep -q 'cannot listen' "$work/err" || break
