@@ -15,7 +15,7 @@ constexpr int64_t kTile = 64;
 #if defined(__AVX512F__)
 constexpr int kBlockRows = 8;
 #else
-constexpr int kBlockRows = 2;
+constexpr int kBlockRows = 4;
 #endif
 
 // The left side of a product: element (row, depth) is at[row * row_stride + depth * depth_stride].

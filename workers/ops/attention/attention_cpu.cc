@@ -1,8 +1,8 @@
 // One task of attention, tile by tile of 64 keys:
 //   S = Q Kᵀ · scale;   m' = max(m, S);   P = e^(S - m');   l = l · e^(m - m') + Σ P;   O = O · e^(m - m') + P V
 //
-// Every number of a row is a fixed expression of that row and its keys: a score sums 16 (8) lanes over D in rising
-// order and then the lanes by halving; an output adds its keys in rising order.  How many rows or keys a block takes at
+// Every number of a row is a fixed expression of that row and its keys: a score sums lanes over D in rising
+// order and then these by halving; an output adds its keys in rising order.  How many rows or keys a block takes at
 // a time (templates below) changes only which of them are in registers together.  A row skips tiles that it does not
 // see, and in tiles that it sees in part it does not touch the hidden keys' values, which may not have been written
 // yet.
@@ -15,11 +15,13 @@ namespace {
 constexpr int64_t kTile = 64;  // = kAttentionKeyTile (checked in attention.cc)
 // From so many rows on a tile is widened once into scratch; below, each row reads the cache itself.
 constexpr int64_t kWidenRows = 5;
+// Rows of a block: with 4 keys, or 4 vectors of values, each has as many sums as registers hold.
+constexpr int kBlockRows = kSumsAtOnce / 4;
 
-// scores[r][c] = q[r] · k[c], 16 of them at a time.
+// scores[r][c] = q[r] · k[c], kSumsAtOnce of them at a time.
 template <int kRows, int kKeys, class Acc, class Key>
 SY_INLINE void Dots(const Acc* q, int64_t q_stride, const Key* const* k, int64_t dim, Acc* scores) {
-  static_assert(kRows * kKeys == 16);
+  static_assert(kRows * kKeys == kSumsAtOnce);
   constexpr int kN = Lanes<Acc>::kCount;
   VecT<Acc> sum[kRows][kKeys] = {};
   int64_t d = 0;
@@ -37,7 +39,7 @@ SY_INLINE void Dots(const Acc* q, int64_t q_stride, const Key* const* k, int64_t
       for (int r = 0; r < kRows; ++r) sum[r][c] = Fma(Load(q + r * q_stride + d), key, sum[r][c]);
     }
   }
-  Acc sums[16];
+  Acc sums[kSumsAtOnce];
   SumLanesOfEach(&sum[0][0], sums);
   for (int r = 0; r < kRows; ++r) __builtin_memcpy(scores + r * kTile, sums + r * kKeys, kKeys * sizeof(Acc));
 }
@@ -181,12 +183,12 @@ class Task {
     Scores(keys, dim);
     for (int64_t r = 0; r < rows_; ++r) Soften(r, SeenBy(r, tile));
     int64_t r = 0;
-    for (; r + 4 <= rows_; r += 4) {
+    for (; r + kBlockRows <= rows_; r += kBlockRows) {
       // Positions rise with r, so the first and the last row decide for those between.
-      if (SeenBy(r, tile).all() && SeenBy(r + 3, tile).all()) {
-        AddTile<4, 4>(Block(r), values, {.lo = 0, .hi = kTile}, dim);
+      if (SeenBy(r, tile).all() && SeenBy(r + kBlockRows - 1, tile).all()) {
+        AddTile<kBlockRows, 4>(Block(r), values, {.lo = 0, .hi = kTile}, dim);
       } else {
-        for (int i = 0; i < 4; ++i) AddRow(r + i, SeenBy(r + i, tile), values, dim);
+        for (int i = 0; i < kBlockRows; ++i) AddRow(r + i, SeenBy(r + i, tile), values, dim);
       }
     }
     for (; r < rows_; ++r) AddRow(r, SeenBy(r, tile), values, dim);
@@ -196,13 +198,14 @@ class Task {
   void Scores(const Key* const* keys, int64_t dim) {
     const int64_t stride = layout_.padded_dim;
     int64_t r = 0;
-    for (; r + 4 <= rows_; r += 4) {
+    for (; r + kBlockRows <= rows_; r += kBlockRows) {
       AccType* to = scores_ + r * kTile;
-      for (int64_t c = 0; c < kTile; c += 4) Dots<4, 4>(q_ + r * stride, stride, keys + c, dim, to + c);
+      for (int64_t c = 0; c < kTile; c += 4) Dots<kBlockRows, 4>(q_ + r * stride, stride, keys + c, dim, to + c);
     }
     for (; r < rows_; ++r) {
       AccType* to = scores_ + r * kTile;
-      for (int64_t c = 0; c < kTile; c += 16) Dots<1, 16>(q_ + r * stride, stride, keys + c, dim, to + c);
+      for (int64_t c = 0; c < kTile; c += kSumsAtOnce)
+        Dots<1, kSumsAtOnce>(q_ + r * stride, stride, keys + c, dim, to + c);
     }
   }
 

@@ -16,6 +16,7 @@ namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 constexpr int64_t kTile = 64;  // = kAttentionKeyTile (checked in attention.cc)
+typedef int32_t Ints __attribute__((vector_size(64)));
 
 class TileTask {
  public:
@@ -138,8 +139,8 @@ class TileTask {
   }
 
   // Scales 16 rows' scores and hides what they do not see; returns the rows' maxima.
-  F32x16 MaskAndMax(float* s, int64_t row_tile, int64_t tile) const {
-    I32x16 lo = {}, hi = {};
+  Floats MaskAndMax(float* s, int64_t row_tile, int64_t tile) const {
+    Ints lo = {}, hi = {};
     bool partial = false;
     for (int64_t i = 0; i < kSide; ++i) {
       const int64_t pos = Position(row_tile * kSide + i);
@@ -148,10 +149,10 @@ class TileTask {
       hi[i] = static_cast<int32_t>(end < kTile ? end : kTile);
       partial |= first > 0 || end < kTile;
     }
-    const F32x16 scale = Splat(static_cast<float>(t_.scale)), hidden = Splat(-__builtin_inff());
-    F32x16 max = Load(max_ + row_tile * kSide);
+    const Floats scale = Splat(static_cast<float>(t_.scale)), hidden = Splat(-__builtin_inff());
+    Floats max = Load(max_ + row_tile * kSide);
     for (int32_t c = 0; c < kTile; ++c) {
-      F32x16 x = Load(s + c * kSide) * scale;
+      Floats x = Load(s + c * kSide) * scale;
       if (partial) x = ((lo <= c) & (hi > c)) ? x : hidden;
       Store(x, s + c * kSide);
       max = Max(x, max);
@@ -162,22 +163,22 @@ class TileTask {
   // Scores of 16 rows → p_[2][row][32 keys] in bf16; rescales what the rows have so far.
   void Soften(int64_t row_tile, int64_t tile) {
     float* s = scores_ + row_tile * kTile * kSide;
-    const F32x16 max = MaskAndMax(s, row_tile, tile);
+    const Floats max = MaskAndMax(s, row_tile, tile);
     // Rows that have seen nothing yet: any finite number will do, e^-Inf is 0.
-    const F32x16 base = max == -__builtin_inff() ? F32x16{} : max;
-    F32x16 sums[2] = {};
+    const Floats base = max == -__builtin_inff() ? Floats{} : max;
+    Floats sums[2] = {};
     for (int half = 0; half < 2; ++half) {
       __m512i pairs[kSide];
       for (int64_t i = 0; i < kSide; ++i) {
         const float* at = s + (half * kDepth + 2 * i) * kSide;
-        const U32x16 even = RoundToBf16(Exp(Load(at) - base)), odd = RoundToBf16(Exp(Load(at + kSide) - base));
-        sums[0] += reinterpret_cast<F32x16>(even);
-        sums[1] += reinterpret_cast<F32x16>(odd);
+        const Words even = RoundToBf16(Exp(Load(at) - base)), odd = RoundToBf16(Exp(Load(at + kSide) - base));
+        sums[0] += reinterpret_cast<Floats>(even);
+        sums[1] += reinterpret_cast<Floats>(odd);
         pairs[i] = reinterpret_cast<__m512i>(odd | (even >> 16));
       }
       Transpose(pairs, p_ + half * 256);
     }
-    const F32x16 decay = Exp(Load(max_ + row_tile * kSide) - base);
+    const Floats decay = Exp(Load(max_ + row_tile * kSide) - base);
     Store(Fma(Load(sum_ + row_tile * kSide), decay, sums[0] + sums[1]), sum_ + row_tile * kSide);
     Store(max, max_ + row_tile * kSide);
     for (int64_t i = 0; i < kSide; ++i) {

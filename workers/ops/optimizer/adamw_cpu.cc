@@ -4,13 +4,6 @@
 namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
-template <class Vec>
-SY_INLINE Vec Sqrts(Vec x) {
-  Vec y;
-  for (unsigned i = 0; i < sizeof(Vec) / sizeof(x[0]); ++i) y[i] = Sqrt(x[i]);
-  return y;
-}
-
 template <class Acc>
 SY_INLINE void Step(const AdamWArgs& a, int64_t begin, int64_t end) {
   constexpr int kN = Lanes<Acc>::kCount;
@@ -26,26 +19,27 @@ SY_INLINE void Step(const AdamWArgs& a, int64_t begin, int64_t end) {
     const VecT<Acc> g = LoadPart(gradient + i, n) * scale;
     const VecT<Acc> first = Fma(Splat(new1), g - LoadPart(m + i, n), LoadPart(m + i, n));
     const VecT<Acc> second = Fma(g * g, Splat(new2), LoadPart(v + i, n) * beta2);
-    const VecT<Acc> root = Sqrts(second) / root_correction + eps;
+    const VecT<Acc> root = Sqrt(second) / root_correction + eps;
     StorePart<Acc>(first, m + i, n);
     StorePart<Acc>(second, v + i, n);
     StorePart<Acc>(LoadPart(parameter + i, n) * decay - step * (first / root), parameter + i, n);
   }
 }
 
-SY_INLINE F64x8 LoadDoubles(const double* x) { return Load(x); }
-SY_INLINE F64x8 LoadDoubles(const float* x) {
-  typedef float F32x8 __attribute__((vector_size(32)));
-  return __builtin_convertvector(LoadBytes<F32x8>(x), F64x8);
+SY_INLINE Doubles LoadDoubles(const double* x) { return Load(x); }
+SY_INLINE Doubles LoadDoubles(const float* x) {
+  typedef float HalfFloats __attribute__((vector_size(kVectorBytes / 2)));
+  return __builtin_convertvector(LoadBytes<HalfFloats>(x), Doubles);
 }
 
 template <class Acc>
 SY_INLINE double Squares(const Acc* x, int64_t n) {
-  F64x8 sums[4] = {};
+  constexpr int kN = Lanes<double>::kCount;
+  Doubles sums[4] = {};
   int64_t i = 0;
-  for (; i + 32 <= n; i += 32) {
+  for (; i + 4 * kN <= n; i += 4 * kN) {
     for (int j = 0; j < 4; ++j) {
-      const F64x8 v = LoadDoubles(x + i + 8 * j);
+      const Doubles v = LoadDoubles(x + i + kN * j);
       sums[j] = Fma(v, v, sums[j]);
     }
   }
