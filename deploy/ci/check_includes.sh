@@ -56,7 +56,7 @@ includes | awk '
     if ($2 ~ /^curl\// && $1 != "server/observe/http_post.cc") breach("only server/observe/http_post.cc knows libcurl")
     if ($2 ~ /utf8proc/ && $1 !~ /^server\/text\/unicode\//) breach("only server/text/unicode knows utf8proc")
     if ($2 ~ /^prometheus\// && $1 !~ /^(server\/metrics|workers\/process)\/metrics\.(h|cc)$/) breach("only metrics know Prometheus")
-    if ($2 ~ /^boost\// && $1 !~ /^server\/http\/http_(server|connection)\.(h|cc)$/) breach("only the HTTP server knows Boost")
+    if ($2 ~ /^boost\// && $1 !~ /^server\/http\/http_(server|connection|connection_exchange|connection_io)\.(h|cc)$/) breach("only the HTTP server knows Boost")
     if ($2 ~ /^nccl/ && $1 !~ /^workers\/comm\/nccl\//) breach("only comm/nccl knows NCCL")
     if ($2 ~ /^(cuda|cublas)/ && $1 !~ /_cuda\.|^workers\/tensor\/|^workers\/comm\/nccl\//) breach("only *_cuda.*, tensor and comm/nccl know CUDA")
   }

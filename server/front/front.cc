@@ -34,14 +34,11 @@ FrameGuard::Limits LimitsOf(const ServerConfig& config) {
 }
 
 // A call that does nothing costs about 100 us of a core.
-constexpr double kCallsASecondAndCore = 500;
+constexpr double kLeastCallsASecond = 1000, kCallsASecondAndCore = 500;
 
 Relay::Options RelayOptions(const ServerConfig& config) {
-  Relay::Options options = {.memory_bytes = config.max_connection_bytes};
-  options.calls_a_second = std::max({options.calls_a_second, 1.0 * config.StreamsPerConnection(),
-                                     kCallsASecondAndCore * std::thread::hardware_concurrency()});
-  options.call_burst = options.calls_a_second;
-  return options;
+  const double calls = CallsASecond(config);
+  return {.memory_bytes = config.max_connection_bytes, .calls_a_second = calls, .call_burst = calls};
 }
 
 int ConnectToLoopback(int port) {
@@ -56,6 +53,11 @@ int ConnectToLoopback(int port) {
 }
 
 }  // namespace
+
+double CallsASecond(const ServerConfig& config) {
+  return std::max({kLeastCallsASecond, 1.0 * config.StreamsPerConnection(),
+                   kCallsASecondAndCore * std::thread::hardware_concurrency()});
+}
 
 Front::Front(const ServerConfig& config)
     : memory_bytes_(config.max_connection_bytes),

@@ -21,6 +21,9 @@
 
 namespace switchyard::server {
 
+// Calls of gRPC, and likewise requests of HTTP, of one client that are served each second; further ones wait.
+double CallsASecond(const ServerConfig& config);
+
 class Front {
  public:
   // InvalidArgument: the TLS files, see TlsServer::Load.

@@ -1,8 +1,8 @@
 // Budget of the bytes that unfinished calls hold, over all connections.
 //
 // While less than half of it is used, all may take of that half.  Beyond that a client may take a little of what is
-// left, while it holds less than an equal part of the half: the largest wait.  Little ones never do, so that the budget
-// is exceeded by them alone.  Thread-safe.
+// left, while it holds less than an equal part of the half: the largest wait.  Who holds less than `little` never does,
+// so that the budget is exceeded by such clients alone.  Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ class MemoryBudget {
   static constexpr int64_t kPart = 8;  // of what is left beyond the half
   static constexpr int64_t kLittle = 512 << 10;
 
-  explicit MemoryBudget(int64_t limit) : limit_(limit) {}
+  explicit MemoryBudget(int64_t limit, int64_t little = kLittle) : little_(little), limit_(limit) {}
 
   // Adds to what the client holds; negative: it holds less now.
   void Add(const std::string& client, int64_t bytes) {
@@ -38,9 +38,9 @@ class MemoryBudget {
     const bool is_new = it == held_.end();
     const auto clients = static_cast<int64_t>(held_.size()) + (is_new ? 1 : 0);
     const int64_t own = is_new ? 0 : it->second;
-    if (!connection.empty() && connection == claimant_) return std::max<int64_t>(limit_ - total_, kLittle - own);
+    if (!connection.empty() && connection == claimant_) return std::max<int64_t>(limit_ - total_, little_ - own);
     return std::max(
-        {int64_t{0}, half - total_, std::min(half / clients - own, (limit_ - total_) / kPart), kLittle - own});
+        {int64_t{0}, half - total_, std::min(half / clients - own, (limit_ - total_) / kPart), little_ - own});
   }
   // One connection at a time may use all that is left, so that somebody can always finish a message where many have
   // begun one.  Does nothing while another has that claim.
@@ -67,6 +67,7 @@ class MemoryBudget {
   }
 
  private:
+  const int64_t little_;
   mutable absl::Mutex mu_;
   int64_t limit_ ABSL_GUARDED_BY(mu_);
   int64_t total_ ABSL_GUARDED_BY(mu_) = 0;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -24,6 +25,14 @@ class RateLimit {
     if (left_ < 1) return false;
     left_ -= 1;
     return true;
+  }
+  // Takes one now or in advance; returns how long to wait for it, at most `most`: beyond, takes none.
+  std::optional<absl::Duration> Reserve(absl::Time now, absl::Duration most) {
+    Refill(now);
+    const absl::Duration wait = absl::Seconds(std::max(0.0, 1 - left_) / rate_);
+    if (wait > most) return std::nullopt;
+    left_ -= 1;
+    return wait;
   }
   void Give(double count) { left_ = std::min(left_ + count, burst_); }
   // When `count` will be left, at the earliest.
@@ -53,6 +62,10 @@ class SharedRate {
   bool Take(absl::Time now) {
     absl::MutexLock lock(&mu_);
     return limit_.Take(now);
+  }
+  std::optional<absl::Duration> Reserve(absl::Time now, absl::Duration most) {
+    absl::MutexLock lock(&mu_);
+    return limit_.Reserve(now, most);
   }
   absl::Time When(double count) const {
     absl::MutexLock lock(&mu_);

@@ -7,6 +7,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/admission/peer_name.h"
 #include "server/clock.h"
+#include "server/engine/token_stream.h"
 
 namespace switchyard::server {
 namespace {
@@ -29,7 +30,7 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
   void Start() {
     if (const absl::Status room = generations_.front()->Enter(); !room.ok()) return Fail(room);
     exchange_->SetEvents({.on_written = [own = shared_from_this()] { own->Pump(); },
-                          .on_gone = [own = shared_from_this()] { own->OnGone(); },
+                          .on_gone = [own = shared_from_this()](bool is_slow) { own->OnGone(is_slow); },
                           .on_quiet = [own = shared_from_this()] { own->OnQuiet(); }});
     const std::string client = caller_->name.empty() ? FrontClientOfPeer(exchange_->request().peer) : caller_->name;
     request_context_->pool->Post(
@@ -72,6 +73,7 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
     }();
     exchange_->Post([own = shared_from_this(), status] {
       own->prepared_ = true;
+      own->exchange_->DropBody();
       if (!status.ok()) return own->Fail(status);
       if (own->gone_.load()) return own->Stop(absl::CancelledError("the client is gone"));
       for (const auto& generation : own->generations_) generation->Attach([own] { own->PostPump(); });
@@ -102,15 +104,17 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
       if (ended && !end.ok()) return Fail(end);
       finished = finished && ended;
     }
-    if (writer_->streams() && (finished || !events.empty())) {
-      if (finished) events += writer_->Finish();
-      Send(std::move(events));
-      if (finished) exchange_->End();
-    } else if (finished) {
+    if (!finished) {
+      if (writer_->streams() && !events.empty()) Send(std::move(events));
+      return;
+    }
+    if (writer_->streams()) {
+      SendLast(events + writer_->Finish());
+    } else {
       NoteStatus(200);
       exchange_->Reply({.body = writer_->Finish()});
     }
-    if (finished) Stop(absl::OkStatus());
+    Stop(absl::OkStatus());
   }
 
   void Send(std::string events) {
@@ -121,22 +125,30 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
                       .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
   }
 
+  void SendLast(std::string events) {
+    if (begun_) return exchange_->End(std::move(events));
+    Send(std::move(events));
+    exchange_->End();
+  }
+
   void OnQuiet() {
     if (prepared_ && !over_ && writer_->streams() && !exchange_->is_writing()) Send(kPing);
   }
 
-  void OnGone() {
+  void OnGone(bool is_slow) {
     gone_.store(true);
-    if (prepared_) return Stop(absl::CancelledError("the client is gone"));
-    first_->Cancel(absl::CancelledError("the client is gone"), /*by_client=*/false);
+    const absl::Status why = is_slow ? SlowReader(request_context_->config->slow_client_timeout)
+                                     : absl::CancelledError("the client is gone");
+    if (is_slow) request_context_->metrics->request_error(why.code()).Increment();
+    if (prepared_) return Stop(why);
+    first_->Cancel(why, /*by_client=*/false);
   }
 
   void Fail(const absl::Status& status) {
     if (over_) return;
     request_context_->metrics->request_error(status.code()).Increment();
     if (begun_) {
-      Send(writer_->Fail(status));
-      exchange_->End();
+      SendLast(writer_->Fail(status));
     } else if (!gone_.load()) {
       NoteStatus(HttpStatusOf(status));
       exchange_->Reply(ErrorReply(writer_->error_shape(), status));

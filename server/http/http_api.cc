@@ -29,7 +29,7 @@ namespace {
 
 using Json = JsonFields::Json;
 
-constexpr int64_t kHttpBodies = int64_t{48} << 20;
+constexpr int64_t kHttpBodies = int64_t{96} << 20;
 constexpr absl::string_view kGenerate = "InferenceService/Generate";
 
 }  // namespace
@@ -176,14 +176,19 @@ absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Open(Options options) {
   const ServerConfig& config = *o.request_context->config;
   api->server_ = std::make_unique<HttpServer>(HttpServer::Options{
       .body_bytes = config.max_request_bytes,
-      .bodies_bytes = std::max(kHttpBodies, 2 * config.max_request_bytes),
+      .bodies_bytes = std::max(kHttpBodies, 4 * config.max_request_bytes),
       .body_timeout = config.request_message_timeout,
       .write_timeout = config.slow_client_timeout,
       .handler = [own = api.get()](const std::shared_ptr<HttpExchange>& exchange) { own->Handle(exchange); },
       .for_http2 = absl::StrCat("switchyard: this is the HTTP port; gRPC is on port ", o.grpc_port, "\n"),
       .refuse = [](int status, const std::string& why) { return ErrorReply(ErrorShape::kOpenAi, status, why); },
       .finish_head = [own = api.get()](const HttpRequest& request,
-                                       HttpReply* reply) { own->FinishHead(request, reply); }});
+                                       HttpReply* reply) { own->FinishHead(request, reply); },
+      .on_cut =
+          [metrics = o.request_context->metrics](HttpCut why) {
+            metrics->http_answer_cut(why == HttpCut::kSlowReader ? "slow_reader" : "client_gone").Increment();
+          },
+      .requests_a_second = CallsASecond(config)});
   o.front->NameHttpPort(api->port());
   api->relayed_ = o.front->AddHttp([own = api.get()](int fd) { own->server_->Adopt(fd); });
   return api;

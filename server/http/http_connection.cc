@@ -1,22 +1,21 @@
 #include "server/http/http_connection.h"
 
-#include <sys/socket.h>
+#include <poll.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "boost/asio/bind_executor.hpp"
-#include "boost/asio/buffer.hpp"
 #include "boost/asio/post.hpp"
-#include "boost/asio/write.hpp"
 #include "boost/beast/http/error.hpp"
 #include "boost/beast/http/read.hpp"
-#include "boost/beast/http/status.hpp"
+#include "proto/support/host_port.h"
+#include "server/admission/peer_name.h"
+#include "server/clock.h"
+#include "server/http/http_connection_exchange.h"
 
 namespace switchyard::server {
 namespace {
@@ -25,99 +24,24 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using boost::system::error_code;
 
-constexpr absl::Duration kLastBytesTimeout = absl::Seconds(1);  // for reading why a request was refused
-constexpr size_t kMostDiscarded = 1 << 20;
+// Of each connection, a second, that do not count for its client.
+constexpr double kFreeRequests = 20;
+constexpr size_t kMostKept = 16 << 10;  // of a buffer, while no request is there
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace
-
-class HttpConnection::Exchange final : public HttpExchange, public std::enable_shared_from_this<Exchange> {
- public:
-  Exchange(std::weak_ptr<HttpConnection> connection, Strand strand, HttpRequest request)
-      : connection_(std::move(connection)), strand_(std::move(strand)), request_(std::move(request)) {}
-
-  const HttpRequest& request() const override { return request_; }
-  void Post(std::function<void()> work) override { asio::post(strand_, std::move(work)); }
-  void Reply(HttpReply reply) override {
-    const auto connection = connection_.lock();
-    if (connection == nullptr) return;
-    connection->SendHead(&reply, /*in_pieces=*/false);
-    if (!connection->is_head_) connection->Send(std::move(reply.body));
-    connection->FinishAnswer();
-  }
-  void Begin(HttpReply reply) override {
-    const auto connection = connection_.lock();
-    if (connection == nullptr) return;
-    connection->SendHead(&reply, /*in_pieces=*/true);
-    if (!reply.body.empty()) Write(std::move(reply.body));
-  }
-  void Write(std::string bytes) override {
-    const auto connection = connection_.lock();
-    if (connection == nullptr || bytes.empty() || connection->is_head_) return;
-    connection->Send(connection->http10_ ? std::move(bytes)
-                                         : absl::StrCat(absl::Hex(bytes.size()), "\r\n", bytes, "\r\n"));
-  }
-  void End() override {
-    const auto connection = connection_.lock();
-    if (connection == nullptr) return;
-    if (!connection->http10_ && !connection->is_head_) connection->Send("0\r\n\r\n");
-    connection->FinishAnswer();
-  }
-  void Cut() override {
-    if (const auto connection = connection_.lock(); connection != nullptr) {
-      connection->keep_alive_ = false;
-      connection->FinishAnswer();
-    }
-  }
-  bool is_writing() const override {
-    const auto connection = connection_.lock();
-    return connection != nullptr && (connection->is_sending_ || !connection->waiting_.empty());
-  }
-  void SetEvents(Events events) override {
-    events_ = std::move(events);
-    // The client may be gone already.
-    if (connection_.lock() == nullptr) Post([own = shared_from_this()] { own->OnGone(); });
-  }
-
-  // For the connection, which calls no function of the handler after this.
-  void Forget() {
-    connection_.reset();
-    events_ = {};
-  }
-  void OnWritten() {
-    // A copy, as it may end the answer, which drops it.
-    if (const auto written = events_.on_written) written();
-  }
-  void OnQuiet() {
-    if (const auto quiet = events_.on_quiet) quiet();
-  }
-  void OnGone() {
-    connection_.reset();
-    if (auto gone = std::exchange(events_, {}).on_gone) gone();
-  }
-
- private:
-  std::weak_ptr<HttpConnection> connection_;  // null: the answer has ended, or the client is gone
-  const Strand strand_;
-  const HttpRequest request_;
-  Events events_;
-};
 
 HttpConnection::HttpConnection(Socket socket, Strand strand, std::shared_ptr<HttpShared> shared, std::string peer)
     : socket_(std::move(socket)),
       strand_(std::move(strand)),
       shared_(std::move(shared)),
       peer_(std::move(peer)),
+      share_(rpc::IsLoopback(AddressOfPeer(peer_)) ? peer_ : ClientOfPeer(peer_)),
+      rate_(shared_->rates.Of(ClientOfPeer(peer_), MonotonicNow())),
+      own_rate_(kFreeRequests, kFreeRequests, MonotonicNow()),
       timer_(strand_) {}
 
-HttpConnection::~HttpConnection() { Hold(-held_); }
-
-void HttpConnection::SetTimer(absl::Duration after, void (HttpConnection::*expired)()) {
-  timer_.expires_after(absl::ToChronoNanoseconds(after));
-  timer_.async_wait([own = shared_from_this(), id = ++timer_id_, expired](const error_code& error) {
-    if (!error && id == own->timer_id_ && own->state_ != State::kClosed) (own.get()->*expired)();
-  });
-}
+HttpConnection::~HttpConnection() { Release(); }
 
 void HttpConnection::ReadHead() {
   if (shared_->draining.load()) return Close();
@@ -125,18 +49,35 @@ void HttpConnection::ReadHead() {
   parser_.emplace();
   parser_->header_limit(shared_->options.head_bytes);
   parser_->body_limit(static_cast<uint64_t>(shared_->options.body_bytes));
-  // The head's own time begins with its first byte, which may have come behind the last request.
-  const auto begin = [own = shared_from_this()](const error_code& error) {
-    if (error || own->state_ != State::kIdle) return;
-    own->state_ = State::kReading;
-    own->SetTimer(own->shared_->options.head_timeout, &HttpConnection::OnSlowRequest);
-    http::async_read_header(
-        own->socket_, own->buffer_, *own->parser_,
-        asio::bind_executor(own->strand_, [own](const error_code& error, size_t) { own->OnHead(error); }));
-  };
-  if (buffer_.size() > 0) return begin({});
+  if (buffer_.size() > 0) return AwaitTurn();
+  if (buffer_.capacity() > kMostKept) buffer_.shrink_to_fit();
   SetTimer(shared_->options.idle_timeout, &HttpConnection::OnIdle);
-  socket_.async_wait(Socket::wait_read, asio::bind_executor(strand_, begin));
+  socket_.async_wait(Socket::wait_read,
+                     asio::bind_executor(strand_, [own = shared_from_this()](const error_code& error) {
+                       if (!error && own->state_ == State::kIdle) own->AwaitTurn();
+                     }));
+}
+
+void HttpConnection::AwaitTurn() {
+  const absl::Time now = MonotonicNow();
+  if (own_rate_.Take(now)) return BeginHead();
+  const std::optional<absl::Duration> wait = rate_->Reserve(now, shared_->options.turn_timeout);
+  if (!wait.has_value()) {
+    return Refuse(
+        429, absl::StrCat("this client sends more than ", shared_->options.requests_a_second, " requests a second"));
+  }
+  if (*wait <= absl::ZeroDuration()) return BeginHead();
+  SetTimer(*wait, &HttpConnection::BeginHead);
+}
+
+// The head's own time begins with its first byte, which may have come behind the last request.
+void HttpConnection::BeginHead() {
+  state_ = State::kReading;
+  SetTimer(shared_->options.head_timeout, &HttpConnection::OnSlowRequest);
+  http::async_read_header(socket_, buffer_, *parser_,
+                          asio::bind_executor(strand_, [own = shared_from_this()](const error_code& error, size_t) {
+                            own->OnHead(error);
+                          }));
 }
 
 void HttpConnection::OnHead(const error_code& error) {
@@ -169,8 +110,10 @@ void HttpConnection::OnHead(const error_code& error) {
   if (length && static_cast<int64_t>(*length) > shared_->options.body_bytes) {
     return Refuse(413, absl::StrCat("the body has ", *length, " bytes, limit ", shared_->options.body_bytes));
   }
-  if (!Hold(length ? static_cast<int64_t>(*length) : 0)) return Refuse(429, "too many bytes of requests are under way");
-  if (boost::beast::iequals(head[http::field::expect], "100-continue")) Send(kContinue);
+  if (boost::beast::iequals(head[http::field::expect], "100-continue")) {
+    waiting_ += kContinue;
+    Flush();
+  }
   SetTimer(shared_->options.body_timeout, &HttpConnection::OnSlowRequest);
   ReadBody();
 }
@@ -189,23 +132,27 @@ void HttpConnection::OnBody(const error_code& error) {
     return Refuse(413, absl::StrCat("the body has more than ", shared_->options.body_bytes, " bytes"));
   }
   if (error == http::error::partial_message) return Close();
+  if (error == http::error::buffer_overflow)
+    return Refuse(400, absl::StrCat("bad body: the head of a chunk is longer than ", kMostBuffered, " bytes"));
   if (error && error.category() == http::make_error_code(http::error::bad_method).category())
     return Refuse(400, absl::StrCat("bad body: ", error.message()));
   if (error) return Close();
-  if (const auto size = static_cast<int64_t>(parser_->get().body().size()); size > held_ && !Hold(size - held_))
-    return Refuse(429, "too many bytes of requests are under way");
+  if (!Hold(static_cast<int64_t>(parser_->get().body().size()))) {
+    return Refuse(429, absl::StrCat("requests under way hold ", shared_->bodies.held(), " bytes of bodies, limit ",
+                                    shared_->bodies.limit(), "; this one has its share"));
+  }
   ReadBody();
 }
 
 bool HttpConnection::Hold(int64_t bytes) {
-  const int64_t all = shared_->body_bytes.fetch_add(bytes) + bytes;
-  if (bytes > 0 && all > shared_->options.bodies_bytes) {
-    shared_->body_bytes.fetch_sub(bytes);
-    return false;
-  }
-  held_ += bytes;
+  if (bytes <= held_) return true;
+  if (shared_->bodies.Room(share_) < bytes - held_) return false;
+  shared_->bodies.Add(share_, bytes - held_);
+  held_ = bytes;
   return true;
 }
+
+void HttpConnection::Release() { shared_->bodies.Add(share_, -std::exchange(held_, 0)); }
 
 void HttpConnection::Handle() {
   auto message = parser_->release();
@@ -222,7 +169,7 @@ void HttpConnection::Handle() {
   keep_alive_ = message.keep_alive() && !http10_;
   is_head_ = message.method() == http::verb::head;
   parser_.reset();
-  in_pieces_ = ended_ = false;
+  ended_ = false;
   state_ = State::kAnswering;
   SetTimer(shared_->options.quiet_time, &HttpConnection::OnQuiet);
   exchange_ = std::make_shared<Exchange>(weak_from_this(), strand_, std::move(request));
@@ -238,19 +185,25 @@ void HttpConnection::Watch() {
                      asio::bind_executor(strand_, [own = shared_from_this()](const error_code& error) {
                        own->watching_ = false;
                        if (error || own->state_ != State::kAnswering) return;
-                       char byte = 0;
-                       const ssize_t got = recv(own->socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-                       if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) own->Gone();
+                       if (own->IsClientGone()) own->Gone(HttpCut::kClientGone);
                      }));
 }
 
-void HttpConnection::Gone() {
+// Also where bytes of a next request wait before the end.
+bool HttpConnection::IsClientGone() const {
+  pollfd socket = {.fd = const_cast<Socket&>(socket_).native_handle(), .events = POLLRDHUP, .revents = 0};
+  return poll(&socket, 1, 0) == 1 && (socket.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+void HttpConnection::Gone(HttpCut why) {
+  if (state_ == State::kAnswering && shared_->options.on_cut) shared_->options.on_cut(why);
   const std::shared_ptr<Exchange> exchange = exchange_;
   Close();
-  if (exchange != nullptr) exchange->OnGone();
+  if (exchange != nullptr) exchange->OnGone(why == HttpCut::kSlowReader);
 }
 
 void HttpConnection::OnQuiet() {
+  if (IsClientGone()) return Gone(HttpCut::kClientGone);
   SetTimer(shared_->options.quiet_time, &HttpConnection::OnQuiet);
   if (exchange_ != nullptr) exchange_->OnQuiet();
 }
@@ -269,89 +222,13 @@ void HttpConnection::RefuseHttp2() {
 void HttpConnection::Refuse(int status, const std::string& why) { Answer(shared_->options.refuse(status, why)); }
 
 void HttpConnection::Answer(HttpReply reply) {
-  ++timer_id_;
+  StopTimer();
   keep_alive_ = false;
   state_ = State::kAnswering;
-  SendHead(&reply, /*in_pieces=*/false);
-  Send(std::move(reply.body));
-  FinishAnswer();
-}
-
-void HttpConnection::SendHead(HttpReply* reply, bool in_pieces) {
-  if (exchange_ != nullptr && shared_->options.finish_head) shared_->options.finish_head(exchange_->request(), reply);
-  if (shared_->draining.load()) keep_alive_ = false;
-  in_pieces_ = in_pieces;
-  if (in_pieces && http10_) keep_alive_ = false;
-  std::string head = absl::StrCat(
-      "HTTP/1.1 ", reply->status, " ", std::string(http::obsolete_reason(static_cast<http::status>(reply->status))),
-      "\r\nDate: ", absl::FormatTime("%a, %d %b %Y %H:%M:%S GMT", absl::Now(), absl::UTCTimeZone()), "\r\n");
-  if (!reply->type.empty()) absl::StrAppend(&head, "Content-Type: ", reply->type, "\r\n");
-  for (const auto& [name, value] : reply->headers) absl::StrAppend(&head, name, ": ", value, "\r\n");
-  if (!in_pieces) {
-    absl::StrAppend(&head, "Content-Length: ", reply->body.size(), "\r\n");
-  } else if (!http10_) {
-    absl::StrAppend(&head, "Transfer-Encoding: chunked\r\n");
-  }
-  absl::StrAppend(&head, "Connection: ", keep_alive_ ? "keep-alive" : "close", "\r\n\r\n");
-  Send(std::move(head));
-}
-
-void HttpConnection::Send(std::string bytes) {
-  if (state_ == State::kClosed) return;
-  waiting_ += bytes;
+  QueueHead(&reply, /*in_pieces=*/false);
+  waiting_ += reply.body;
   Flush();
-}
-
-void HttpConnection::Flush() {
-  if (is_sending_ || waiting_.empty() || state_ == State::kClosed) return;
-  is_sending_ = true;
-  sending_ = std::exchange(waiting_, std::string());
-  if (state_ == State::kAnswering) SetTimer(shared_->options.write_timeout, &HttpConnection::OnSlowReader);
-  asio::async_write(socket_, asio::buffer(sending_),
-                    asio::bind_executor(strand_, [own = shared_from_this()](const error_code& error, size_t) {
-                      own->is_sending_ = false;
-                      if (own->state_ == State::kClosed) return;
-                      if (error) return own->Gone();
-                      if (!own->waiting_.empty()) return own->Flush();
-                      std::string().swap(own->sending_);
-                      if (own->state_ != State::kAnswering) return;
-                      own->SetTimer(own->shared_->options.quiet_time, &HttpConnection::OnQuiet);
-                      if (own->ended_) return own->FinishAnswer();
-                      if (own->exchange_ != nullptr) own->exchange_->OnWritten();
-                    }));
-}
-
-void HttpConnection::FinishAnswer() {
-  ended_ = true;
-  if (exchange_ != nullptr) exchange_->Forget();
-  if (is_sending_ || !waiting_.empty()) return;  // Flush comes back
-  exchange_ = nullptr;
-  Hold(-held_);
-  ++timer_id_;
-  if (keep_alive_) return ReadHead();
-  LastBytes();
-}
-
-// Closing a socket with unread bytes may take the answer from the client.
-void HttpConnection::LastBytes() {
-  state_ = State::kLast;
-  error_code ignored;
-  socket_.shutdown(Socket::shutdown_send, ignored);
-  SetTimer(kLastBytesTimeout, &HttpConnection::OnIdle);
-  Drop();
-}
-
-void HttpConnection::Drop() {
-  socket_.async_wait(Socket::wait_read,
-                     asio::bind_executor(strand_, [own = shared_from_this()](const error_code& error) {
-                       if (error || own->state_ != State::kLast) return;
-                       char bytes[16 << 10];
-                       const ssize_t got = recv(own->socket_.native_handle(), bytes, sizeof(bytes), MSG_DONTWAIT);
-                       if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return own->Close();
-                       own->dropped_ += got > 0 ? static_cast<size_t>(got) : 0;
-                       if (own->dropped_ > kMostDiscarded) return own->Close();
-                       own->Drop();
-                     }));
+  FinishAnswer();
 }
 
 void HttpConnection::CloseIfIdle() {
@@ -361,7 +238,8 @@ void HttpConnection::CloseIfIdle() {
 void HttpConnection::Close() {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
-  ++timer_id_;
+  ++timer_id_;  // a wait that has ended already does not count
+  StopTimer();
   timer_.cancel();
   error_code ignored;
   socket_.close(ignored);

@@ -55,19 +55,22 @@ class HttpExchange {
   // Runs `work` on the strand, soon.  Any thread; after the connection's end, too.
   virtual void Post(std::function<void()> work) = 0;
 
+  // Frees the request's body, for handlers that have read it and go on for long.  Optional.
+  virtual void DropBody() = 0;
+
   virtual void Reply(HttpReply reply) = 0;
   // Begins an answer in pieces; the reply's body is its first piece.
   virtual void Begin(HttpReply reply) = 0;
   virtual void Write(std::string bytes) = 0;
-  virtual void End() = 0;
-  // Ends an answer so that the client sees that it is not whole.
-  virtual void Cut() = 0;
+  // Ends the answer with these last bytes.
+  virtual void End(std::string last = "") = 0;
   // Whether pieces wait to be sent.
   virtual bool is_writing() const = 0;
   struct Events {
     std::function<void()> on_written;  // all pieces were sent
-    std::function<void()> on_gone;     // once: the client went away before the end, or did not read for too long
-    std::function<void()> on_quiet;    // nothing was sent for HttpServer::Options::quiet_time
+    // Once: the client went away before the end, or (`is_slow`) did not read for HttpServer::Options::write_timeout.
+    std::function<void(bool is_slow)> on_gone;
+    std::function<void()> on_quiet;  // nothing was sent for HttpServer::Options::quiet_time
   };
   virtual void SetEvents(Events events) = 0;
 };

@@ -36,8 +36,8 @@ std::string PeerOf(int fd) {
 
 class HttpServer::Impl {
  public:
-  explicit Impl(Options options) : shared_(std::make_shared<HttpShared>()), work_(context_.get_executor()) {
-    shared_->options = std::move(options);
+  explicit Impl(Options options)
+      : shared_(std::make_shared<HttpShared>(std::move(options))), work_(context_.get_executor()) {
     for (int i = 0; i < shared_->options.threads; ++i) threads_.emplace_back([this] { context_.run(); });
   }
   ~Impl() { Stop(); }

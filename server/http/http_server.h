@@ -1,8 +1,9 @@
 // HTTP/1.1 server behind the relay (server/front): reads requests within limits and gives each to the handler.
 //
-// The relay has ended TLS and counts connections; here are limits of a request's head, body and time, and of the bytes
-// that all bodies hold.  A connection has one request at a time.  A client that goes away, or does not read for
-// Options::write_timeout, is noticed during an answer.  A few threads of its own.  Thread-safe.
+// The relay has ended TLS and counts connections; here are limits of a request's head, body and time, of one client's
+// requests a second, and of the bytes that all bodies hold.  A connection has one request at a time.  A client that
+// goes away, or takes nothing of its answer for Options::write_timeout, is noticed during an answer.  Refusals are
+// answers: 400, 408, 413, 429, 431, 501, 505.  A few threads of its own.  Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -16,17 +17,22 @@
 
 namespace switchyard::server {
 
+// Why an answer ended before its end.
+enum class HttpCut { kClientGone, kSlowReader };
+
 class HttpServer {
  public:
   struct Options {
     int threads = 2;
     uint32_t head_bytes = 16 << 10;
     int64_t body_bytes = 4 << 20;
-    int64_t bodies_bytes = 48 << 20;  // of all requests that are read or answered
+    // Of all bodies, as far as they have come, until their handlers drop them.  Shared as MemoryBudget says: a body
+    // beyond its client's share is refused (429), that of a client which holds less than 64 KB never.
+    int64_t bodies_bytes = 96 << 20;
     absl::Duration head_timeout = absl::Seconds(10);
     absl::Duration body_timeout = absl::Seconds(30);
-    absl::Duration idle_timeout = absl::Seconds(75);  // between requests
-    absl::Duration write_timeout = absl::Seconds(30);
+    absl::Duration idle_timeout = absl::Seconds(75);   // between requests
+    absl::Duration write_timeout = absl::Seconds(30);  // in which a client that must read takes something
     absl::Duration quiet_time = absl::Seconds(15);
     // Answers a request, now or later.  Must not block.
     std::function<void(const std::shared_ptr<HttpExchange>& exchange)> handler = {};
@@ -34,8 +40,15 @@ class HttpServer {
     std::string for_http2 = "switchyard: this is an HTTP/1.1 port\n";
     // Makes the answer to a request that breaks a rule of HTTP or a limit, by status and reason.
     std::function<HttpReply(int status, const std::string& why)> refuse = {};
-    // Completes the head of an answer before it goes out, on any thread.
+    // Completes the head of an answer before it goes out, on any thread; `request` is empty where one was refused
+    // before it was read.
     std::function<void(const HttpRequest& request, HttpReply* reply)> finish_head = {};
+    // Notes that an answer was cut off.
+    std::function<void(HttpCut why)> on_cut = {};
+    // Requests of one client, by address, beyond these wait for their turn, but for a few of each connection; one that
+    // would wait longer than `turn_timeout` is refused (429).
+    double requests_a_second = 1000;
+    absl::Duration turn_timeout = absl::Seconds(2);
   };
   explicit HttpServer(Options options);
   ~HttpServer();  // Stop

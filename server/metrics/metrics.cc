@@ -209,6 +209,9 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
                  "Spans for --otlp_endpoint, by result; dropped: for want of room; failed: it did not take them.",
                  registry_.get());
   for (const char* result : {"sent", "dropped", "failed"}) otlp_spans(result);
+  http_cuts_ = &NewFamily(prometheus::BuildCounter(), "switchyard_http_answers_cut_total",
+                          "Answers over HTTP that ended before their end, by reason.", registry_.get());
+  for (const char* reason : {"slow_reader", "client_gone"}) http_answer_cut(reason);
   key_requests_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_requests_total",
                              "Generate calls that went to the engine, by API key.", registry_.get());
   key_tokens_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_tokens_total",
@@ -272,6 +275,10 @@ prometheus::Counter& ServerMetrics::http_request(const std::string& path, int st
 
 prometheus::Counter& ServerMetrics::otlp_spans(const std::string& result) {
   return otlp_spans_->Add(With(labels_, {{"result", result}}));
+}
+
+prometheus::Counter& ServerMetrics::http_answer_cut(const std::string& reason) {
+  return http_cuts_->Add(With(labels_, {{"reason", reason}}));
 }
 
 prometheus::Counter& ServerMetrics::key_requests(const std::string& key) {

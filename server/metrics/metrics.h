@@ -54,6 +54,8 @@ class ServerMetrics {
   prometheus::Counter& http_request(const std::string& path, int status);
   // Counts spans for --otlp_endpoint, by result (of a closed set).
   prometheus::Counter& otlp_spans(const std::string& result);
+  // Counts answers over HTTP that ended before their end, by reason (slow_reader, client_gone).
+  prometheus::Counter& http_answer_cut(const std::string& reason);
   prometheus::Counter& key_requests(const std::string& key);
   prometheus::Counter& key_tokens(const std::string& key);
   prometheus::Histogram* time_to_first_token = nullptr;
@@ -144,6 +146,7 @@ class ServerMetrics {
   prometheus::Family<prometheus::Counter>* ended_connections_ = nullptr;
   prometheus::Family<prometheus::Counter>* http_requests_ = nullptr;
   prometheus::Family<prometheus::Counter>* otlp_spans_ = nullptr;
+  prometheus::Family<prometheus::Counter>* http_cuts_ = nullptr;
   prometheus::Family<prometheus::Counter>* key_requests_ = nullptr;
   prometheus::Family<prometheus::Counter>* key_tokens_ = nullptr;
   prometheus::Family<prometheus::Gauge>* cache_configs_ = nullptr;

@@ -101,6 +101,7 @@ const Families& ServerFamilies() {
       {"switchyard_open_connections", {"gauge", kOurs, ""}},
       {"switchyard_connections_refused_total", {"counter", kOurs, ""}},
       {"switchyard_http_requests_total", {"counter", "engine,model_name,path,status", ""}},
+      {"switchyard_http_answers_cut_total", {"counter", "engine,model_name,reason", ""}},
       {"switchyard_connections_ended_total", {"counter", "engine,limit,model_name", ""}},
       {"switchyard_tls_handshakes_failed_total", {"counter", kOurs, ""}},
       {"switchyard_waiting_clients", {"gauge", kOurs, ""}},
