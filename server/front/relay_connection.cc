@@ -83,7 +83,8 @@ void RelayConnection::Enter(Stage stage, absl::Time now) {
   }
 }
 
-void RelayConnection::Run(bool gone, absl::Time now) {
+void RelayConnection::Run(bool gone, Readable readable, absl::Time now) {
+  readable_ = readable;
   if (gone) {
     stage_ = Stage::kOver;
   } else {
@@ -170,7 +171,10 @@ void RelayConnection::CloseInner() {
 
 bool RelayConnection::ReadClient() {
   if (client_ended_ || full_since_ != absl::InfiniteFuture() || up_.size() >= kBufferBytes) return false;
+  const bool is_plain = ssl_ == nullptr;  // else some of it may be in the session
+  if (is_plain && !readable_.client) return false;
   const Io io = Receive(kBufferBytes - up_.size(), &up_);
+  readable_.client = up_.size() >= kBufferBytes;
   if (io == Io::kFailed) stage_ = Stage::kOver;
   if (io == Io::kEnd) client_ended_ = true;
   return io == Io::kMoved;
@@ -221,10 +225,11 @@ bool RelayConnection::WriteInner() {
 }
 
 bool RelayConnection::ReadInner() {
-  if (inner_ended_ || down_.size() >= kBufferBytes) return false;
+  if (inner_ended_ || !readable_.inner || down_.size() >= kBufferBytes) return false;
   const size_t before = down_.size();
   const ssize_t got = recv(inner_.get(), Scratch(), kBufferBytes - before, MSG_DONTWAIT);
   if (got > 0) down_.append(Scratch(), static_cast<size_t>(got));
+  readable_.inner = down_.size() >= kBufferBytes;
   if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) inner_ended_ = true;
   if (got > 0 && guard_.has_value()) guard_->FromServer(absl::string_view(down_).substr(before));
   return got > 0;

@@ -81,8 +81,13 @@ class RelayConnection {
                   RelayShared* shared, absl::Time now);
   ~RelayConnection();
 
-  // Moves what can be moved now.  `gone`: the client's socket has failed or is closed in both directions.
-  void Run(bool gone, absl::Time now);
+  // Which sockets may have something to read.
+  struct Readable {
+    bool client = true, inner = true;
+  };
+  // Moves what can be moved now.  `gone`: the client's socket has failed or is closed in both directions.  A plain
+  // socket is read while `readable` says so, until it gives less than was asked for: epoll says when there is more.
+  void Run(bool gone, Readable readable, absl::Time now);
   // The server behind has closed its end, but the client may not have read what it said.  Call Run next.
   void InnerGone(absl::Time now) { deadline_ = std::min(deadline_, now + kLastBytesLimit); }
   bool is_over() const { return stage_ == Stage::kOver; }
@@ -157,6 +162,7 @@ class RelayConnection {
   bool client_ended_ = false, inner_ended_ = false, inner_shut_ = false;
   bool ssl_wants_write_ = false;  // to go on reading or shaking hands
   size_t discarded_ = 0;
+  Readable readable_;  // of this Run
 
   absl::Time deadline_;  // of the stage
   absl::Time full_since_ = absl::InfiniteFuture();

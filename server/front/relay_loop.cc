@@ -66,11 +66,13 @@ void RelayLoop::Run() {
       if (entry == entries_.end()) continue;
       const bool ended = (events[i].events & (EPOLLERR | EPOLLHUP)) != 0, is_inner = (tagged & kIsInner) != 0;
       if (ended && is_inner) entry->second->connection->InnerGone(now);
-      RunOne(entry->second.get(), ended && !is_inner, now);
+      const bool is_readable = ended || (events[i].events & EPOLLIN) != 0;
+      RunOne(entry->second.get(), ended && !is_inner,
+             {.client = is_readable && !is_inner, .inner = is_readable && is_inner}, now);
     }
     while (!due_.empty() && due_.begin()->first <= now) {
       Entry* const entry = due_.begin()->second;
-      RunOne(entry, /*gone=*/false, now);
+      RunOne(entry, /*gone=*/false, /*readable=*/{}, now);
       if (entries_.contains(entry) && entry->due <= now) break;  // it has more to do; others first
     }
     if (!woken) continue;
@@ -105,7 +107,7 @@ void RelayLoop::AcceptNew(absl::Time now) {
     due_.emplace(key->due, key);
     Watch(EPOLL_CTL_ADD, key->connection->client_fd(), 0, key, 0);
     entries_.emplace(key, std::move(entry));
-    RunOne(key, /*gone=*/false, now);
+    RunOne(key, /*gone=*/false, /*readable=*/{}, now);
   }
 }
 
@@ -133,9 +135,9 @@ void RelayLoop::WatchInner(Entry* entry) {
   entry->inner_events = events;
 }
 
-void RelayLoop::RunOne(Entry* entry, bool gone, absl::Time now) {
+void RelayLoop::RunOne(Entry* entry, bool gone, RelayConnection::Readable readable, absl::Time now) {
   RelayConnection* const connection = entry->connection.get();
-  connection->Run(gone, now);
+  connection->Run(gone, readable, now);
   if (connection->is_over()) {
     relay_->Withdraw(connection);
     due_.erase({entry->due, entry});

@@ -36,7 +36,7 @@ class RelayLoop {
   };
   void Run();
   void AcceptNew(absl::Time now);
-  void RunOne(Entry* entry, bool gone, absl::Time now);
+  void RunOne(Entry* entry, bool gone, RelayConnection::Readable readable, absl::Time now);
   void Watch(int operation, int fd, uint32_t events, Entry* entry, uintptr_t tag);
   void WatchInner(Entry* entry);
   int TimeoutMs(absl::Time now) const;
