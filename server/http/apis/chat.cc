@@ -48,13 +48,13 @@ class ChatWriter final : public ChatResponseWriter {
   };
   absl::Status ReadLengths(const JsonFields& fields, v1::GenerateRequest* message);
   Json Head(const char* object) const;
-  // An event of one choice.
-  std::string ChoiceEvent(int index, Json delta, Json logprobs, const Json& finish, const Json& stop_reason) const;
+  // The event of a delta with these members; `finish`: the choice has ended.
+  std::string DeltaEvent(int index, absl::string_view delta, const Json& logprobs, bool finish) const;
 
   // The output of a choice, made at its first message.
   AssistantOutput* OutputOf(int index);
-  // What a message adds to its choice, as members of deltas.
-  std::vector<Json> Deltas(const v1::GenerateResponse& message);
+  // What a message adds to its choice: the members of deltas, as text.
+  std::vector<std::string> Deltas(const v1::GenerateResponse& message);
   Json MessageOf(const Choice& choice) const;
 
   const int64_t created_;
@@ -64,6 +64,7 @@ class ChatWriter final : public ChatResponseWriter {
   std::vector<v1::PositionLogprobs> prompt_logprobs_;
   std::vector<Choice> choices_;
   std::string id_, model_;
+  std::string event_head_;  // the members of events that are always the same
   UsageSum usage_;
 };
 
@@ -105,15 +106,17 @@ Json ChatWriter::Head(const char* object) const {
   return {{"id", id_}, {"object", object}, {"created", created_}, {"model", model_}};
 }
 
-std::string ChatWriter::ChoiceEvent(int index, Json delta, Json logprobs, const Json& finish,
-                                    const Json& stop_reason) const {
-  Json event = Head("chat.completion.chunk");
-  Json choice = {
-      {"index", index}, {"delta", std::move(delta)}, {"logprobs", std::move(logprobs)}, {"finish_reason", finish}};
-  if (!finish.is_null()) choice["stop_reason"] = stop_reason;
-  event["choices"] = Json::array({std::move(choice)});
-  if (options_.include_usage) event["usage"] = options_.continuous_usage ? usage_.ToJson() : Json(nullptr);
-  return Event(event);
+std::string ChatWriter::DeltaEvent(int index, absl::string_view delta, const Json& logprobs, bool finish) const {
+  const Choice& choice = choices_[static_cast<size_t>(index)];
+  std::string text =
+      absl::StrCat("\"index\":", index, ",\"delta\":{", delta,
+                   "},\"logprobs\":", logprobs.is_null() ? "null" : JsonText(logprobs), ",\"finish_reason\":");
+  if (finish) {
+    absl::StrAppend(&text, JsonText(choice.finish), ",\"stop_reason\":", JsonText(choice.stop_reason));
+  } else {
+    text += "null";
+  }
+  return ChoiceEvent(event_head_, text, options_, usage_);
 }
 
 AssistantOutput* ChatWriter::OutputOf(int index) {
@@ -125,9 +128,9 @@ AssistantOutput* ChatWriter::OutputOf(int index) {
   return output.get();
 }
 
-std::vector<Json> ChatWriter::Deltas(const v1::GenerateResponse& message) {
+std::vector<std::string> ChatWriter::Deltas(const v1::GenerateResponse& message) {
   using Kind = OutputPart::Kind;
-  std::vector<Json> deltas;
+  std::vector<std::string> deltas;
   int call = -1;
   AssistantOutput* const output = OutputOf(message.choice());
   for (const OutputPart& part : output->parts()) call += part.kind == Kind::kCall ? 1 : 0;
@@ -135,19 +138,20 @@ std::vector<Json> ChatWriter::Deltas(const v1::GenerateResponse& message) {
               {.on_begin =
                    [&](size_t, const OutputPart& part) {
                      if (part.kind != Kind::kCall) return;
-                     deltas.push_back({{"tool_calls",
-                                        {{{"index", ++call},
-                                          {"id", part.id},
-                                          {"type", "function"},
-                                          {"function", {{"name", part.name}, {"arguments", ""}}}}}}});
+                     deltas.push_back(MembersText({{"tool_calls",
+                                                    {{{"index", ++call},
+                                                      {"id", part.id},
+                                                      {"type", "function"},
+                                                      {"function", {{"name", part.name}, {"arguments", ""}}}}}}}));
                    },
                .on_text =
                    [&](size_t, const OutputPart& part, absl::string_view text) {
-                     const std::string piece(text);
-                     if (part.kind == Kind::kText) deltas.push_back({{"content", piece}});
-                     if (part.kind == Kind::kReasoning) deltas.push_back({{"reasoning_content", piece}});
+                     const std::string piece = JsonText(Json(std::string(text)));
+                     if (part.kind == Kind::kText) deltas.push_back("\"content\":" + piece);
+                     if (part.kind == Kind::kReasoning) deltas.push_back("\"reasoning_content\":" + piece);
                      if (part.kind != Kind::kCall) return;
-                     deltas.push_back({{"tool_calls", {{{"index", call}, {"function", {{"arguments", piece}}}}}}});
+                     deltas.push_back(absl::StrCat("\"tool_calls\":[{\"index\":", call,
+                                                   ",\"function\":{\"arguments\":", piece, "}}]"));
                    }});
   return deltas;
 }
@@ -171,6 +175,7 @@ std::string ChatWriter::Add(size_t, const v1::GenerateResponse& message) {
   if (id_.empty()) {
     id_ = ResponseId("chatcmpl-", message.request_id());
     model_ = message.model();
+    event_head_ = MembersText(Head("chat.completion.chunk"));
   }
   prompt_logprobs_.insert(prompt_logprobs_.end(), message.prompt_logprobs().begin(), message.prompt_logprobs().end());
   if (message.token_ids_size() == 0 && !message.has_finish() && message.text().empty()) return "";
@@ -181,7 +186,7 @@ std::string ChatWriter::Add(size_t, const v1::GenerateResponse& message) {
     for (const v1::PositionLogprobs& position : message.logprobs())
       positions.push_back(PositionJson(position, top_logprobs_));
   }
-  std::vector<Json> deltas = Deltas(message);
+  std::vector<std::string> deltas = Deltas(message);
   if (message.has_finish()) {
     const v1::Usage& usage = message.finish().usage();
     if (index == 0) {
@@ -199,16 +204,14 @@ std::string ChatWriter::Add(size_t, const v1::GenerateResponse& message) {
   }
   std::string events;
   const bool is_first = !std::exchange(choice.begun, true);
-  if (deltas.empty() && (is_first || !positions.empty())) deltas.push_back({{"content", ""}});
+  if (deltas.empty() && (is_first || !positions.empty())) deltas.emplace_back(R"("content":"")");
   for (size_t i = 0; i < deltas.size(); ++i) {
-    Json delta = Json::object();
-    if (is_first && i == 0) delta["role"] = "assistant";
-    delta.update(deltas[i]);
+    if (is_first && i == 0) deltas[i].insert(0, R"("role":"assistant",)");
     Json logprobs = nullptr;
     if (top_logprobs_ >= 0) logprobs = {{"content", i == 0 ? std::move(positions) : Json::array()}};
-    events += ChoiceEvent(index, std::move(delta), std::move(logprobs), nullptr, nullptr);
+    events += DeltaEvent(index, deltas[i], logprobs, /*finish=*/false);
   }
-  if (message.has_finish()) events += ChoiceEvent(index, Json::object(), nullptr, choice.finish, choice.stop_reason);
+  if (message.has_finish()) events += DeltaEvent(index, "", nullptr, /*finish=*/true);
   return events;
 }
 

@@ -111,6 +111,7 @@ class CompletionsWriter final : public ResponseWriter {
   std::vector<Prompt> prompts_;
   std::vector<Choice> choices_;
   std::string id_, model_;
+  std::string event_head_;  // the members of events that are always the same
   UsageSum usage_;
 };
 
@@ -218,6 +219,7 @@ std::string CompletionsWriter::Add(size_t prompt_index, const v1::GenerateRespon
   if (id_.empty()) {
     id_ = ResponseId("cmpl-", message.request_id());
     model_ = message.model();
+    event_head_ = MembersText(Head());
   }
   Prompt& prompt = prompts_[prompt_index];
   prompt.logprobs.insert(prompt.logprobs.end(), message.prompt_logprobs().begin(), message.prompt_logprobs().end());
@@ -253,10 +255,12 @@ std::string CompletionsWriter::Add(size_t prompt_index, const v1::GenerateRespon
     choice.text += text;
     return "";
   }
-  Json event = Head();
-  event["choices"] = Json::array({ChoiceJson(index, text, lists)});
-  if (options_.include_usage) event["usage"] = options_.continuous_usage ? usage_.ToJson() : Json(nullptr);
-  return Event(event);
+  return ChoiceEvent(
+      event_head_,
+      absl::StrCat("\"index\":", index, ",\"text\":", JsonText(Json(text)),
+                   ",\"logprobs\":", logprobs_ >= 0 ? JsonText(lists.ToJson()) : "null",
+                   ",\"finish_reason\":", JsonText(choice.finish), ",\"stop_reason\":", JsonText(choice.stop_reason)),
+      options_, usage_);
 }
 
 std::string CompletionsWriter::Finish() {

@@ -218,4 +218,17 @@ std::string ResponseId(absl::string_view prefix, absl::string_view request_id) {
 
 std::string Event(const Json& data) { return absl::StrCat("data: ", JsonText(data), "\n\n"); }
 
+std::string MembersText(const Json& object) {
+  const std::string text = JsonText(object);
+  return text.substr(1, text.size() - 2);
+}
+
+std::string ChoiceEvent(absl::string_view head, absl::string_view choice, const StreamOptions& options,
+                        const UsageSum& usage) {
+  std::string event = absl::StrCat("data: {", head, ",\"choices\":[{", choice, "}]");
+  if (options.include_usage)
+    absl::StrAppend(&event, ",\"usage\":", options.continuous_usage ? JsonText(usage.ToJson()) : "null");
+  return absl::StrCat(event, "}\n\n");
+}
+
 }  // namespace switchyard::server

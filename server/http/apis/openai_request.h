@@ -46,4 +46,11 @@ std::string ResponseId(absl::string_view prefix, absl::string_view request_id);
 std::string Event(const JsonFields::Json& data);
 inline constexpr char kDone[] = "data: [DONE]\n\n";
 
+// Events of one choice, which are most of a stream: written as text, since an object for each costs more than the
+// token. The members of an object, as JSON without its braces.
+std::string MembersText(const JsonFields::Json& object);
+// The event whose members are `head`, the one choice with the members `choice`, and the usage that `options` ask for.
+std::string ChoiceEvent(absl::string_view head, absl::string_view choice, const StreamOptions& options,
+                        const UsageSum& usage);
+
 }  // namespace switchyard::server

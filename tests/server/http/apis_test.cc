@@ -75,7 +75,9 @@ class ApisTest : public testing::Test {
     for (absl::string_view block : absl::StrSplit(stream, "\n\n", absl::SkipEmpty())) {
       const size_t data = block.find("data: ");
       const std::string text(block.substr(data + 6));
-      if (text != "[DONE]") events.push_back(json::parse(text));
+      if (text == "[DONE]") continue;
+      events.push_back(json::parse(text));
+      EXPECT_EQ(nlohmann::ordered_json::parse(text).dump(), text) << "not as the library writes it";
     }
     return events;
   }
