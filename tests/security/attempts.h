@@ -83,6 +83,7 @@ std::vector<Attempt> RoleAttempts();
 std::vector<Attempt> JobAttempts();
 std::vector<Attempt> JoinAttempts();
 std::vector<Attempt> HttpAttempts();
+std::vector<Attempt> HttpApiAttempts();
 std::vector<Attempt> FrameAttempts();
 std::vector<Attempt> MessageAttempts();
 std::vector<Attempt> StartAttempts();

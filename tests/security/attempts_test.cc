@@ -44,6 +44,7 @@ INSTANTIATE_TEST_SUITE_P(Roles, AttemptTest, testing::ValuesIn(RoleAttempts()), 
 INSTANTIATE_TEST_SUITE_P(Jobs, AttemptTest, testing::ValuesIn(JobAttempts()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Joins, AttemptTest, testing::ValuesIn(JoinAttempts()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Http, AttemptTest, testing::ValuesIn(HttpAttempts()), NameOf);
+INSTANTIATE_TEST_SUITE_P(HttpApi, AttemptTest, testing::ValuesIn(HttpApiAttempts()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Frames, AttemptTest, testing::ValuesIn(FrameAttempts()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Messages, AttemptTest, testing::ValuesIn(MessageAttempts()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Starts, AttemptTest, testing::ValuesIn(StartAttempts()), NameOf);

@@ -38,7 +38,7 @@ struct TlsPlace {
   std::unique_ptr<TestAuthority> authority, stranger;
   TestAuthority::Files good;  // of a client
   std::unique_ptr<Process> server;
-  std::string address, metrics_address;
+  std::string address, metrics_address, http_address;
 
   TestAuthority::Files Make(const TestAuthority::Certificate& wanted) const { return authority->Issue(wanted); }
 };
@@ -49,6 +49,7 @@ std::vector<std::string> TlsServerArgs(const AttackedServers& servers, const Tes
                                    std::string("--model=") + kDemoModel,
                                    "--port=0",
                                    "--metrics_port=0",
+                                   "--http_port=0",
                                    "--local_workers=0",
                                    "--workers=1",
                                    "--join_token_file=" + servers.folder() + "/token"};
@@ -69,6 +70,7 @@ TlsPlace& Place(AttackedServers& servers) {
   place.server = Process::Start(TlsServerArgs(servers, place.Make({.name = "localhost"}), place.authority->file()));
   EXPECT_TRUE(place.server->WaitForOutput("metrics on https://", kPatience)) << place.server->Output();
   place.address = TextAfter(place.server->Output(), "gRPC on ", ",\n");
+  place.http_address = TextAfter(place.server->Output(), "HTTP on https://", "/, \n");
   place.metrics_address = TextAfter(place.server->Output(), "metrics on https://", "/\n");
   servers.OnStop([] { place = TlsPlace(); });
   return place;
@@ -150,10 +152,19 @@ std::function<std::string(AttackedServers&)> By(ClientFn make) {
 std::function<std::string(AttackedServers&)> With(TestAuthority::Certificate wanted) {
   return By([wanted = std::move(wanted)](TlsPlace& place) { return TlsClient{.own = place.Make(wanted)}; });
 }
-std::function<std::string(AttackedServers&)> Plain(std::string bytes, bool to_page = false) {
-  return [=](AttackedServers& servers) {
-    const TlsPlace& place = Place(servers);
-    return AfterFrames(to_page ? place.metrics_address : place.address, bytes, false);
+std::function<std::string(AttackedServers&)> Plain(std::string bytes, std::string TlsPlace::*to = &TlsPlace::address) {
+  return [=](AttackedServers& servers) { return AfterFrames(Place(servers).*to, bytes, false); };
+}
+// A request to the port of HTTP.
+std::function<std::string(AttackedServers&)> AskHttp(ClientFn make) {
+  return [make = std::move(make)](AttackedServers& servers) {
+    static constexpr char kAsk[] = "GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    TlsPlace& place = Place(servers);
+    if (const std::string good = Shake(place.http_address, {.own = place.good, .alpn = ""}, kAsk); good != "let in")
+      return absl::StrCat("a good client is ", good);
+    TlsClient client = make(place);
+    client.alpn = "";
+    return Shake(place.http_address, client, kAsk);
   };
 }
 
@@ -224,7 +235,25 @@ std::vector<Attempt> Clients() {
       {"SilenceToTls", "ended|goaway", Plain("")},
       {"HalfAHelloToTls", "ended|goaway", Plain(std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11))},
       {"JunkToTls", "ended|goaway", Plain(std::string(100000, '\xff'))},
-      {"PlaintextToTheMetricsOfTls", "ended", Plain("GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n", true)},
+  };
+}
+
+std::vector<Attempt> ClientsOfPages() {
+  static constexpr char kNot[] = "^refused: ";
+  return {
+      {"PlaintextToTheMetricsOfTls", "ended",
+       Plain("GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n", &TlsPlace::metrics_address)},
+      {"PlaintextToTheHttpOfTls", "ended",
+       Plain("GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n", &TlsPlace::http_address)},
+      {"HttpOfTlsWithoutACertificate", kNot, AskHttp([](TlsPlace&) { return TlsClient(); })},
+      {"HttpOfTlsWithAStrangersCertificate", kNot,
+       AskHttp([](TlsPlace& place) { return TlsClient{.own = place.stranger->Issue({.name = "alice"})}; })},
+      {"HttpOfTlsWithAnExpiredCertificate", kNot, AskHttp([](TlsPlace& place) {
+         return TlsClient{.own = place.Make({.name = "alice", .from = -absl::Hours(48), .until = -absl::Hours(1)})};
+       })},
+      {"HttpOfTls11", kNot, AskHttp([](TlsPlace& place) {
+         return TlsClient{.own = place.good, .lowest = TLS1_1_VERSION, .highest = TLS1_1_VERSION};
+       })},
   };
 }
 
@@ -264,7 +293,9 @@ std::vector<Attempt> Starts() {
 
 std::vector<Attempt> TlsAttempts() {
   std::vector<Attempt> all = Clients();
-  for (Attempt& more : Starts()) all.push_back(std::move(more));
+  for (auto* more : {&ClientsOfPages, &Starts}) {
+    for (Attempt& attempt : more()) all.push_back(std::move(attempt));
+  }
   return all;
 }
 
