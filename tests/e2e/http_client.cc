@@ -31,12 +31,13 @@ std::vector<std::string> HttpAnswer::Events() const {
   return events;
 }
 
-HttpConnectionForTests::HttpConnectionForTests(const std::string& address, const std::string& from)
+HttpConnectionForTests::HttpConnectionForTests(const std::string& address, const std::string& from, int receive_buffer)
     : address_(address) {
   const size_t colon = address.rfind(':');
   int port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port)) return;
   fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (receive_buffer > 0) setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
   sockaddr_in to = {};
   to.sin_family = AF_INET;
   if (!from.empty()) {
@@ -75,14 +76,15 @@ bool HttpConnectionForTests::Request(const std::string& method, const std::strin
   return Send(absl::StrCat(text, "\r\n", body));
 }
 
-bool HttpConnectionForTests::Fill(absl::Time until) {
+bool HttpConnectionForTests::Fill(absl::Time until, size_t most) {
   if (fd_ < 0) return false;
   pollfd waits = {.fd = fd_, .events = POLLIN, .revents = 0};
   const int64_t left = std::max<int64_t>(0, absl::ToInt64Milliseconds(until - absl::Now()));
   if (poll(&waits, 1, static_cast<int>(left)) <= 0) return false;
-  char bytes[64 << 10];
-  const ssize_t got = recv(fd_, bytes, sizeof(bytes), 0);
-  if (got <= 0) return false;
+  char bytes[kReadBytes];
+  const ssize_t got = recv(fd_, bytes, std::min(most, sizeof(bytes)), 0);
+  ended_ = got <= 0;
+  if (ended_) return false;
   buffer_.append(bytes, static_cast<size_t>(got));
   return true;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "nlohmann/json.hpp"
 
@@ -26,8 +27,9 @@ struct HttpAnswer {
 
 class HttpConnectionForTests {
  public:
-  // HOST:PORT; a connection that cannot be made is ended.
-  explicit HttpConnectionForTests(const std::string& address, const std::string& from = "");
+  // HOST:PORT; a connection that cannot be made is ended.  `receive_buffer`: of the socket, in bytes; 0: the system's
+  // choice.
+  explicit HttpConnectionForTests(const std::string& address, const std::string& from = "", int receive_buffer = 0);
   ~HttpConnectionForTests();
 
   bool Send(absl::string_view bytes);
@@ -37,15 +39,21 @@ class HttpConnectionForTests {
   HttpAnswer Read(absl::Duration timeout = absl::Seconds(60));
   // Reads until at least so many bytes of the answer's body have come, or it ends.
   std::string ReadSome(size_t bytes, absl::Duration timeout = absl::Seconds(60));
+  // Waits for further bytes of answers, at most so many, which stay unread; false: none came.
+  bool Fetch(absl::Duration timeout, size_t most = kReadBytes) { return Fill(absl::Now() + timeout, most); }
+  const std::string& unread() const { return buffer_; }
+  bool is_ended() const { return ended_; }  // by the other end, as far as was read
   // Whether the other end closes within the time; what comes until then is dropped.
   bool WaitClosed(absl::Duration timeout);
   void Close();
 
  private:
-  bool Fill(absl::Time until);  // reads some bytes; false: none came
+  static constexpr size_t kReadBytes = 64 << 10;
+  bool Fill(absl::Time until, size_t most = kReadBytes);  // reads some bytes; false: none came
 
   std::string address_;
   int fd_ = -1;
+  bool ended_ = false;
   std::string buffer_;
 };
 

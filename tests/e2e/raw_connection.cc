@@ -87,20 +87,21 @@ bool RawConnection::Send(const std::string& bytes, absl::Duration limit) {
   return false;
 }
 
-bool RawConnection::Read(absl::Duration limit, bool keep) {
+bool RawConnection::Read(absl::Duration limit, bool keep, size_t most) {
   pollfd wait = {fd_, POLLIN, 0};
   if (ended_ || poll(&wait, 1, Milliseconds(limit)) == 0) return !ended_;
   char buffer[65536];
-  for (int i = 0; i < 16 && !ended_; ++i) {
-    const ssize_t count = recv(fd_, buffer, sizeof(buffer), MSG_DONTWAIT);
+  while (most > 0 && !ended_) {
+    const ssize_t count = recv(fd_, buffer, std::min(most, sizeof(buffer)), MSG_DONTWAIT);
     if (count > 0 && keep) received_.append(buffer, static_cast<size_t>(count));
     if (count < 0 && errno == EAGAIN) break;
     ended_ = count <= 0;
+    most -= ended_ ? 0 : static_cast<size_t>(count);
   }
   return !ended_;
 }
 
-bool RawConnection::Discard() { return Read(absl::ZeroDuration(), false); }
+bool RawConnection::Discard(size_t most) { return Read(absl::ZeroDuration(), false, most); }
 
 bool RawConnection::Pump(absl::Duration limit) {
   Read(limit, true);

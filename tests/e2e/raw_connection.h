@@ -50,8 +50,8 @@ class RawConnection {
   // Reads and answers what has come, waiting at most `limit` for the first bytes.  Returns false if the peer has ended
   // the connection.
   bool Pump(absl::Duration limit);
-  // Reads without looking at anything.  Returns as Pump does.
-  bool Discard();
+  // Reads without looking at anything, at most so many bytes.  Returns as Pump does.
+  bool Discard(size_t most = kReadBytes);
   // Reads until the peer ends the connection; false: it has not after `limit`.
   bool AwaitEnd(absl::Duration limit);
 
@@ -61,13 +61,14 @@ class RawConnection {
   bool SendMessages();
 
  private:
+  static constexpr size_t kReadBytes = 1 << 20;  // by one call of Read
   struct Stream {
     std::shared_ptr<const std::string> bytes;  // shared by streams that send the same
     size_t sent = 0;
     int64_t window = 0;
   };
 
-  bool Read(absl::Duration limit, bool keep);
+  bool Read(absl::Duration limit, bool keep, size_t most = kReadBytes);
   void HandleFrames();
   void Handle(char type, char flags, uint32_t stream, const std::string& payload);
   void Flush();

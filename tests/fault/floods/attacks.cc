@@ -12,6 +12,7 @@
 #include "switchyard/v1/worker.pb.h"
 #include "tests/e2e/http2_frames.h"
 #include "tests/e2e/raw_connection.h"
+#include "tests/fault/floods/attacker.h"
 
 namespace switchyard {
 namespace {
@@ -22,7 +23,6 @@ constexpr char kHealthCheck[] = "/grpc.health.v1.Health/Check";
 constexpr char kHealthWatch[] = "/grpc.health.v1.Health/Watch";
 constexpr char kReflection[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 constexpr char kLink[] = "/switchyard.v1.WorkerService/Link";
-constexpr absl::Duration kTurn = absl::Milliseconds(50);    // after which an attacker looks whether it is over
 constexpr size_t kMessageBytes = (size_t{4} << 20) - 1000;  // just below the server's limit
 constexpr uint32_t kWideWindow = 0x7fffffff;
 
@@ -31,50 +31,6 @@ std::string Repeat(const std::string& part, int times) {
   for (int i = 0; i < times; ++i) out += part;
   return out;
 }
-
-// One connection of a flood, made again when the server has ended it.
-class Attacker {
- public:
-  Attacker(AttackScope* scope, RawConnection::Options options, std::string greeting)
-      : scope_(scope), options_(std::move(options)), greeting_(std::move(greeting)) {}
-  ~Attacker() { Count(); }
-  Attacker(const Attacker&) = delete;
-  Attacker& operator=(const Attacker&) = delete;
-
-  // Null while there is no connection; then it is also a while until the next try.
-  RawConnection* Get() {
-    if (connection_ != nullptr && !connection_->is_ended()) return connection_.get();
-    if (absl::Now() < next_try_) return nullptr;
-    Count();
-    if (connection_ != nullptr && connection_->is_connected()) ++scope_->ended;
-    connection_ = std::make_unique<RawConnection>(scope_->address, options_);
-    counted_ = 0;
-    is_new_ = connection_->is_connected();
-    if (is_new_) ++scope_->connections;
-    next_try_ = absl::Now() + absl::Milliseconds(is_new_ ? 2 : 100);
-    if (is_new_) connection_->Send(greeting_, kTurn);
-    return connection_->is_ended() ? nullptr : connection_.get();
-  }
-  // Whether the connection is another one since this was asked last.
-  bool IsNew() { return std::exchange(is_new_, false); }
-  // Adds the sent bytes to the flood's.
-  void Count() {
-    if (connection_ == nullptr) return;
-    scope_->bytes += connection_->bytes_sent() - counted_;
-    counted_ = connection_->bytes_sent();
-  }
-
- private:
-  AttackScope* const scope_;
-  const RawConnection::Options options_;
-  const std::string greeting_;
-  std::unique_ptr<RawConnection> connection_;
-  bool is_new_ = false;
-  absl::Time next_try_ = absl::InfinitePast();
-  int64_t counted_ = 0;
-};
-
-RawConnection::Options From(int client) { return {.from = absl::StrCat("127.0.0.", 2 + client)}; }
 
 // Sends `next` of the following stream as fast as the server takes it; `greeting` comes first.
 struct Pouring {
@@ -85,7 +41,7 @@ struct Pouring {
   int steps = 1;        // streams that `next` uses
 };
 void Pour(AttackScope* scope, const Pouring& what) {
-  RawConnection::Options options = From(0);
+  RawConnection::Options options = AttackFrom(0);
   if (!what.reads) options.receive_buffer = 4096;
   options.answers = what.answers;
   Attacker attacker(scope, options, what.greeting);
@@ -100,7 +56,7 @@ void Pour(AttackScope* scope, const Pouring& what) {
     stream += 2 * static_cast<uint32_t>(what.steps);
     for (size_t sent = 0; sent < bytes.size() && !connection->is_ended() && !scope->over;) {
       const int64_t before = connection->bytes_sent();
-      connection->Send(bytes.substr(sent), kTurn);
+      connection->Send(bytes.substr(sent), kAttackTurn);
       sent += static_cast<size_t>(connection->bytes_sent() - before);
       if (what.reads) connection->Pump(absl::ZeroDuration());
     }
@@ -133,34 +89,6 @@ void PourFrames(AttackScope* scope, const std::string& frame, bool reads, const 
 void PourContinuations(AttackScope* scope, const std::string& payload) {
   const std::string start = http2::Frame(http2::kHeaders, 0, 1, http2::HeaderBlock(http2::CallFields(kGenerate)));
   PourFrames(scope, http2::Frame(http2::kContinuation, 0, 1, payload), true, start);
-}
-
-// Many connections of one thread.  `tend` is called for each again and again.
-struct ManyConnections {
-  int connections;
-  int clients = 1;  // addresses from which they come
-  std::string greeting = {};
-  bool answers = true;  // to SETTINGS and PING
-  std::function<void(RawConnection*, bool is_new)> tend = {};
-  absl::Duration pause = {};  // between rounds
-};
-void KeepMany(AttackScope* scope, const ManyConnections& crowd) {
-  std::vector<std::unique_ptr<Attacker>> all;
-  for (int i = 0; i < crowd.connections; ++i) {
-    RawConnection::Options options = From(i % crowd.clients);
-    options.answers = crowd.answers;
-    all.push_back(std::make_unique<Attacker>(scope, options, crowd.greeting));
-  }
-  while (!scope->over) {
-    for (const auto& attacker : all) {
-      RawConnection* const connection = attacker->Get();
-      if (connection == nullptr || scope->over) continue;
-      const bool is_new = attacker->IsNew();
-      if (crowd.tend) crowd.tend(connection, is_new);
-      attacker->Count();
-    }
-    absl::SleepFor(crowd.pause);
-  }
 }
 
 // Keeps `streams` calls with that message open on each connection, and makes the next when one has ended.

@@ -26,9 +26,11 @@ struct FloodKind {
   void (*attack)(AttackScope* scope, int thread);  // returns soon after scope->over
   bool at_workers = false;                         // at the workers' port, instead of that of users
   bool is_load = false;                            // also asks for answers, so that streams beside it have fewer turns
+  bool at_http = false;                            // at the port of HTTP; half of the streams beside it are HTTP's, too
 };
 inline void PrintTo(const FloodKind& flood, std::ostream* out) { *out << flood.name; }
 
 const std::vector<FloodKind>& Floods();
+const std::vector<FloodKind>& HttpFloods();
 
 }  // namespace switchyard

@@ -1,5 +1,6 @@
-// Floods of HTTP/2 frames, connections, calls and texts beside eight streams: the streams go on with the tokens of an
-// undisturbed run, memory stays bounded, no worker is blamed, and SIGTERM ends the server while the flood goes on.
+// Floods of HTTP/2 frames, of HTTP/1.1, connections, calls and texts beside eight streams: the streams go on with the
+// tokens of an undisturbed run, memory stays bounded, no worker is blamed, and SIGTERM ends the server while the flood
+// goes on.
 //
 //   fault_floods [--seconds=N] [--only=NAME,...] [--streams=N] [--flags=FLAG,...]
 // 1 second of each flood by default, for CI; --flags are further ones of the server.  Prints a table: the gaps between
@@ -117,7 +118,11 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
     for (const StreamSeen& seen : wanted_) ASSERT_TRUE(seen.ok()) << seen.end << seen.fault;
     pids_ = server_->WorkerPids();
     epoch_ = server_->client().GetLoad()->group_epoch();
-    streams_ = std::make_unique<SteadyStreams>(*server_, requests_, wanted_);
+    streams_ = std::make_unique<SteadyStreams>(*server_, requests_, wanted_, /*half_http=*/GetParam().at_http);
+  }
+  std::string Target() const {
+    if (GetParam().at_http) return server_->http_address();
+    return GetParam().at_workers ? server_->worker_address() : server_->address();
   }
 
   void Attack(FloodRow* row) {
@@ -126,7 +131,7 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
     absl::SleepFor(std::max(absl::Seconds(2), absl::Seconds(g_seconds) / 3));
     row->before = streams_->GapsSince(from);
     row->megabytes_before = Megabytes(pid);
-    RunningFlood flood(GetParam(), GetParam().at_workers ? server_->worker_address() : server_->address());
+    RunningFlood flood(GetParam(), Target());
     const double cpu = CpuSeconds(pid);
     for (from = absl::Now(); absl::Now() - from < absl::Seconds(g_seconds);) {
       absl::SleepFor(absl::Milliseconds(20));
@@ -171,7 +176,7 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
 
   // SIGTERM in the midst of the same flood.
   void End(FloodRow* row) {
-    RunningFlood flood(GetParam(), GetParam().at_workers ? server_->worker_address() : server_->address());
+    RunningFlood flood(GetParam(), Target());
     absl::SleepFor(std::min(absl::Seconds(1), absl::Seconds(g_seconds) / 2));
     const absl::Time begin = absl::Now();
     server_->process().Signal(SIGTERM);
@@ -223,6 +228,8 @@ TEST_P(FloodTest, StreamsGoOn) {
   g_rows.push_back(row);
 }
 
+INSTANTIATE_TEST_SUITE_P(Http, FloodTest, testing::ValuesIn(HttpFloods()),
+                         [](const auto& info) { return std::string(info.param.name); });
 INSTANTIATE_TEST_SUITE_P(All, FloodTest, testing::ValuesIn(Floods()),
                          [](const auto& info) { return std::string(info.param.name); });
 

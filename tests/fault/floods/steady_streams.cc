@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <memory>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "clients/cpp/client_error.h"
+#include "nlohmann/json.hpp"
+#include "tests/e2e/http_client.h"
 
 namespace switchyard {
 
@@ -17,8 +20,12 @@ std::vector<v1::GenerateRequest> SteadyStreams::Requests(int count) {
 }
 
 SteadyStreams::SteadyStreams(const TestServer& server, const std::vector<v1::GenerateRequest>& requests,
-                             const std::vector<StreamSeen>& wanted)
-    : server_(server), requests_(requests), wanted_(wanted), last_(requests.size(), absl::InfinitePast()) {
+                             const std::vector<StreamSeen>& wanted, bool half_http)
+    : server_(server),
+      requests_(requests),
+      wanted_(wanted),
+      half_http_(half_http),
+      last_(requests.size(), absl::InfinitePast()) {
   for (size_t i = 0; i < requests.size(); ++i) threads_.emplace_back([this, i] { Run(i); });
 }
 
@@ -36,12 +43,58 @@ void SteadyStreams::Came(size_t number) {
   last_[number] = now;
 }
 
+void SteadyStreams::Began(size_t number) {
+  absl::MutexLock lock(&mu_);
+  last_[number] = absl::Now();
+}
+
+void SteadyStreams::Ended(size_t number) {
+  absl::MutexLock lock(&mu_);
+  last_[number] = absl::InfinitePast();
+}
+
+std::string SteadyStreams::Compare(size_t number, const std::string& text, bool is_whole) {
+  if (!is_whole || text != wanted_[number].choices[0].text) return "other tokens";
+  ++whole_;
+  return "";
+}
+
+std::string SteadyStreams::RunOverHttp(size_t number) {
+  const v1::GenerateRequest& request = requests_[number];
+  HttpConnectionForTests connection(server_.http_address());
+  const nlohmann::json body = {{"prompt", request.text()},
+                               {"max_tokens", request.max_tokens()},
+                               {"ignore_eos", true},
+                               {"temperature", 0},
+                               {"stream", true}};
+  Began(number);
+  bool sent = connection.Request("POST", "/v1/completions", body.dump());
+  while (sent && !stop_ && !connection.is_ended() && !absl::EndsWith(connection.unread(), "\r\n0\r\n\r\n")) {
+    if (connection.Fetch(absl::Milliseconds(100))) Came(number);
+    // Refusals have no chunks.
+    if (absl::StartsWith(connection.unread(), "HTTP/1.1 4")) break;
+  }
+  Ended(number);
+  if (stop_) return "";
+  const HttpAnswer answer = connection.Read(absl::Seconds(5));
+  if (answer.status == 429) {
+    ++refused_;
+    absl::SleepFor(absl::Milliseconds(20));
+    return "";
+  }
+  if (answer.status != 200) return absl::StrCat("HTTP: ", answer.status, " ", answer.body.substr(0, 200));
+  std::string text;
+  for (const std::string& event : answer.Events()) {
+    const nlohmann::json message = nlohmann::json::parse(event, nullptr, /*allow_exceptions=*/false);
+    if (message.contains("error")) return absl::StrCat("HTTP: ended: ", event);
+    if (message.contains("choices")) text += message["choices"][0].value("text", "");
+  }
+  return Compare(number, text, answer.is_whole);
+}
+
 std::string SteadyStreams::RunOnce(client::Client& client, size_t number) {
   StreamSeen seen;
-  {
-    absl::MutexLock lock(&mu_);
-    last_[number] = absl::Now();
-  }
+  Began(number);
   const auto stream = client.StartGenerate(requests_[number], {.on_message =
                                                                    [&](const v1::GenerateResponse& message) {
                                                                      seen.Add(message);
@@ -53,10 +106,7 @@ std::string SteadyStreams::RunOnce(client::Client& client, size_t number) {
     absl::SleepFor(absl::Milliseconds(5));
   }
   seen.end = stream->Wait();
-  {
-    absl::MutexLock lock(&mu_);
-    last_[number] = absl::InfinitePast();
-  }
+  Ended(number);
   if (stop_) return "";
   if (seen.choices.empty() && client::Describe(seen.end).reason == "TOO_MANY_STREAMS") {
     // The flood holds all places; a client tries again.
@@ -69,17 +119,14 @@ std::string SteadyStreams::RunOnce(client::Client& client, size_t number) {
                         seen.end.message());
   }
   if (!seen.fault.empty()) return seen.fault;
-  const StreamSeen& wanted = wanted_[number];
-  const bool is_same = seen.choices.size() == 1 && seen.choices[0].token_ids == wanted.choices[0].token_ids &&
-                       seen.choices[0].text == wanted.choices[0].text;
-  if (is_same) ++whole_;
-  return is_same ? "" : "other tokens";
+  const bool is_same = seen.choices.size() == 1 && seen.choices[0].token_ids == wanted_[number].choices[0].token_ids;
+  return Compare(number, is_same ? seen.choices[0].text : "", is_same);
 }
 
 void SteadyStreams::Run(size_t number) {
   const auto client = server_.Connect(absl::Seconds(280));
   while (client != nullptr && !stop_) {
-    const std::string fault = RunOnce(*client, number);
+    const std::string fault = half_http_ && number % 2 == 1 ? RunOverHttp(number) : RunOnce(*client, number);
     if (fault.empty()) continue;
     {
       absl::MutexLock lock(&mu_);

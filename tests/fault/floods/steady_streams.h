@@ -28,9 +28,10 @@ class SteadyStreams {
   // The requests of `count` streams.
   static std::vector<v1::GenerateRequest> Requests(int count);
 
-  // `wanted` are the undisturbed answers of `requests`; all three outlive this.
+  // `wanted` are the undisturbed answers of `requests`; all three outlive this.  `half_http`: every second stream is
+  // one of /v1/completions.
   SteadyStreams(const TestServer& server, const std::vector<v1::GenerateRequest>& requests,
-                const std::vector<StreamSeen>& wanted);
+                const std::vector<StreamSeen>& wanted, bool half_http = false);
   ~SteadyStreams() { Stop(); }
   // Cancels what runs.
   void Stop();
@@ -51,11 +52,17 @@ class SteadyStreams {
   };
   void Run(size_t number);
   void Came(size_t number);
+  void Began(size_t number);
+  void Ended(size_t number);
   std::string RunOnce(client::Client& client, size_t number);
+  std::string RunOverHttp(size_t number);
+  // Counts the answer if it is that of an undisturbed server.
+  std::string Compare(size_t number, const std::string& text, bool is_whole);
 
   const TestServer& server_;
   const std::vector<v1::GenerateRequest>& requests_;
   const std::vector<StreamSeen>& wanted_;
+  const bool half_http_;
   std::atomic<bool> stop_{false};
   std::atomic<int64_t> whole_{0}, refused_{0};
   absl::Mutex mu_;
