@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 19: ranks prove to each other that they know the group's secret, and their links may be encrypted.
-inline constexpr int kProtocolVersion = 19;
+// 20: masks of constrained sequences come after their plan.
+inline constexpr int kProtocolVersion = 20;
 
 }  // namespace switchyard::link

@@ -37,13 +37,20 @@ constexpr auto ItemFields() {
   return FieldTable(Field(&M::slot, &M::set_slot, &S::slot), Field(&M::start_pos, &M::set_start_pos, &S::start_pos),
                     Field(&M::num_query, &M::set_num_query, &S::num_query),
                     Field(&M::new_blocks, &M::mutable_new_blocks, &S::new_blocks),
-                    Field(&M::sample, &M::set_sample, &S::sample));
+                    Field(&M::sample, &M::set_sample, &S::sample), Field(&M::masked, &M::set_masked, &S::masked));
 }
 
 constexpr auto MaskFields() {
   using M = v1::TokenMask;
   using S = grammar::TokenMask;
   return FieldTable(Field(&M::ids, &M::mutable_ids, &S::ids), Field(&M::bits, &M::mutable_bits, &S::bits));
+}
+
+constexpr auto MasksHeadFields() {
+  using M = v1::StepMasks;
+  using S = batching::StepMasks;
+  return FieldTable(Field(&M::step, &M::set_step, &S::step),
+                    Field(&M::group_epoch, &M::set_group_epoch, &S::group_epoch));
 }
 
 constexpr auto TransferFields() {
@@ -77,7 +84,6 @@ v1::StepItem ItemToProto(const batching::StepItem& item) {
     *message.mutable_init() = InitFields().ToProto(*item.init);
     *message.mutable_init()->mutable_sampling() = ToProto(item.init->sampling);
   }
-  if (item.token_mask) MaskFields().Put(*item.token_mask, message.mutable_token_mask());
   return message;
 }
 
@@ -87,7 +93,6 @@ batching::StepItem ItemFromProto(const v1::StepItem& message) {
     item.init = InitFields().FromProto(message.init());
     item.init->sampling = FromProto(message.init().sampling());
   }
-  if (message.has_token_mask()) item.token_mask = MaskFields().FromProto(message.token_mask());
   return item;
 }
 
@@ -136,6 +141,24 @@ batching::RankPlan FromProto(const v1::StepPlan& message, batching::StepPlan* he
   part.freed_slots.assign(message.freed_slots().begin(), message.freed_slots().end());
   for (const v1::StepItem& item : message.items()) part.items.push_back(ItemFromProto(item));
   return part;
+}
+
+v1::StepMasks ToProto(const batching::StepMasks& masks, int rank) {
+  v1::StepMasks message = MasksHeadFields().ToProto(masks);
+  for (const batching::ItemMask& item : masks.ranks[rank].items) {
+    v1::ItemMask* added = message.add_items();
+    added->set_item(item.item);
+    MaskFields().Put(item.mask, added->mutable_mask());
+  }
+  return message;
+}
+
+batching::RankMasks FromProto(const v1::StepMasks& message, batching::StepMasks* head) {
+  MasksHeadFields().Take(message, head);
+  batching::RankMasks masks;
+  for (const v1::ItemMask& item : message.items())
+    masks.items.push_back({.item = item.item(), .mask = MaskFields().FromProto(item.mask())});
+  return masks;
 }
 
 }  // namespace switchyard::link

@@ -33,7 +33,8 @@ constexpr auto TimingFields() {
                     Field(&M::head_seconds, &M::set_head_seconds, &S::head_seconds),
                     Field(&M::gather_seconds, &M::set_gather_seconds, &S::gather_seconds),
                     Field(&M::decide_seconds, &M::set_decide_seconds, &S::decide_seconds),
-                    Field(&M::routed_seconds, &M::set_routed_seconds, &S::routed_seconds));
+                    Field(&M::routed_seconds, &M::set_routed_seconds, &S::routed_seconds),
+                    Field(&M::mask_seconds, &M::set_mask_seconds, &S::mask_seconds));
 }
 
 constexpr auto ResultFields() {

@@ -26,6 +26,7 @@ absl::Status BatchingPolicy::Validate() const {
   at_least("min_rebalance_rows", min_rebalance_rows, -1);
   at_least("max_in_flight", max_in_flight, 1);
   at_least("max_losses", max_losses, 0);
+  at_least("mask_work_at_once", mask_work_at_once, 0);
   if (max_batched_tokens < max_num_seqs) {
     problems.push_back(absl::StrCat("batching: max_batched_tokens=", max_batched_tokens,
                                     " must be at least max_num_seqs=", max_num_seqs,

@@ -12,16 +12,13 @@ Scheduler::Scheduler(BatchingPolicy policy)
     : policy_(policy),
       running_(&policy_, &requests_, &waiting_),
       planner_(policy_, &requests_, &waiting_, &running_),
-      committer_(&running_) {
+      committer_(policy_, &running_) {
   SY_CHECK_OK(policy_.Validate());
 }
 
 absl::Status Scheduler::Submit(Request request, absl::Time now) {
   RETURN_IF_ERROR(CheckRequest(request));
-  grammar::TokenMask first_mask;
-  if (request.constraint != nullptr) {
-    ASSIGN_OR_RETURN(first_mask, FirstMask(request));
-  }
+  if (request.constraint != nullptr) RETURN_IF_ERROR(CheckConstraint(request));
   const int64_t tokens = static_cast<int64_t>(request.prompt.size()) * request.num_choices;
   if (const std::string why = waiting_.WhyFull(tokens, policy_); !why.empty()) {
     ++refused_;
@@ -32,18 +29,20 @@ absl::Status Scheduler::Submit(Request request, absl::Time now) {
   const PrefixRoot root{.salt = request.cache_salt,
                         .weights_version = running_.group().weights_version,
                         .long_rope = running_.group().IsLong(static_cast<int64_t>(request.prompt.size()))};
-  for (Sequence* sequence : requests_.Add(request, std::move(first_mask), root, policy_.block_size, now))
+  int64_t mask_work = policy_.mask_work_at_once;
+  for (Sequence* sequence : requests_.Add(request, root, policy_.block_size, now)) {
     waiting_.Push(sequence);
+    if (sequence->constrained()) running_.FindMask(sequence, &mask_work);
+  }
   ++submitted_;
   return absl::OkStatus();
 }
 
-absl::StatusOr<grammar::TokenMask> Scheduler::FirstMask(const Request& request) const {
+absl::Status Scheduler::CheckConstraint(const Request& request) {
   grammar::Matcher matcher(request.constraint);
-  bool whole = false;
-  absl::StatusOr<grammar::TokenMask> mask = NextMask(&matcher, request.end_ids, &whole);
-  if (!mask.ok()) return absl::FailedPreconditionError(mask.status().message());
-  if (!mask->ids.empty() || !mask->bits.empty()) return mask;
+  const absl::StatusOr<bool> any = matcher.AnyFits();
+  if (!any.ok()) return absl::FailedPreconditionError(any.status().message());
+  if (*any) return absl::OkStatus();
   return absl::FailedPreconditionError("no token of the vocabulary may come first");
 }
 
@@ -86,8 +85,7 @@ std::optional<StepPlan> Scheduler::Plan(absl::Time now, std::vector<Event>* even
   while (const std::optional<RequestId> late = requests_.PastDeadline(now)) {
     SY_CHECK(Cancel(*late, kAllChoices, FinishReason::kDeadline, now, events));
   }
-  if (running_.ranks().empty() || committer_.num_in_flight() >= policy_.max_in_flight || running_.constrained_items > 0)
-    return std::nullopt;
+  if (running_.ranks().empty() || committer_.num_in_flight() >= policy_.max_in_flight) return std::nullopt;
   std::optional<PlannedStep> step = planner_.Plan(now);
   if (!step) return std::nullopt;
   committer_.Expect(step->plan.step, std::move(step->items));
@@ -96,6 +94,15 @@ std::optional<StepPlan> Scheduler::Plan(absl::Time now, std::vector<Event>* even
 
 absl::Status Scheduler::Commit(const StepResult& result, absl::Time now, std::vector<Event>* events) {
   return committer_.Commit(result, now, events);
+}
+
+void Scheduler::SetMask(MaskAnswer answer, absl::Time now, std::vector<Event>* events) {
+  const std::vector<Sequence*> choices = requests_.Choices(answer.key.request);
+  if (answer.key.choice < 0 || static_cast<size_t>(answer.key.choice) >= choices.size()) return;
+  Sequence* sequence = choices[static_cast<size_t>(answer.key.choice)];
+  if (sequence == nullptr || sequence->mask() != nullptr || sequence->num_outputs() != answer.key.output) return;
+  const FinishReason reason = sequence->SetMask(std::move(answer.mask), answer.work_left);
+  if (reason != FinishReason::kNone) running_.Finish(sequence, reason, now, events);
 }
 
 void Scheduler::LoseGroup(bool fail_waiting, absl::Time now, std::vector<Event>* events) {

@@ -7,6 +7,8 @@
 //   scheduler.Submit(request, now)                     as requests come
 //   while (auto plan = scheduler.Plan(now, &events))   up to policy.max_in_flight plans
 //     send *plan to every rank
+//   while (auto masks = scheduler.NextMasks())         after each of these calls: of plans in flight
+//     send *masks to the ranks that they are for
 //   scheduler.Commit(result, now, &events)             results, oldest plan first
 //   publish events
 //   scheduler.LoseGroup(...), StartGroup(...)          when workers are lost, when a new group has formed
@@ -21,8 +23,10 @@
 // in its old order with all its tokens and is computed again.  The oldest of a rank is never preempted for want of
 // blocks, so everything ends.
 //
-// Constraints.  What may come next follows from the token before, so no step is planned while one is in flight that
-// samples a constrained sequence.  All others wait for that, too: else constrained ones would be in every second step.
+// Constraints.  What may come next follows from the token before.  A step is planned without it, while the one before
+// is in flight; the masks follow when that one's result is there (NextMasks), and ranks await them where they sample. A
+// mask that takes longer than policy.mask_work_at_once is made elsewhere (TakeMaskRequests, SetMask); a sequence whose
+// first mask is not made yet waits in the queue, where others overtake it.
 //
 // In flight.  A decode may be planned before the token that it feeds is known; Commit drops what was computed past a
 // sequence's end.  A sequence's slot and blocks are released, also for a preemption, only when no plan in flight refers
@@ -31,6 +35,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,6 +43,7 @@
 #include "absl/time/time.h"
 #include "scheduler/batching/batching_policy.h"
 #include "scheduler/batching/event.h"
+#include "scheduler/batching/mask_request.h"
 #include "scheduler/batching/scheduler_stats.h"
 #include "scheduler/batching/state/request_table.h"
 #include "scheduler/batching/state/running_sequences.h"
@@ -71,6 +77,14 @@ class Scheduler {
   // First ends what is past its deadline (finished events).  Then returns the next step, or nullopt: nothing to
   // compute, no group, or max_in_flight plans are out.  The caller sets decides, layer_costs, micro_batches.
   std::optional<StepPlan> Plan(absl::Time now, std::vector<Event>* events);
+
+  // The masks of a plan in flight, when they are all known and were not given out yet.  Call it until nullopt after
+  // each Plan, Commit, Cancel and SetMask.
+  std::optional<StepMasks> NextMasks() { return committer_.NextMasks(); }
+  // The masks to make elsewhere, since the last call.  SetMask must follow for each that is wanted yet.
+  std::vector<MaskRequest> TakeMaskRequests() { return std::exchange(running_.mask_requests, {}); }
+  // Such a mask is made, or cannot be: then its sequence ends with kConstraint.  Of sequences that are gone: ignored.
+  void SetMask(MaskAnswer answer, absl::Time now, std::vector<Event>* events);
 
   // Takes the result of the oldest plan in flight.
   //   FailedPrecondition: another epoch, or nothing in flight (a late result: drop it).
@@ -106,7 +120,7 @@ class Scheduler {
  private:
   friend struct Invariants;  // of tests
   absl::Status CheckRequest(const Request& request) const;
-  absl::StatusOr<grammar::TokenMask> FirstMask(const Request& request) const;
+  static absl::Status CheckConstraint(const Request& request);
 
   const BatchingPolicy policy_;
   RequestTable requests_;

@@ -51,7 +51,7 @@ Sequence::Sequence(SequenceSpec spec, absl::Time queued)
   chain_.Extend(tokens_);
   if (spec_.constraint != nullptr) {
     matcher_.emplace(std::move(spec_.constraint));
-    next_mask_ = std::move(spec_.first_mask);
+    mask_wanted_ = std::make_shared<const bool>(true);
   }
 }
 
@@ -150,29 +150,41 @@ FinishReason Sequence::Append(int32_t token, int32_t max_context, absl::Time now
 
 FinishReason Sequence::AdvanceConstraint(int32_t token) {
   if (!matcher_.has_value()) return FinishReason::kNone;
-  bool whole = false;
+  mask_ = nullptr;
   if (!matcher_->Accept(token).ok()) return FinishReason::kConstraint;
-  absl::StatusOr<grammar::TokenMask> mask = NextMask(&*matcher_, spec_.end_ids, &whole);
-  if (!mask.ok()) return FinishReason::kConstraint;
-  next_mask_ = *std::move(mask);
-  if (!next_mask_.ids.empty() || !next_mask_.bits.empty()) return FinishReason::kNone;
-  return whole ? FinishReason::kStop : FinishReason::kConstraint;
+  const absl::StatusOr<bool> any = matcher_->AnyFits();
+  if (!any.ok()) return FinishReason::kConstraint;
+  if (*any) return FinishReason::kNone;
+  return matcher_->accepts() ? FinishReason::kStop : FinishReason::kConstraint;
 }
 
-absl::StatusOr<grammar::TokenMask> NextMask(grammar::Matcher* matcher, const std::vector<int32_t>& end_ids,
-                                            bool* whole) {
-  ASSIGN_OR_RETURN(const grammar::MaskPtr made, matcher->NextMask());
-  grammar::TokenMask mask = *made;
-  *whole = matcher->accepts();
-  if (!*whole || (mask.ids.empty() && mask.bits.empty())) return mask;  // no token but an end: it ends at once
-  for (const int32_t id : end_ids) {
+void Sequence::FindMask(int64_t* mask_work) {
+  absl::StatusOr<grammar::MaskPtr> mask = matcher_->NextMaskWithin(mask_work);
+  if (!mask.ok()) return;
+  may_end_ = matcher_->accepts();
+  if (*mask != nullptr) KeepMask(*std::move(mask));
+}
+
+FinishReason Sequence::SetMask(absl::StatusOr<grammar::MaskPtr> mask, int64_t work_left) {
+  if (!mask.ok()) return FinishReason::kConstraint;
+  matcher_->KeepMask(*mask, work_left);
+  KeepMask(*std::move(mask));
+  return FinishReason::kNone;
+}
+
+// Where the text is whole the end fits, too.
+void Sequence::KeepMask(grammar::MaskPtr mask) {
+  mask_ = std::move(mask);
+  if (!may_end_) return;
+  grammar::TokenMask with_ends = *mask_;
+  for (const int32_t id : spec_.end_ids) {
     const auto byte = static_cast<size_t>(id / 8);
-    if (byte < mask.bits.size()) mask.bits[byte] = static_cast<char>(mask.bits[byte] | (1 << (id % 8)));
-    if (!mask.bits.empty()) continue;
-    const auto at = std::lower_bound(mask.ids.begin(), mask.ids.end(), id);
-    if (at == mask.ids.end() || *at != id) mask.ids.insert(at, id);
+    if (byte < with_ends.bits.size()) with_ends.bits[byte] = static_cast<char>(with_ends.bits[byte] | (1 << (id % 8)));
+    if (!with_ends.bits.empty()) continue;
+    const auto at = std::lower_bound(with_ends.ids.begin(), with_ends.ids.end(), id);
+    if (at == with_ends.ids.end() || *at != id) with_ends.ids.insert(at, id);
   }
-  return mask;
+  mask_ = std::make_shared<const grammar::TokenMask>(std::move(with_ends));
 }
 
 void Sequence::LoseRank() {
@@ -205,6 +217,7 @@ void Sequence::Finish(FinishReason reason, absl::Time now) {
   SY_CHECK(reason != FinishReason::kNone);
   MoveTo(SequenceState::kFinished);
   draining = false;
+  mask_wanted_ = nullptr;
   timings_.finished = now;
 }
 

@@ -81,7 +81,6 @@ struct SequenceSpec {
   int32_t block_size = 1;
   std::shared_ptr<grammar::Automaton> constraint;  // shared: by all that it constrains; null: none
   std::vector<int32_t> end_ids;                    // see Request
-  grammar::TokenMask first_mask;                   // of the first output, if there is a constraint
 };
 
 class Sequence {
@@ -128,8 +127,8 @@ class Sequence {
   const PrefixChain& chain() const { return chain_; }
   const SamplingParams& sampling() const { return spec_.sampling; }
   bool constrained() const { return matcher_.has_value(); }
-  // Of the next output.  REQUIRES: constrained, no pending outputs.
-  const grammar::TokenMask& next_mask() const { return next_mask_; }
+  // Of the output behind those that there are; null: it is not made yet.  REQUIRES: constrained.
+  const grammar::MaskPtr& mask() const { return mask_; }
   const SequenceTimings& timings() const { return timings_; }
   SequenceUsage Usage() const;
   // Makes what a rank needs to hold this sequence in an empty slot.  REQUIRES: no pending outputs.
@@ -146,7 +145,15 @@ class Sequence {
   void CommitItem(bool sample);
   // Running → Waiting; everything planned is forgotten.  REQUIRES: nothing in flight; blocks and slot released.
   void Preempt();
-  // Appends an output; returns why the sequence is over with it, or kNone.
+  // Makes the next output's mask, if *mask_work, which is reduced by what is used, suffices; else mask() stays null,
+  // and TaskOfMask says what it takes.  REQUIRES: constrained, not finished.
+  void FindMask(int64_t* mask_work);
+  grammar::MaskTask TaskOfMask() { return matcher_->TaskOfMask(); }
+  // Expires when the sequence ends.
+  std::weak_ptr<const bool> mask_wanted() const { return mask_wanted_; }
+  // The mask was made elsewhere, or cannot be.  Returns why the sequence is over, or kNone.
+  FinishReason SetMask(absl::StatusOr<grammar::MaskPtr> mask, int64_t work_left);
+  // Appends an output; returns why the sequence is over with it, or kNone.  If it is constrained FindMask follows.
   FinishReason Append(int32_t token, int32_t max_context, absl::Time now);
   void DeliverPromptLogprobs(int32_t end_position) { next_prompt_logprob_ = end_position; }
   void DeliverExpertPaths(int32_t end_position) { next_expert_path_ = end_position; }
@@ -177,6 +184,7 @@ class Sequence {
   void MoveTo(SequenceState next);
   // Goes on behind `token`; kNone: there is no constraint, or more may come.
   FinishReason AdvanceConstraint(int32_t token);
+  void KeepMask(grammar::MaskPtr mask);
 
   SequenceSpec spec_;
   SequenceState state_ = SequenceState::kWaiting;
@@ -195,12 +203,9 @@ class Sequence {
   PrefixChain chain_;
   SequenceTimings timings_;
   std::optional<grammar::Matcher> matcher_;
-  grammar::TokenMask next_mask_;
+  grammar::MaskPtr mask_;
+  bool may_end_ = false;                     // where mask_ is of, the text is whole
+  std::shared_ptr<const bool> mask_wanted_;  // this sequence's alone; others look whether it is still there
 };
-
-// What may come next under a constraint: tokens of the text or, where it is whole, of `end_ids`.  Empty: nothing but
-// the end, if *whole; else nothing at all.
-absl::StatusOr<grammar::TokenMask> NextMask(grammar::Matcher* matcher, const std::vector<int32_t>& end_ids,
-                                            bool* whole);
 
 }  // namespace switchyard::batching

@@ -41,7 +41,7 @@ std::string StepPlan::DebugString() const {
       absl::StrAppend(&out, "    slot ", item.slot, " pos ", item.start_pos, "+", item.num_query);
       if (item.init) absl::StrAppend(&out, " init(", item.init->tokens.size(), " tokens)");
       if (!item.new_blocks.empty()) absl::StrAppend(&out, " blocks +[", absl::StrJoin(item.new_blocks, " "), "]");
-      absl::StrAppend(&out, item.token_mask ? " masked" : "", item.sample ? " sample\n" : "\n");
+      absl::StrAppend(&out, item.masked ? " masked" : "", item.sample ? " sample\n" : "\n");
     }
   }
   return out;

@@ -1,6 +1,7 @@
 // The seam between policy and tensors: what the server asks of the workers in one step, and what they answer.
 //
 //   Scheduler::Plan → StepPlan → every rank executes → StepResult → Scheduler::Commit
+//   Scheduler::NextMasks → StepMasks, which ranks await before they sample
 // Plain data, no proto types; both print (DebugString).  A plan is a delta against the slots that a rank holds: a slot
 // keeps a sequence's tokens, block table and sampling state between steps, so a decode item is a few words.  After an
 // epoch change every slot is empty and everything is sent again.
@@ -38,7 +39,7 @@ struct SamplingParams {
   std::vector<int32_t> stop_ids;
   int32_t num_logprobs = -1;         // of each output token: -1 none, 0 the chosen one, k also the k most likely
   int32_t num_prompt_logprobs = -1;  // the same for each prompt token but the first
-  bool constrained = false;          // each token comes from the mask of its item (StepItem::token_mask)
+  bool constrained = false;          // each token comes from a mask of its own (StepItem::masked)
   int32_t expert_paths_from = -1;    // the experts of every row at a position from here on are reported; -1 = none
   bool operator==(const SamplingParams& other) const = default;
 };
@@ -61,10 +62,10 @@ struct StepItem {
   SlotId slot = 0;
   int32_t start_pos = 0;  // also the number of keys already in the cache
   int32_t num_query = 0;
-  std::optional<SlotInit> init;                  // (re)fills the slot first
-  std::vector<BlockId> new_blocks;               // appended to the slot's block table
-  bool sample = false;                           // the last query row is sampled; its token is appended to the slot
-  std::optional<grammar::TokenMask> token_mask;  // of the token to sample: set if the sequence is constrained
+  std::optional<SlotInit> init;     // (re)fills the slot first
+  std::vector<BlockId> new_blocks;  // appended to the slot's block table
+  bool sample = false;              // the last query row is sampled; its token is appended to the slot
+  bool masked = false;              // under a mask that follows (StepMasks), as the sequence is constrained
   bool operator==(const StepItem& other) const = default;
 };
 
@@ -111,6 +112,27 @@ struct StepPlan {
   bool operator==(const StepPlan& other) const = default;
 };
 
+// What one item of a step may sample.
+struct ItemMask {
+  int32_t item = 0;         // of the rank's plan, a masked one
+  grammar::TokenMask mask;  // empty: the sequence has ended meanwhile, so any token will do and is dropped
+  bool operator==(const ItemMask& other) const = default;
+};
+
+struct RankMasks {
+  std::vector<ItemMask> items;  // one for each masked item, in order
+  bool operator==(const RankMasks& other) const = default;
+};
+
+// The masks of a step.  They follow from the tokens of the step before, so they are sent after the plan, once that
+// one's result is there: while ranks compute the step, which need them when they sample.  Those of a rank without
+// masked items are not sent.
+struct StepMasks {
+  int64_t step = 0;
+  int64_t group_epoch = 0;
+  std::vector<RankMasks> ranks;  // [R]
+};
+
 struct TokenLogprob {
   int32_t token = 0;
   float logprob = 0;  // natural logarithm, of the distribution before temperature and filters
@@ -143,6 +165,7 @@ struct StepTimings {
   double routed_seconds = 0;      // of those, without the shared expert; 0 = not known
   double exchange_seconds = 0;    // waiting included
   double head_seconds = 0;        // lm_head and sampling
+  double mask_seconds = 0;        // waiting for masks; in no other figure
   double gather_seconds = 0;      // of the exchanges, the gather of what ranks place experts from
   double decide_seconds = 0;      // that layers waited for that decision, beside the gather
   double decide_cpu_seconds = 0;  // of the step's thread, for it; stays on the worker

@@ -1,5 +1,6 @@
 #include "scheduler/batching/step_committer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,13 +9,46 @@
 namespace switchyard::batching {
 
 void StepCommitter::Expect(int64_t step, std::vector<std::vector<PlannedItem>> items) {
-  in_flight_.push_back({step, std::move(items)});
+  const auto has_masked = [](const std::vector<PlannedItem>& rank) {
+    return std::any_of(rank.begin(), rank.end(), [](const PlannedItem& item) { return item.masked; });
+  };
+  const bool lacks_masks = std::any_of(items.begin(), items.end(), has_masked);
+  in_flight_.push_back({step, std::move(items), lacks_masks});
+}
+
+// A sequence that has ended needs none.
+bool StepCommitter::KnowsMasks(const InFlight& step) {
+  for (const std::vector<PlannedItem>& rank : step.ranks) {
+    for (const PlannedItem& item : rank) {
+      if (!item.masked || item.sequence->state() == SequenceState::kFinished) continue;
+      if (item.sequence->num_outputs() != item.output || item.sequence->mask() == nullptr) return false;
+    }
+  }
+  return true;
+}
+
+std::optional<StepMasks> StepCommitter::NextMasks() {
+  const auto step = std::find_if(in_flight_.begin(), in_flight_.end(),
+                                 [](const InFlight& s) { return s.lacks_masks && KnowsMasks(s); });
+  if (step == in_flight_.end()) return std::nullopt;
+  step->lacks_masks = false;
+  StepMasks masks{.step = step->step, .group_epoch = running_->group().epoch, .ranks = {}};
+  for (const std::vector<PlannedItem>& rank : step->ranks) {
+    RankMasks& of_rank = masks.ranks.emplace_back();
+    for (size_t i = 0; i < rank.size(); ++i) {
+      if (!rank[i].masked) continue;
+      ItemMask& mask = of_rank.items.emplace_back(ItemMask{.item = static_cast<int32_t>(i), .mask = {}});
+      if (rank[i].sequence->state() != SequenceState::kFinished) mask.mask = *rank[i].sequence->mask();
+    }
+  }
+  return masks;
 }
 
 absl::Status StepCommitter::Commit(const StepResult& result, absl::Time now, std::vector<Event>* events) {
   RETURN_IF_ERROR(CheckResult(result));
   const InFlight planned = std::move(in_flight_.front());
   in_flight_.pop_front();
+  mask_work_ = policy_.mask_work_at_once;
   for (size_t r = 0; r < planned.ranks.size(); ++r) {
     for (size_t i = 0; i < planned.ranks[r].size(); ++i) {
       CommitItem(planned.ranks[r][i], result.ranks[r].items[i], now, events);
@@ -77,7 +111,6 @@ void StepCommitter::CommitItem(const PlannedItem& planned, const ItemResult& res
   Sequence* sequence = planned.sequence;
   sequence->CommitItem(planned.sample);
   running_->suspect_items -= planned.suspect ? 1 : 0;
-  running_->constrained_items -= planned.constrained ? 1 : 0;
   if (sequence->state() == SequenceState::kFinished) {  // ended while this was in flight: the result is dropped
     running_->ReleaseIfIdle(sequence);
     return;
@@ -90,20 +123,26 @@ void StepCommitter::CommitItem(const PlannedItem& planned, const ItemResult& res
   }
   EmitPromptLogprobs(planned, result, events);
   EmitExpertPaths(planned, result, events);
-  if (planned.sample) {
-    TokenEvent token{.index = sequence->num_outputs(), .token = result.tokens[0]};
-    if (!result.logprobs.empty()) token.logprobs = result.logprobs[0];
-    if (token.index == 0) token.scheduled = sequence->timings().last_scheduled;
-    const FinishReason reason = sequence->Append(token.token, running_->max_context(), now);
-    events->push_back({.request = sequence->request(), .choice = sequence->choice(), .what = std::move(token)});
-    ++generated_tokens_;
-    running_->PublishComputed(sequence);
-    if (reason != FinishReason::kNone) {
-      running_->Finish(sequence, reason, now, events);
-      return;
-    }
+  if (!planned.sample || CommitToken(planned, result, now, events)) running_->ReleaseIfIdle(sequence);
+}
+
+// False: it was the last, and the sequence may be gone.
+bool StepCommitter::CommitToken(const PlannedItem& planned, const ItemResult& result, absl::Time now,
+                                std::vector<Event>* events) {
+  Sequence* sequence = planned.sequence;
+  TokenEvent token{.index = sequence->num_outputs(), .token = result.tokens[0]};
+  if (!result.logprobs.empty()) token.logprobs = result.logprobs[0];
+  if (token.index == 0) token.scheduled = sequence->timings().last_scheduled;
+  const FinishReason reason = sequence->Append(token.token, running_->max_context(), now);
+  events->push_back({.request = sequence->request(), .choice = sequence->choice(), .what = std::move(token)});
+  ++generated_tokens_;
+  running_->PublishComputed(sequence);
+  if (reason != FinishReason::kNone) {
+    running_->Finish(sequence, reason, now, events);
+    return false;
   }
-  running_->ReleaseIfIdle(sequence);
+  if (sequence->constrained()) running_->FindMask(sequence, &mask_work_);
+  return true;
 }
 
 void StepCommitter::EmitPromptLogprobs(const PlannedItem& planned, const ItemResult& result,

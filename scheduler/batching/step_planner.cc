@@ -103,6 +103,7 @@ void StepPlanner::PlanWaiting(Draft* draft) {
     }
   }
   if (Sequence* const suspect = waiting_->FirstSuspect()) {
+    if (LacksMask(*suspect)) return;
     const Placement placement = Place(*suspect, *draft, outstanding);
     if (placement.rank >= 0) StartSequence(suspect, placement, draft);
     return;
@@ -110,13 +111,16 @@ void StepPlanner::PlanWaiting(Draft* draft) {
   uint64_t last = 0;
   while (Sequence* const sequence = waiting_->After(last)) {
     last = sequence->arrival();
-    if (HeldForLeader(*sequence)) continue;
+    if (LacksMask(*sequence) || HeldForLeader(*sequence)) continue;
     const Placement placement = Place(*sequence, *draft, outstanding);
     if (placement.rank < 0) return;  // nobody overtakes
     StartSequence(sequence, placement, draft);
     outstanding[placement.rank] += owed(*sequence);
   }
 }
+
+// Its first mask is being made: in a plan it would keep the others waiting.
+bool StepPlanner::LacksMask(const Sequence& sequence) { return sequence.constrained() && sequence.mask() == nullptr; }
 
 // While choice 0 computes the prompt, the others wait to share its blocks instead of computing their own.
 bool StepPlanner::HeldForLeader(const Sequence& sequence) const {
@@ -207,9 +211,8 @@ void StepPlanner::AddItem(Sequence* sequence, int32_t num_query, Draft* draft) {
   planned.first_path = from < 0 ? end : std::clamp(from, item.start_pos, end);
   planned.suspect = sequence->is_suspect();
   running_->suspect_items += planned.suspect ? 1 : 0;
-  planned.constrained = item.sample && sequence->constrained();
-  running_->constrained_items += planned.constrained ? 1 : 0;
-  if (planned.constrained) item.token_mask = sequence->next_mask();
+  item.masked = planned.masked = item.sample && sequence->constrained();
+  planned.output = sequence->num_outputs() + sequence->num_pending();
   sequence->PlanItem(num_query, item.sample);
   draft->budget[rank] -= num_query;
   draft->step.plan.ranks[rank].items.push_back(std::move(item));

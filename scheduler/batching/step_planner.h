@@ -25,7 +25,8 @@ struct PlannedItem {
   int32_t num_prompt_logprobs = 0;  // that the result must bring
   int32_t first_path = 0;           // of whose rows it must bring the experts, up to the last; its end = of none
   bool suspect = false;             // of a suspect, when it was planned
-  bool constrained = false;         // samples a constrained sequence
+  bool masked = false;              // samples a constrained sequence
+  int32_t output = 0;               // then: which one it samples
 };
 
 struct PlannedStep {
@@ -57,6 +58,7 @@ class StepPlanner {
   void PreemptForVerification();
   void PlanRunning(int32_t rank, bool decodes, Draft* draft);
   void PlanWaiting(Draft* draft);
+  static bool LacksMask(const Sequence& sequence);
   bool HeldForLeader(const Sequence& sequence) const;
   Placement Place(const Sequence& sequence, const Draft& draft, absl::Span<const int32_t> outstanding) const;
   void StartSequence(Sequence* sequence, const Placement& placement, Draft* draft);

@@ -33,9 +33,13 @@ EngineLoop::EngineLoop(const ServerConfig* config, const text::TextProcessor* te
               .choices = &choices_,
               .profiles = &profiles_,
               .slices = &slices_,
-              .load = &load_},
+              .load = &load_,
+              .masks = &masks_},
              metrics, &hooks_),
-      links_(&inbox_, &group_, &experts_, &profiles_) {}
+      links_(&inbox_, &group_, &experts_, &profiles_),
+      masks_([this](batching::MaskAnswer answer, absl::Duration took) {
+        inbox_.Post([this, answer = std::move(answer), took]() mutable { steps_.OnMask(std::move(answer), took); });
+      }) {}
 
 void EngineLoop::Start() {
   thread_ = std::thread([this] { Run(); });

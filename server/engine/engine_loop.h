@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "server/balancer/expert_load_balancing.h"
 #include "server/config.h"
+#include "server/constraint/mask_pool.h"
 #include "server/engine/engine_hooks.h"
 #include "server/engine/engine_inbox.h"
 #include "server/engine/live_requests.h"
@@ -105,6 +106,7 @@ class EngineLoop final {
   StepLoop steps_;
   LinkEvents links_;
   absl::Time next_tick_ = absl::InfinitePast();
+  MaskPool masks_;  // its threads end before what they post to
   std::thread thread_;
 };
 

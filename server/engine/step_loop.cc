@@ -56,9 +56,27 @@ absl::Time StepLoop::NextDeadline() const {
   return std::min({delay_until_, slice_until_, scheduler ? scheduler->NextDeadline() : absl::InfiniteFuture()});
 }
 
+void StepLoop::OnMask(batching::MaskAnswer answer, absl::Duration took) {
+  const absl::Time now = MonotonicNow();
+  metrics_->constraint_mask_seconds->Observe(absl::ToDoubleSeconds(took));
+  std::vector<batching::Event> events;
+  parts_.group->scheduler()->SetMask(std::move(answer), now, &events);
+  SendMasks();
+  parts_.requests->Publish(std::move(events), now);
+}
+
+void StepLoop::SendMasks() {
+  batching::Scheduler* const scheduler = parts_.group->scheduler();
+  for (batching::MaskRequest& request : scheduler->TakeMaskRequests()) parts_.masks->Start(std::move(request));
+  if (!parts_.group->ready()) return;
+  while (const std::optional<batching::StepMasks> masks = scheduler->NextMasks())
+    parts_.group->workers().SendMasks(*masks);
+}
+
 void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
   batching::Scheduler* const scheduler = parts_.group->scheduler();
   if (scheduler == nullptr) return;
+  SendMasks();  // requests may have come or gone
   delay_until_ = slice_until_ = absl::InfiniteFuture();
   // Plan ends requests that are past their deadline.
   const bool may_wait = parts_.group->ready() && now < scheduler->NextDeadline();
@@ -74,9 +92,9 @@ void StepLoop::PlanAll(absl::Time now, std::vector<batching::Event>* events) {
     parts_.group->workers().Execute(*plan, now);
   }
   // Even without a group, Plan ends requests that are past their deadline.
-  if (!parts_.group->ready()) {
-    (void)scheduler->Plan(now, events);
-  } else if (sent_.empty()) {
+  if (!parts_.group->ready()) (void)scheduler->Plan(now, events);
+  SendMasks();  // of new plans, and of steps that waited for the mask of a request that Plan has ended
+  if (parts_.group->ready() && sent_.empty()) {
     parts_.slices->Idle();
     GiveSlice(now);
   }
@@ -151,6 +169,7 @@ void StepLoop::OnStepDone(const batching::StepResult& result) {
     parts_.group->workers().Break(absl::StrCat("step ", result.step, ": ", status.message()), now);
     return;
   }
+  SendMasks();  // first of all: workers may be about to sample
   if (const auto it = sent_.find(result.step); it != sent_.end()) parts_.requests->NoteStep(it->second, result);
   ObserveStep(result, now);
   const bool whole = parts_.choices->StepDone(result, now);
@@ -180,6 +199,9 @@ void StepLoop::ObserveStep(const batching::StepResult& result, absl::Time now) {
     for (const batching::RankResult& rank : result.ranks) slowest = std::max(slowest, rank.timings.*part);
     histogram->Observe(slowest);
   }
+  double waited = 0;
+  for (const batching::RankResult& rank : result.ranks) waited = std::max(waited, rank.timings.mask_seconds);
+  if (waited > 0) metrics_->constraint_wait_seconds->Observe(waited);
   // The same on all ranks.  A faulty worker's negative number would end the server, as counters must not fall.
   metrics_->fine_tuned_layers->Increment(static_cast<double>(std::max<int64_t>(result.ranks[0].fine_tuned_layers, 0)));
   metrics_->moe_tokens_exchanged->Increment(static_cast<double>(sent));

@@ -1,4 +1,5 @@
-// Runs the steps of the serving group: plan → execute → commit → publish, with up to two steps in flight.
+// Runs the steps of the serving group: plan → execute → commit → publish, with up to two steps in flight.  Masks of
+// constrained outputs follow their plan as soon as the step before is committed.
 //
 // Used on the engine's thread.  Between steps training gets its time slices (train_slices.h); a burst's first step
 // waits a little for the rest of it (batching_delay.h).
@@ -12,6 +13,7 @@
 #include "absl/time/time.h"
 #include "scheduler/batching/event.h"
 #include "server/balancer/expert_load_balancing.h"
+#include "server/constraint/mask_pool.h"
 #include "server/engine/batching_delay.h"
 #include "server/engine/engine_hooks.h"
 #include "server/engine/live_requests.h"
@@ -35,11 +37,14 @@ class StepLoop final : public WorkerGroup::Listener {
     ProfileCollector* profiles;
     TrainSlices* slices;
     LoadMonitor* load;
+    MaskPool* masks;
   };
   StepLoop(const Parts& parts, ServerMetrics* metrics, const EngineHooks* hooks);
 
   // Sends the steps that can be planned now, and publishes the events of planning.
   void Advance(absl::Time now);
+  // A mask of tokens was made, or cannot be.
+  void OnMask(batching::MaskAnswer answer, absl::Duration took);
   // Returns the latest time for the next call of Advance.
   absl::Time NextDeadline() const;
 
@@ -53,6 +58,8 @@ class StepLoop final : public WorkerGroup::Listener {
   void OnFenced(const fleet::WorkerInfo& info) override;
 
  private:
+  // Has masks made that take long, and sends those of steps under way that are known.
+  void SendMasks();
   void PlanAll(absl::Time now, std::vector<batching::Event>* events);
   bool Gathering(absl::Time now);
   bool WaitsForSlice(absl::Time now);

@@ -23,6 +23,12 @@ void LinkClient::Execute(const batching::StepPlan& plan, int rank, absl::Duratio
   Send(message);
 }
 
+void LinkClient::SendMasks(const batching::StepMasks& masks, int rank) {
+  v1::LinkResponse message;
+  *message.mutable_step_masks() = link::ToProto(masks, rank);
+  Send(message);
+}
+
 void LinkClient::AbortGroup(int64_t epoch, const std::string& reason) { SendAbort(epoch, reason, /*training=*/false); }
 
 void LinkClient::AbortTraining(int64_t epoch, const std::string& reason) {

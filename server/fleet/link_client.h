@@ -25,6 +25,7 @@ class LinkClient final : public WorkerClient, public TrainerClient {
 
   void Join(const fleet::RankAssignment& assignment) override;
   void Execute(const batching::StepPlan& plan, int rank, absl::Duration limit) override;
+  void SendMasks(const batching::StepMasks& masks, int rank) override;
   void AbortGroup(int64_t epoch, const std::string& reason) override;
   void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) override;
   void Start(const jobs::TrainingAssignment& assignment) override;

@@ -23,6 +23,8 @@ class WorkerClient {
   virtual void Join(const fleet::RankAssignment& assignment) = 0;
   // `limit`: how long the rank may wait for the others.
   virtual void Execute(const batching::StepPlan& plan, int rank, absl::Duration limit) = 0;
+  // The masks of a step whose plan was sent.
+  virtual void SendMasks(const batching::StepMasks& masks, int rank) = 0;
   virtual void AbortGroup(int64_t epoch, const std::string& reason) = 0;
   // Asks for a part of the worker's profile (answered by OnProfilePart).
   virtual void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) = 0;

@@ -155,6 +155,14 @@ void WorkerGroup::Execute(const batching::StepPlan& plan, absl::Time now) {
   for (auto& [id, member] : members_) member.client->Execute(plan, member.rank, limit);
 }
 
+void WorkerGroup::SendMasks(const batching::StepMasks& masks) {
+  SY_CHECK(state_ == State::kReady);
+  SY_CHECK_EQ(static_cast<int>(masks.ranks.size()), options_.world);
+  for (auto& [id, member] : members_) {
+    if (!masks.ranks[member.rank].items.empty()) member.client->SendMasks(masks, member.rank);
+  }
+}
+
 void WorkerGroup::GiveSlice(absl::Duration slice) {
   SY_CHECK(state_ == State::kReady);
   batching::StepPlan plan;

@@ -102,6 +102,8 @@ class WorkerGroup {
 
   // Sends a plan to every rank.  REQUIRES: kReady.
   void Execute(const batching::StepPlan& plan, absl::Time now);
+  // Sends the masks of a plan in flight to the ranks that they are for.  REQUIRES: kReady.
+  void SendMasks(const batching::StepMasks& masks);
   // Lets training on the ranks run for `slice`, or until the next plan.  REQUIRES: kReady.
   void GiveSlice(absl::Duration slice);
   // Ends the group; the next one may form after a pause that grows with failed tries.  If a member is lost meanwhile,

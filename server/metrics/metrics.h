@@ -77,6 +77,8 @@ class ServerMetrics {
   prometheus::Counter* tokenize_seconds = nullptr;
   prometheus::Counter* constraint_seconds = nullptr;
   prometheus::Counter* constraint_masks = nullptr;
+  prometheus::Histogram* constraint_mask_seconds = nullptr;
+  prometheus::Histogram* constraint_wait_seconds = nullptr;
   // --- scheduler ---
   prometheus::Gauge* requests_running = nullptr;
   prometheus::Gauge* requests_waiting = nullptr;

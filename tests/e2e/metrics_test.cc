@@ -74,6 +74,8 @@ const Families& ServerFamilies() {
       {"switchyard_moe_tokens_exchanged_total", {"counter", kOurs, ""}},
       {"switchyard_train_slices_total", {"counter", kOurs, ""}},
       {"switchyard_train_slice_seconds_total", {"counter", kOurs, ""}},
+      {"switchyard_constraint_mask_seconds", {"histogram", kOurs, kStep}},
+      {"switchyard_constraint_wait_seconds", {"histogram", kOurs, kStep}},
       {"switchyard_moe_expert_seconds", {"histogram", kOurs, kStep}},
       {"switchyard_moe_exchange_seconds", {"histogram", kOurs, kStep}},
       {"switchyard_moe_gather_seconds", {"histogram", kOurs, kStep}},

@@ -39,6 +39,11 @@ void FuzzResponse(const v1::LinkResponse& m) {
     plan.ranks = {link::FromProto(each, &plan, &limit)};
     return link::ToProto(plan, 0, limit);
   });
+  RoundTrip(m.step_masks(), [](const auto& each) {
+    batching::StepMasks masks;
+    masks.ranks = {link::FromProto(each, &masks)};
+    return link::ToProto(masks, 0);
+  });
   const auto twice = [](const auto& each) { return ToProtoIfOk(link::FromProto(each)); };
   RoundTrip(m.join_group(), twice);
   RoundTrip(m.start_training(), twice);

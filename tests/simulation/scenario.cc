@@ -59,6 +59,7 @@ Wish DrawWish(Random* random, const Scenario& scenario, int id) {
   wish.num_choices = random->OneIn(4) ? static_cast<int32_t>(random->Between(2, 4)) : 1;
   wish.max_tokens = static_cast<int32_t>(random->OneIn(4) ? random->Between(1, 50) : random->Between(1, 16));
   wish.seed = random->Next();
+  wish.constrained = wish.seed % 3 == 0;
   wish.logprobs = random->OneIn(6);
   wish.calls = static_cast<int>(random->Between(1, 4));
   if (random->OneIn(5)) wish.deadline = random->Skewed(absl::Milliseconds(1), absl::Seconds(8));

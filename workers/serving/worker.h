@@ -3,8 +3,9 @@
 //   Open (checks the checkpoint, loads nothing) → Join (loads what its assignment holds, forms the group) →
 //   Start, Finish, Start, … → Leave
 //
-// Join, Start, Finish and Leave belong to one thread, the worker's; Abort may come from any thread and ends waits for
-// a peer.  Weights stay loaded between epochs: a survivor that keeps its assignment joins in milliseconds.
+// Join, Start, Finish and Leave belong to one thread, the worker's; Abort and PutMasks may come from any thread.  Abort
+// ends waits for a peer or for masks.  Weights stay loaded between epochs: a survivor that keeps its assignment joins
+// in milliseconds.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
@@ -31,6 +33,7 @@
 #include "workers/model/config/config.h"
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/forward/model.h"
+#include "workers/model/runner/mask_inbox.h"
 #include "workers/model/runner/model_runner.h"
 #include "workers/model/weights/loader.h"
 #include "workers/moe/dispatch/expert_layout.h"
@@ -118,8 +121,8 @@ class Worker final {
   model::GraphCounters graph_counters() const;
   int64_t num_replayed() const { return graph_counters().replayed; }
 
-  // One step in two halves; Finish blocks, for the other ranks at most `limit`.  The next step may be started before
-  // this one is finished (ModelRunner).  An error ends the epoch for this rank: Leave follows.
+  // One step in two halves; both may block, for the other ranks or for masks at most `limit`.  The next step may be
+  // started before this one is finished (ModelRunner).  An error ends the epoch for this rank: Leave follows.
   absl::Status Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit);
   absl::StatusOr<batching::RankResult> Finish();
   int num_started() const { return runner_ == nullptr ? 0 : runner_->num_started(); }
@@ -134,10 +137,18 @@ class Worker final {
   moe::ReplicatedExpertsCounters placement_counters() const {
     return placement_ == nullptr ? moe::ReplicatedExpertsCounters() : placement_->counters();
   }
-  // Ends the communication of that epoch, now or when it forms.  Any thread.
-  void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }
+  // Ends the communication of that epoch, now or when it forms, and waits for its masks.  Any thread.
+  void Abort(int64_t epoch, const std::string& reason) {
+    group_.Abort(epoch, reason);
+    masks_.Abort(epoch, reason);
+  }
+  // Masks of a step that is started, or will be.  Any thread; never blocks.
+  void PutMasks(int64_t epoch, int64_t step, batching::RankMasks masks) { masks_.Put(epoch, step, std::move(masks)); }
   // All epochs so far are forgotten: a new link, perhaps to a server that counts anew.  In no group.
-  void ForgetEpochs() { group_.ForgetEpochs(); }
+  void ForgetEpochs() {
+    group_.ForgetEpochs();
+    masks_.ForgetEpochs();
+  }
 
  private:
   Worker(WorkerOptions options, model::ModelConfig config, std::optional<checkpoint::Checkpoint> checkpoint);
@@ -214,6 +225,7 @@ class Worker final {
   std::unique_ptr<SharedWeights> shared_weights_;          // borrows the model's; null: it is not a host's
   std::optional<moe::Learned> learned_;                    // by the load predictor before, until there is another
   std::unique_ptr<moe::RowLoadPredictor> load_predictor_;  // borrows the model's routers, given away to the runner
+  model::MaskInbox masks_;                                 // the runner borrows it
   std::unique_ptr<model::ModelRunner> runner_;
   model::GraphCounters graphs_before_;  // of the runners before
   fleet::LinkFit links_;                // of the last group

@@ -317,6 +317,7 @@ absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const f
   options.max_rows = settings.max_batched_tokens;
   options.context = model_->max_positions();
   options.add_outputs = settings.add_outputs;
+  options.masks = &masks_;
   options.graphs =
       uses_graphs() && (placement_ == nullptr || settings.placement.mode == placement::PlacementMode::kAuto);
   options.pace = {.weights_seconds = 1e-6 * options_.experts.weights_us, .row_seconds = 1e-6 * options_.experts.row_us};

@@ -52,6 +52,7 @@ std::unique_ptr<LinkHandler> BothRole::Begin(std::shared_ptr<grpc::Channel> chan
 }
 
 void BothRole::Arrived(const v1::LinkResponse& command) {
+  serving_.Arrived(command);
   const bool step = command.has_step_plan() && command.step_plan().train_slice_ms() == 0;
   if (step || command.has_join_group()) share_.gate.Shut();
 }

@@ -46,7 +46,8 @@ class LinkRole {
   virtual void Describe(fleet::WorkerInfo* out) const = 0;
   // A link begins: all epochs so far are forgotten.
   virtual std::unique_ptr<LinkHandler> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) = 0;
-  // A command has arrived; the handler gets it after the commands before it.  Any thread; does not block.
+  // A command has arrived; the handler gets it after the commands before it, but masks of steps, which are only shown
+  // here.  Any thread; does not block.
   virtual void Arrived(const v1::LinkResponse&) {}
   // Ends the communication of that epoch and of those before, now or when it forms: of the serving group, or of the
   // attempt at a job.  Any thread.

@@ -101,7 +101,7 @@ void LinkSession::OnReadDone(bool ok) {
   } else {
     role_->Arrived(response_);
     absl::MutexLock lock(&mu_);
-    commands_.push_back(response_);
+    if (!response_.has_step_masks()) commands_.push_back(response_);
   }
   StartRead(&response_);
 }

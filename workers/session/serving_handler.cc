@@ -108,8 +108,10 @@ void Handler::Execute(const v1::StepPlan& message) {
   batching::StepPlan head;
   absl::Duration limit;
   const batching::RankPlan part = link::FromProto(message, &head, &limit);
-  // Its gates wait for what is under way, on the host: reported now, that does not count as this step's time.
-  while (epoch_ != 0 && busy() && head.decides && worker_->balancer() != nullptr) SendOldest();
+  // Its gates wait for what is under way, on the host: reported now, that does not count as this step's time.  And the
+  // masks that it waits for may follow from those results.
+  const bool masked = std::any_of(part.items.begin(), part.items.end(), [](const auto& item) { return item.masked; });
+  while (epoch_ != 0 && busy() && ((head.decides && worker_->balancer() != nullptr) || masked)) SendOldest();
   if (epoch_ == 0) return;
   if (const absl::Status status = worker_->Start(head, part, limit); !status.ok()) {
     return Fault(epoch_, status);

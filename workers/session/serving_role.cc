@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "proto/link/step_plan_codec.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/memory_share.h"
 #include "workers/model/config/memory_plan.h"
@@ -47,6 +48,13 @@ void ServingRole::Describe(fleet::WorkerInfo* out) const {
   const absl::StatusOr<MemoryShare> share = ParseMemoryShare(worker.expert_budget().budget);
   SY_CHECK(share.ok());  // the flags were checked
   out->expert_budget = *share;
+}
+
+void ServingRole::Arrived(const v1::LinkResponse& command) {
+  if (!command.has_step_masks()) return;
+  batching::StepMasks head;
+  batching::RankMasks masks = link::FromProto(command.step_masks(), &head);
+  worker_->PutMasks(head.group_epoch, head.step, std::move(masks));
 }
 
 std::unique_ptr<LinkHandler> ServingRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {

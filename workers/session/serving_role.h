@@ -21,6 +21,8 @@ class ServingRole final : public LinkRole {
 
   void Describe(fleet::WorkerInfo* out) const override;
   std::unique_ptr<LinkHandler> Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) override;
+  // Hands masks on at once: the worker's thread awaits them in the step before.
+  void Arrived(const v1::LinkResponse& command) override;
   void Abort(int64_t epoch, const std::string& reason) override { worker_->Abort(epoch, reason); }
   bool served() const override { return served_; }
   bool lost() const override { return worker_->device_lost(); }

@@ -12,8 +12,8 @@ constexpr absl::Duration kMostRetry = absl::Seconds(10);
 
 }  // namespace
 
-const std::vector<Sequence*>& RequestTable::Add(const Request& request, grammar::TokenMask first_mask,
-                                                const PrefixRoot& root, int32_t block_size, absl::Time now) {
+const std::vector<Sequence*>& RequestTable::Add(const Request& request, const PrefixRoot& root, int32_t block_size,
+                                                absl::Time now) {
   State& state = requests_[request.id];
   state.deadline = request.deadline;
   state.num_unfinished = request.num_choices;
@@ -30,7 +30,6 @@ const std::vector<Sequence*>& RequestTable::Add(const Request& request, grammar:
         .block_size = block_size,
         .constraint = request.constraint,
         .end_ids = request.end_ids,
-        .first_mask = first_mask,
     };
     spec.sampling.constrained = request.constraint != nullptr;
     spec.sampling.choice = static_cast<uint32_t>(choice);

@@ -38,9 +38,7 @@ class RequestTable {
   bool Contains(RequestId id) const { return requests_.contains(id); }
 
   // Makes a sequence of each choice.  Returns them, in order; they stay here.  REQUIRES: no request of that id is here.
-  // `first_mask`: of the first outputs, if there is a constraint.
-  const std::vector<Sequence*>& Add(const Request& request, grammar::TokenMask first_mask, const PrefixRoot& root,
-                                    int32_t block_size, absl::Time now);
+  const std::vector<Sequence*>& Add(const Request& request, const PrefixRoot& root, int32_t block_size, absl::Time now);
 
   // [n] null where a choice has finished; empty if the request has.  A copy, as who ends a choice changes the table.
   std::vector<Sequence*> Choices(RequestId id) const;

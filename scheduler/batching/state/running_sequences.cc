@@ -77,6 +77,15 @@ void RunningSequences::PreemptNow(Sequence* sequence) {
   ++totals_.preemptions;
 }
 
+void RunningSequences::FindMask(Sequence* sequence, int64_t* mask_work) {
+  sequence->FindMask(mask_work);
+  if (sequence->mask() != nullptr) return;
+  mask_requests.push_back(
+      {.key = {.request = sequence->request(), .choice = sequence->choice(), .output = sequence->num_outputs()},
+       .task = sequence->TaskOfMask(),
+       .wanted = sequence->mask_wanted()});
+}
+
 void RunningSequences::PublishComputed(Sequence* sequence) {
   if (!policy_->prefix_reuse) return;
   BlockPool& pool = ranks_[sequence->rank].pool;
@@ -121,7 +130,7 @@ void RunningSequences::ReleaseIfIdle(Sequence* sequence) {
 }
 
 void RunningSequences::LoseGroup(bool fail_waiting, absl::Time now, std::vector<Event>* events) {
-  suspect_items = constrained_items = 0;
+  suspect_items = 0;
   std::vector<Sequence*> lost;
   for (RankState& rank : ranks_) lost.insert(lost.end(), rank.running.begin(), rank.running.end());
   if (fail_waiting) {

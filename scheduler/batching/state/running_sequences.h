@@ -16,6 +16,7 @@
 #include "scheduler/batching/batching_policy.h"
 #include "scheduler/batching/block_pool.h"
 #include "scheduler/batching/event.h"
+#include "scheduler/batching/mask_request.h"
 #include "scheduler/batching/scheduler_stats.h"
 #include "scheduler/batching/sequence.h"
 #include "scheduler/batching/state/request_table.h"
@@ -55,13 +56,15 @@ class RunningSequences {
 
   // Of plans in flight, those of suspects, also of such as have ended meanwhile; kept by planner and committer.
   int32_t suspect_items = 0;
-  // Likewise, those that sample a constrained sequence.
-  int32_t constrained_items = 0;
+  // Of masks that are to be made elsewhere, and nobody has asked for yet.
+  std::vector<MaskRequest> mask_requests;
 
   // Takes it from the queue; gives it a slot of the rank, and the blocks of the match.
   void Start(Sequence* sequence, int32_t rank, const PrefixMatch& match, absl::Time now);
   // Puts it back into the queue, at once or as soon as nothing of it is in flight.
   void Preempt(Sequence* sequence);
+  // Finds the mask of a constrained sequence's next output, or asks for it.  `mask_work`: Sequence::FindMask's.
+  void FindMask(Sequence* sequence, int64_t* mask_work);
   // Makes the blocks findable that all its planned steps have filled.
   void PublishComputed(Sequence* sequence);
   // Ends it, wherever it is, and says so.  May destroy it.

@@ -48,14 +48,26 @@ batching::StepPlan Plan() {
   values.Fill(freed);
   items.resize(2);
   items[1].slot = 7;
-  auto& [slot, start, num_query, init, blocks, sample, mask] = items[0];
-  values.Fill(slot, start, num_query, blocks, sample);
-  auto& [mask_ids, mask_bits] = mask.emplace();
-  values.Fill(mask_ids);
-  mask_bits = "\x81";
+  auto& [slot, start, num_query, init, blocks, sample, masked] = items[0];
+  values.Fill(slot, start, num_query, blocks, sample, masked);
   auto& [tokens, num_prompt, sampling] = init.emplace();
   values.Fill(tokens, num_prompt);
   sampling = Sampling();
+  return out;
+}
+
+batching::StepMasks Masks() {
+  batching::StepMasks out;
+  auto& [step, group_epoch, ranks] = out;
+  Distinct values;
+  values.Fill(step, group_epoch);
+  ranks.resize(2);
+  auto& [items] = ranks[1];
+  items.resize(2);
+  auto& [item, mask] = items[0];
+  auto& [ids, bits] = mask;
+  values.Fill(item, ids);
+  bits = "\x81";
   return out;
 }
 
@@ -81,8 +93,8 @@ batching::RankResult Result() {
       }
     }
   }
-  auto& [total, attention, expert, routed, exchange, head, gather, decide, decide_cpu] = timings;
-  values.Fill(total, attention, expert, routed, exchange, head, gather, decide);
+  auto& [total, attention, expert, routed, exchange, head, masks, gather, decide, decide_cpu] = timings;
+  values.Fill(total, attention, expert, routed, exchange, head, masks, gather, decide);
   decide_cpu = 0;  // stays on the worker
   return out;
 }
@@ -341,6 +353,15 @@ TEST(LinkRoundTrip, HowTrainingEnds) {
   EXPECT_EQ(FromProto(unknown).outcome, jobs::TrainOutcome::kLost);
   for (const jobs::StopKind kind : {jobs::StopKind::kSave, jobs::StopKind::kNow})
     EXPECT_EQ(*FromProto(ToProto(kind)), kind);
+}
+
+TEST(LinkRoundTrip, MasksOfAStep) {
+  const v1::StepMasks message = test::OverTheWire(ToProto(Masks(), 1));
+  EXPECT_THAT(test::Unset(message), IsEmpty());
+  batching::StepMasks head;
+  EXPECT_EQ(FromProto(message, &head), Masks().ranks[1]);
+  EXPECT_EQ(head.step, Masks().step);
+  EXPECT_EQ(head.group_epoch, Masks().group_epoch);
 }
 
 // Checks the check: a field that is unset is named.

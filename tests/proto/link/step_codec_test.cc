@@ -27,16 +27,18 @@ TEST(StepCodec, ExpertPathsThatNobodyAskedForAreNotReported) {
 }
 
 TEST(StepCodec, MasksTravelInBothForms) {
-  batching::StepPlan plan, head;
-  absl::Duration limit;
-  plan.ranks.resize(1);
-  std::vector<batching::StepItem>& items = plan.ranks[0].items;
-  items.resize(3);
-  items[0].init.emplace().sampling.constrained = true;
-  items[0].token_mask = grammar::TokenMask{.ids = {1, 5, 70000}, .bits = {}};
-  items[1].token_mask = grammar::TokenMask{.ids = {}, .bits = std::string("\x01\0\xff", 3)};
-  const batching::RankPlan part = FromProto(test::OverTheWire(ToProto(plan, 0, absl::Seconds(1))), &head, &limit);
-  EXPECT_EQ(part, plan.ranks[0]);
+  batching::StepMasks masks, head;
+  masks.step = int64_t{1} << 40;
+  masks.group_epoch = 3;
+  masks.ranks.resize(2);
+  masks.ranks[0].items.resize(1);  // of the other rank: must not arrive
+  std::vector<batching::ItemMask>& items = masks.ranks[1].items;
+  items.push_back({.item = 4, .mask = {.ids = {1, 5, 70000}, .bits = {}}});
+  items.push_back({.item = 5, .mask = {.ids = {}, .bits = std::string("\x01\0\xff", 3)}});
+  items.push_back({.item = 9, .mask = {}});
+  EXPECT_EQ(FromProto(test::OverTheWire(ToProto(masks, 1)), &head), masks.ranks[1]);
+  EXPECT_EQ(head.step, masks.step);
+  EXPECT_EQ(head.group_epoch, 3);
 }
 
 TEST(StepCodec, APlanSaysHowLongToWait) {

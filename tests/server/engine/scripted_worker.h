@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -57,21 +58,36 @@ class ScriptedWorker final : public WorkerClient {
     result.timings.expert_seconds = 1e-6 * static_cast<double>(result.expert_rows);
     result.timings.total_seconds = script.step_seconds;
     layer_costs_.Set(plan.layer_costs);
+    bool masked = false;
     for (const batching::StepItem& item : plan.ranks[rank].items) {
       int32_t& outputs = outputs_[item.slot];
       if (item.init) outputs = static_cast<int32_t>(item.init->tokens.size()) - item.init->num_prompt_tokens;
       batching::ItemResult out;
       if (item.sample) out.tokens.push_back('a' + outputs++ % 26);
       result.items.push_back(std::move(out));
+      masked = masked || item.masked;
     }
     answers_.Change([&](Answers* answers) {
+      if (masked) answers->masked.insert(plan.step);
       answers->waiting.push_back({plan.group_epoch, plan.step, std::move(result)});
+      Send(answers);
+    });
+  }
+  // The script's tokens need not fit.
+  void SendMasks(const batching::StepMasks& masks, int rank) override {
+    EXPECT_FALSE(masks.ranks[rank].items.empty());
+    masks_.Change([&](std::vector<batching::RankMasks>* all) { all->push_back(masks.ranks[rank]); });
+    answers_.Change([&](Answers* answers) {
+      EXPECT_EQ(answers->masked.erase(masks.step), 1u) << "masks of step " << masks.step << ", which awaits none";
       Send(answers);
     });
   }
   void AbortGroup(int64_t, const std::string&) override {
     outputs_.clear();
-    answers_.Change([](Answers* answers) { answers->waiting.clear(); });
+    answers_.Change([](Answers* answers) {
+      answers->waiting.clear();
+      answers->masked.clear();
+    });
   }
   void SendProfile(int64_t group_epoch, int64_t request, int64_t offset) override {
     ++profile_asked_;
@@ -89,6 +105,7 @@ class ScriptedWorker final : public WorkerClient {
   int profile_asked() const { return profile_asked_; }                      // calls of SendProfile
   int slices() const { return slices_; }                                    // of its time for training, so far
   placement::LayerCosts layer_costs() const { return layer_costs_.Get(); }  // of the last plan
+  std::vector<batching::RankMasks> masks() const { return masks_.Get(); }   // so far
   // Sets how long a step takes from now on.  Call on the engine's thread.
   void set_step_ms(int ms) { step_ms_ = ms; }
   // Sends `count` more answers, then holds the others back; -1 = sends all.
@@ -118,6 +135,7 @@ class ScriptedWorker final : public WorkerClient {
   struct Answers {
     int allowed = -1;
     std::vector<Answer> waiting;
+    std::set<int64_t> masked;  // steps that await masks
   };
 
   static void CountItems(const std::vector<batching::StepItem>& items, batching::RankResult* result) {
@@ -130,7 +148,8 @@ class ScriptedWorker final : public WorkerClient {
     if (decoded[0] > 0) result->decode_expert_counts = decoded;
   }
   void Send(Answers* answers) {
-    while (!answers->waiting.empty() && answers->allowed != 0) {
+    while (!answers->waiting.empty() && answers->allowed != 0 &&
+           !answers->masked.contains(answers->waiting.front().step)) {
       if (answers->allowed > 0) --answers->allowed;
       Answer answer = std::move(answers->waiting.front());
       answers->waiting.erase(answers->waiting.begin());
@@ -141,6 +160,7 @@ class ScriptedWorker final : public WorkerClient {
   const WorkerId id_;
   LinkEvents* const engine_;
   std::map<batching::SlotId, int32_t> outputs_;  // so far, of each slot
+  Watched<std::vector<batching::RankMasks>> masks_;
   std::atomic<int> profile_asked_{0}, slices_{0}, step_ms_{0};
   Watched<placement::LayerCosts> layer_costs_;
   Watched<Answers> answers_;

@@ -21,12 +21,14 @@ class FakeWorker final : public WorkerClient {
     plans.emplace_back(plan.step, rank);
     limits.push_back(limit);
   }
+  void SendMasks(const batching::StepMasks& sent, int rank) override { masks.emplace_back(sent.step, rank); }
   void AbortGroup(int64_t epoch, const std::string& reason) override { aborts.emplace_back(epoch, reason); }
   void SendProfile(int64_t, int64_t, int64_t) override {}
   void Close(const absl::Status& status) override { closed = status; }
 
   std::vector<fleet::RankAssignment> assignments;
   std::vector<std::pair<int64_t, int>> plans;  // (step, rank)
+  std::vector<std::pair<int64_t, int>> masks;  // likewise
   std::vector<absl::Duration> limits;
   std::vector<std::pair<int64_t, std::string>> aborts;  // (epoch, reason)
   absl::Status closed;

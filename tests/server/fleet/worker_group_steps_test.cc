@@ -29,6 +29,17 @@ TEST_F(GroupTest, StepsInFlightAreDoneInOrder) {
   EXPECT_EQ(group->state(), WorkerGroup::State::kReady);
 }
 
+TEST_F(GroupTest, MasksGoToTheRanksThatTheyAreFor) {
+  Form(2);
+  Execute(1);
+  batching::StepMasks masks{.step = 1, .group_epoch = group->epoch(), .ranks = {}};
+  masks.ranks.resize(2);
+  masks.ranks[1].items.resize(1);
+  group->SendMasks(masks);
+  EXPECT_THAT(workers[1]->masks, ElementsAre());
+  EXPECT_THAT(workers[2]->masks, ElementsAre(std::pair(1, 1)));
+}
+
 TEST_F(GroupTest, AnAnswerToNoStepIsDropped) {
   Form(1);
   Answer(1, 5);

@@ -12,7 +12,6 @@
 namespace switchyard::simulation {
 namespace {
 
-constexpr int32_t kStopId = 7;
 // How long a message and the news that it was read are on their way, at most.
 constexpr absl::Duration kOnTheWay = absl::Milliseconds(5);
 
@@ -51,9 +50,10 @@ void Client::Call() {
   sampling.seed = wish_.seed;
   sampling.stop_ids = {kStopId};
   sampling.num_logprobs = wish_.logprobs ? 0 : -1;
+  const auto constraint = wish_.constrained ? MakeConstraint() : nullptr;
   for (int c = 0; c < wish_.num_choices; ++c) {
     sampling.choice = static_cast<uint32_t>(c);
-    choices_[c].expected = UndisturbedOutputs(wish_.prompt, sampling, wish_.max_tokens, max_context_);
+    choices_[c].expected = UndisturbedOutputs(wish_.prompt, sampling, wish_.max_tokens, max_context_, constraint);
   }
   stream_ = std::make_shared<server::TokenStream>();
   auto request = std::make_unique<server::InferenceRequest>();
@@ -62,6 +62,8 @@ void Client::Call() {
   request->max_tokens = wish_.max_tokens;
   request->num_choices = wish_.num_choices;
   request->sampling = sampling;
+  request->constraint = wish_.constrained ? MakeConstraint() : nullptr;
+  request->end_ids = {kStopId};
   request->deadline = called_ + std::min(wish_.deadline, absl::Duration(absl::Minutes(5)));
   request->has_text = false;
   Later(Latency(), [this, request = std::move(request)]() mutable {
@@ -159,7 +161,12 @@ void Client::CheckWhole(const Choice& choice, const server::OutputChunk& chunk) 
   }
   world_.Require(choice.tokens.size() == choice.expected.size(), name(), " choice ", chunk.choice, " has ended after ",
                  choice.tokens.size(), " of ", choice.expected.size(), " tokens");
-  const bool stopped = !choice.tokens.empty() && choice.tokens.back() == kStopId;
+  const auto num_tokens = static_cast<int32_t>(choice.tokens.size());
+  const bool full =
+      num_tokens == wish_.max_tokens || static_cast<int32_t>(wish_.prompt.size()) + num_tokens == max_context_;
+  // What is constrained may have nothing to go on with, by chance when it is full.
+  const bool stopped = (!choice.tokens.empty() && choice.tokens.back() == kStopId) ||
+                       (wish_.constrained && (!full || chunk.reason == batching::FinishReason::kStop));
   world_.Require(chunk.reason == (stopped ? batching::FinishReason::kStop : batching::FinishReason::kLength), name(),
                  ": another finish reason than ", stopped ? "stop" : "length");
   world_.Require(chunk.usage.completion_tokens == static_cast<int32_t>(choice.tokens.size()), name(), ": usage says ",

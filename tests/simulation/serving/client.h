@@ -24,6 +24,7 @@ struct Wish {
   int32_t max_tokens = 1;
   uint64_t seed = 0;
   bool logprobs = false;
+  bool constrained = false;
   absl::Duration deadline = absl::InfiniteDuration();
   absl::Duration cancel_after = absl::InfiniteDuration();
   bool aborts = false;                               // by the Abort call, not by its own call's cancellation

@@ -13,17 +13,27 @@ bool RankMemory::IsPoisoned(const batching::RankPlan& plan) const {
   });
 }
 
-std::string RankMemory::Run(const batching::RankPlan& plan, batching::RankResult* result) {
+std::string RankMemory::Run(const batching::RankPlan& plan, const batching::RankMasks& masks,
+                            batching::RankResult* result) {
   for (const batching::SlotId slot : plan.freed_slots) {
     if (slots_.erase(slot) == 0) return absl::StrCat("slot ", slot, " is freed, but was empty");
   }
   for (const batching::StepItem& item : plan.items) {
     if (std::string wrong = Prepare(item); !wrong.empty()) return absl::StrCat("slot ", item.slot, ": ", wrong);
   }
-  for (const batching::StepItem& item : plan.items) {
-    if (std::string wrong = Compute(item, &result->items.emplace_back()); !wrong.empty())
+  size_t next = 0;
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    const batching::StepItem& item = plan.items[i];
+    grammar::TokenMask mask;
+    if (item.masked) {
+      if (next == masks.items.size() || masks.items[next].item != static_cast<int32_t>(i))
+        return absl::StrCat("slot ", item.slot, ": no mask for item ", i);
+      mask = masks.items[next++].mask;
+    }
+    if (std::string wrong = Compute(item, mask, &result->items.emplace_back()); !wrong.empty())
       return absl::StrCat("slot ", item.slot, ": ", wrong);
   }
+  if (next != masks.items.size()) return absl::StrCat(masks.items.size(), " masks for ", next, " items");
   result->rows = plan.NumRows();
   return "";
 }
@@ -52,8 +62,10 @@ std::string RankMemory::Prepare(const batching::StepItem& item) {
   return "";
 }
 
-std::string RankMemory::Compute(const batching::StepItem& item, batching::ItemResult* result) {
+std::string RankMemory::Compute(const batching::StepItem& item, const grammar::TokenMask& mask,
+                                batching::ItemResult* result) {
   Slot& slot = slots_.at(item.slot);
+  if (item.masked != (item.sample && slot.sampling.constrained)) return "masked, or not, against its sampling";
   uint64_t state = kFirstState;
   for (int32_t position = 0; position < item.start_pos; ++position) {
     state = NextState(state, slot.tokens[position]);
@@ -72,7 +84,7 @@ std::string RankMemory::Compute(const batching::StepItem& item, batching::ItemRe
   }
   if (!item.sample) return "";
   const auto index = static_cast<int32_t>(slot.tokens.size() - slot.num_prompt_tokens);
-  slot.tokens.push_back(ChooseToken(state, slot.sampling, index));
+  slot.tokens.push_back(ChooseToken(state, slot.sampling, index, mask));
   result->tokens.push_back(slot.tokens.back());
   if (slot.sampling.num_logprobs >= 0) {
     result->logprobs.push_back({.chosen = {.token = slot.tokens.back(), .logprob = -1, .rank = 1}, .top = {}});

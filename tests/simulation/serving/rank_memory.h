@@ -15,8 +15,8 @@ class RankMemory {
   RankMemory(int32_t num_slots, int32_t num_blocks, int32_t block_size)
       : num_slots_(num_slots), block_size_(block_size), cells_(static_cast<size_t>(num_blocks) * block_size) {}
 
-  // Runs one step's part.  Returns what is wrong with the plan; empty: nothing is.
-  std::string Run(const batching::RankPlan& plan, batching::RankResult* result);
+  // Runs one step's part, with the masks that followed it.  Returns what is wrong with them; empty: nothing is.
+  std::string Run(const batching::RankPlan& plan, const batching::RankMasks& masks, batching::RankResult* result);
   // Whether the plan computes the first token of a prompt that crashes workers.
   bool IsPoisoned(const batching::RankPlan& plan) const;
 
@@ -29,7 +29,7 @@ class RankMemory {
     int32_t num_computed = 0;
   };
   std::string Prepare(const batching::StepItem& item);
-  std::string Compute(const batching::StepItem& item, batching::ItemResult* result);
+  std::string Compute(const batching::StepItem& item, const grammar::TokenMask& mask, batching::ItemResult* result);
   uint64_t& CellOf(const Slot& slot, int32_t position) {
     return cells_[static_cast<size_t>(slot.table[position / block_size_]) * block_size_ + position % block_size_];
   }

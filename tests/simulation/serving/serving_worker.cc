@@ -1,5 +1,6 @@
 #include "tests/simulation/serving/serving_worker.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -38,6 +39,14 @@ void ServingWorker::Take(const v1::LinkResponse& message) {
     SayLate(plan.head.step);
     plans_.push_back(std::move(plan));
     RunNext();
+  } else if (message.has_step_masks()) {
+    batching::StepMasks head;
+    batching::RankMasks masks = link::FromProto(message.step_masks(), &head);
+    if (head.group_epoch != group_.epoch || memory_ == nullptr) return;
+    world_.Require(!masks.items.empty() && masks_.try_emplace(head.step, std::move(masks)).second, name(),
+                   " gets no masks, or twice, of step ", head.step);
+    if (!awaits_masks_ || awaits_masks_->head.step != head.step) return;
+    Compute(*std::exchange(awaits_masks_, std::nullopt));
   } else if (message.has_abort_group() && !message.abort_group().training()) {
     if (message.abort_group().epoch() != group_.epoch) return;
     LeaveGroup();
@@ -112,13 +121,25 @@ void ServingWorker::RunNext() {
 void ServingWorker::Compute(Plan plan) {
   const int64_t epoch = plan.head.group_epoch, step = plan.head.step;
   if (memory_->IsPoisoned(plan.mine)) return Die("signal 11 (Segmentation fault)");
+  const bool masked =
+      std::any_of(plan.mine.items.begin(), plan.mine.items.end(), [](const auto& i) { return i.masked; });
+  if (masked && !masks_.contains(step)) {
+    After(plan.limit, [this, join = join_, step] {
+      if (join == join_ && awaits_masks_ && awaits_masks_->head.step == step)
+        world_.Violate(name(), " never gets the masks of step ", step);
+    });
+    awaits_masks_ = std::move(plan);
+    return;
+  }
+  const batching::RankMasks masks = masked ? masks_[step] : batching::RankMasks();
+  masks_.erase(step);
   batching::RankResult result;
   if (world_.traces()) {
     plan.head.ranks = {plan.mine};
     world_.Print(absl::StrCat(name(), ": ", plan.head.DebugString()));
     plan.head.ranks.clear();
   }
-  const std::string wrong = memory_->Run(plan.mine, &result);
+  const std::string wrong = memory_->Run(plan.mine, masks, &result);
   if (!wrong.empty()) return world_.Violate(name(), " step ", step, " of epoch ", epoch, ": ", wrong);
   result.ledger_hash = static_cast<uint64_t>(step);
   const absl::Duration limit = plan.limit;
@@ -170,6 +191,8 @@ void ServingWorker::LeaveGroup() {
   if (fabric_ != nullptr) std::exchange(fabric_, nullptr)->Leave(group_.rank);
   memory_ = nullptr;
   plans_.clear();
+  masks_.clear();
+  awaits_masks_ = std::nullopt;
   busy_ = false;
 }
 

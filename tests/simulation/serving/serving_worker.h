@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "scheduler/fleet/rank_assignment.h"
@@ -60,6 +61,7 @@ class ServingWorker final : public WorkerProcess {
   void Meet(uint64_t join);
   void SayReady(uint64_t join);
   void RunNext();
+  // Once the masks are there that it samples under.
   void Compute(Plan plan);
   void Finish(const Plan& plan, batching::RankResult result);
   void Fault(uint64_t join, const std::string& why);
@@ -75,6 +77,8 @@ class ServingWorker final : public WorkerProcess {
   Fabric* fabric_ = nullptr;     // entered
   std::unique_ptr<RankMemory> memory_;
   std::deque<Plan> plans_;
+  std::map<int64_t, batching::RankMasks> masks_;  // by step, until it is computed
+  std::optional<Plan> awaits_masks_;
   bool busy_ = false;
   int64_t boots_ = 0;                        // of the server to which it said the following
   uint64_t said_by_ = 0;                     // life in which it did

@@ -206,7 +206,8 @@ void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelCon
                                      .kv_cache_bytes = [&] { return token_bytes * kMaxGroupTokens * options_.batch; },
                                      .max_rows = static_cast<int32_t>(size.rows),
                                      .context = kMaxGroupTokens,
-                                     .graphs = options_.graphs && (!offloaded() || keeps_homes())});
+                                     .graphs = options_.graphs && (!offloaded() || keeps_homes()),
+                                     .masks = options_.masks});
   SY_CHECK_OK(runner.status());
   added->runner = *std::move(runner);
   SY_CHECK_OK(added->runner->SetGroup(

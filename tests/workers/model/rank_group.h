@@ -39,6 +39,7 @@ struct RankGroupOptions {
   bool warm_up = false;                         // takes all scratch before the steps, as a worker on a device does
   bool capture = false;                         // graphs are captured before the first step
   int in_flight = 1;                            // steps that are started before the first of them is finished
+  MaskInbox* masks = nullptr;                   // of all ranks, borrowed
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
   // > 0: so many slots of each rank, over all layers, have its experts in turns, the least recently used one goes; with
   // a placement those that rows may come for.

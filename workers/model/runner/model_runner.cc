@@ -47,6 +47,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
   std::unique_ptr<ModelRunner> runner(new ModelRunner(model, stream, std::move(cache), limits));
   runner->pace_ = options.pace;
   runner->add_outputs_ = options.add_outputs;
+  runner->masks_ = options.masks;
   if (device_steps == nullptr) return runner;
   runner->records_steps_ = options.graphs;
   runner->device_steps_ = std::move(device_steps);
@@ -108,11 +109,16 @@ absl::Status ModelRunner::Start(const batching::StepPlan& plan, const batching::
                                 absl::Time deadline) {
   SY_CHECK(comm_ != nullptr);
   SY_CHECK_LT(num_started(), kMaxStarted);
-  Started step = {.result = {}, .begin = absl::Now(), .deadline = deadline};
+  Started step = {
+      .result = {}, .begin = absl::Now(), .deadline = deadline, .epoch = plan.group_epoch, .number = plan.step};
   if (device_steps_ != nullptr && !plan.transfers.empty())
     return absl::UnimplementedError("plan: transfers of rows on a device");
   RETURN_IF_ERROR(UseSchedule(plan.micro_batches));
   RETURN_IF_ERROR(slots_.Validate(rank_plan));
+  const bool masked = std::any_of(rank_plan.items.begin(), rank_plan.items.end(),
+                                  [](const batching::StepItem& item) { return item.masked; });
+  if (masked && masks_ == nullptr) return absl::InternalError("plan: masked items, and nobody brings masks");
+  item_masks_.clear();
   if (device_steps_ != nullptr) RETURN_IF_ERROR(ValidateDecodes(plan, rank_plan));
   slots_.Apply(rank_plan);
   // (The plan says whether all ranks have plain decodes; this is about this rank alone.)
@@ -177,11 +183,11 @@ absl::Status ModelRunner::RunNow(const batching::StepPlan& plan, const batching:
   } else if (batch_.num_decode_rows > 0) {
     result.decode_expert_counts = result.expert_counts;
   }
-  result.timings.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin);
+  result.timings.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin) - result.timings.mask_seconds;
   result.timings.attention_seconds = out.attention_seconds;
   result.timings.expert_seconds = stats.expert_seconds;
   result.timings.exchange_seconds = stats.exchange_seconds + rebalancing_.exchange_seconds();
-  result.timings.head_seconds = out.head_seconds;
+  result.timings.head_seconds = out.head_seconds - result.timings.mask_seconds;
   return absl::OkStatus();
 }
 
@@ -273,66 +279,6 @@ void ModelRunner::AddLogitRows(const batching::StepItem& item, int32_t item_idx,
     batch_.logit_rows.push_back(static_cast<int32_t>(row_begin + q));
     uses_.push_back({.item = item_idx, .sample = sample, .next_token = sample ? 0 : slot.tokens[next]});
   }
-}
-
-// Hands runs of rows with the same use to the sampler or to the prompt's logprobs.
-absl::Status ModelRunner::TakeLogits(const batching::RankPlan& plan, int64_t first, const TensorView& logits,
-                                     Started* step) {
-  ASSIGN_OR_RETURN(const TensorView on_host, OnHost(&logits_on_host_, logits, step->deadline));
-  const auto uses = absl::MakeConstSpan(uses_).subspan(first, logits.dim(0));
-  for (size_t begin = 0; begin < uses.size();) {
-    size_t end = begin + 1;
-    while (end < uses.size() && uses[end].sample == uses[begin].sample) ++end;
-    const auto run = uses.subspan(begin, end - begin);
-    const TensorView rows = on_host.Rows(static_cast<int64_t>(begin), static_cast<int64_t>(run.size()));
-    RETURN_IF_ERROR(run[0].sample ? Sample(plan, run, rows, &step->result)
-                                  : ScorePrompt(plan, run, rows, &step->result));
-    begin = end;
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ModelRunner::Sample(const batching::RankPlan& plan, absl::Span<const LogitUse> uses,
-                                 const TensorView& logits, batching::RankResult* result) {
-  sample_requests_.clear();
-  for (const LogitUse& use : uses) {
-    const batching::StepItem& item = plan.items[use.item];
-    const Slot& slot = slots_.slot(item.slot);
-    sample_requests_.push_back(
-        {.params = &slot.sampling, .history = &slot.history, .mask = item.token_mask ? &*item.token_mask : nullptr});
-  }
-  outcomes_.assign(uses.size(), ops::SampleOutcome());
-  RETURN_IF_ERROR(ops::SampleTokens(stream_, logits, sample_requests_, absl::MakeSpan(outcomes_)));
-  for (size_t i = 0; i < uses.size(); ++i) {
-    batching::ItemResult& item = result->items[uses[i].item];
-    ops::SampleOutcome& outcome = outcomes_[i];
-    if (outcome.status != batching::ItemStatus::kOk) {
-      item.status = outcome.status;
-      continue;
-    }
-    item.tokens.push_back(outcome.token);
-    if (sample_requests_[i].params->num_logprobs >= 0) item.logprobs.push_back(std::move(outcome.logprobs));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ModelRunner::ScorePrompt(const batching::RankPlan& plan, absl::Span<const LogitUse> uses,
-                                      const TensorView& logits, batching::RankResult* result) {
-  logprob_requests_.clear();
-  for (const LogitUse& use : uses) {
-    const Slot& slot = slots_.slot(plan.items[use.item].slot);
-    logprob_requests_.push_back({.token = use.next_token, .num_top = slot.sampling.num_prompt_logprobs});
-  }
-  logprobs_.assign(uses.size(), batching::PositionLogprobs());
-  statuses_.assign(uses.size(), batching::ItemStatus::kOk);
-  RETURN_IF_ERROR(
-      ops::TokenLogprobs(stream_, logits, logprob_requests_, absl::MakeSpan(logprobs_), absl::MakeSpan(statuses_)));
-  for (size_t i = 0; i < uses.size(); ++i) {
-    batching::ItemResult& item = result->items[uses[i].item];
-    if (statuses_[i] != batching::ItemStatus::kOk) item.status = statuses_[i];
-    item.prompt_logprobs.push_back(std::move(logprobs_[i]));
-  }
-  return absl::OkStatus();
 }
 
 bool ModelRunner::WantsPaths(const batching::RankPlan& plan) const {

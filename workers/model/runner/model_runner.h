@@ -6,8 +6,9 @@
 //
 // Owns the rank's slots and KV cache; borrows the model and, between SetGroup calls, the group.  Thread-compatible.
 // Sampled tokens stay in the slot, so the next plan may be executed before the server has seen the result.
-// Errors: Internal for a plan that does not fit the slots (nothing has changed then), Unimplemented (transfers of rows
-// on a device), the communicator's.  After any error the epoch is over on this rank: SetGroup must follow.
+// Errors: Internal for a plan that does not fit the slots (nothing has changed then) or masks that do not fit the plan,
+// Unimplemented (transfers of rows on a device), the communicator's, MaskInbox's.  After any error the epoch is over on
+// this rank: SetGroup must follow.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,7 @@
 #include "workers/model/forward/model.h"
 #include "workers/model/runner/device_steps.h"
 #include "workers/model/runner/kv_cache.h"
+#include "workers/model/runner/mask_inbox.h"
 #include "workers/model/runner/sequence_slots.h"
 #include "workers/model/runner/token_rebalancer.h"
 #include "workers/moe/placement/per_step_balancer.h"
@@ -51,6 +53,7 @@ struct RunnerOptions {
   bool graphs = true;
   placement::ExpertCost pace = {};  // of MoeContext
   bool add_outputs = false;         // likewise
+  MaskInbox* masks = nullptr;       // borrowed, of plans with masked items; null: these are refused
 };
 
 // The objects that decide over a group's layers beside its layout.  Borrowed; may be null.
@@ -83,8 +86,9 @@ class ModelRunner {
   // Drops what is under way and what was recorded, before the group ends.
   void LeaveGroup();
 
-  // Runs or enqueues this rank's part of the plan.  Every rank of the group must call it for every step, also with an
-  // empty part.  REQUIRES: SetGroup was called; num_started() < kMaxStarted.
+  // Runs or enqueues this rank's part of the plan.  Where it samples masked items it waits for their masks.  Every rank
+  // of the group must call it for every step, also with an empty part.  REQUIRES: SetGroup was called; num_started() <
+  // kMaxStarted.
   absl::Status Start(const batching::StepPlan& plan, const batching::RankPlan& rank_plan, absl::Time deadline);
   static constexpr int kMaxStarted = DeviceSteps::kMaxUnderWay;
   int num_started() const { return static_cast<int>(started_.size()); }  // and not finished
@@ -114,6 +118,7 @@ class ModelRunner {
   struct Started {
     batching::RankResult result;
     absl::Time begin, deadline;
+    int64_t epoch = 0, number = 0;      // of the plan
     std::vector<Pending> pending = {};  // in the order of the step's logit rows
     bool under_way = false;             // on the device
   };
@@ -144,9 +149,12 @@ class ModelRunner {
   moe::MoeContext ContextOf(absl::Time deadline, moe::MoeStats* stats) const;
   void BuildBatch(const batching::RankPlan& plan);
   void AddLogitRows(const batching::StepItem& item, int32_t item_idx, int64_t row_begin);
+  // model_runner_sampling.cc
   absl::Status TakeLogits(const batching::RankPlan& plan, int64_t first, const TensorView& logits, Started* step);
   absl::Status Sample(const batching::RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
-                      batching::RankResult* result);
+                      Started* step);
+  // Waits for the step's masks, if it samples under any: item_masks_.
+  absl::Status AwaitMasks(const batching::RankPlan& plan, Started* step);
   absl::Status ScorePrompt(const batching::RankPlan& plan, absl::Span<const LogitUse> uses, const TensorView& logits,
                            batching::RankResult* result);
   // Whether an item's experts are asked for.
@@ -172,6 +180,7 @@ class ModelRunner {
   const std::unique_ptr<comm::Communicator> alone_ = comm::MakeSoloCommunicator();  // of steps without exchanges
   placement::ExpertCost pace_;
   bool add_outputs_ = false;
+  MaskInbox* masks_ = nullptr;
   pipeline::MoeSchedule schedule_;
   int32_t schedule_micro_batches_ = 0;  // what schedule_ was built for; 0 = not yet
 
@@ -184,6 +193,9 @@ class ModelRunner {
   TokenRebalancer rebalancing_;
   HostCopy logits_on_host_, counts_on_host_, paths_on_host_;  // of a device's steps that sample on the host
   std::vector<LogitUse> uses_;                                // of each of batch_.logit_rows
+  batching::RankMasks step_masks_;
+  std::vector<const grammar::TokenMask*>
+      item_masks_;  // [items] into step_masks_, null for none; empty: not awaited yet
   std::vector<ops::SampleRequest> sample_requests_;
   std::vector<ops::SampleOutcome> outcomes_;
   std::vector<ops::LogprobRequest> logprob_requests_;

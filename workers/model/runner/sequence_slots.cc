@@ -32,7 +32,7 @@ absl::Status CheckTokens(batching::SlotId slot, const batching::SlotInit& init, 
 
 absl::Status CheckMask(batching::SlotId slot, const grammar::TokenMask& mask, int32_t vocab_size) {
   if (mask.bits.empty()) {
-    if (mask.ids.empty()) return BadPlan(slot, "a mask without tokens");
+    if (mask.ids.empty()) return absl::OkStatus();  // it has ended
     if (mask.ids.front() >= 0 && mask.ids.back() < vocab_size && std::is_sorted(mask.ids.begin(), mask.ids.end()))
       return absl::OkStatus();
     return BadPlan(slot, "a mask with ids that do not rise within [0, ", vocab_size, ")");
@@ -82,10 +82,9 @@ absl::Status SequenceSlots::ValidateItem(const batching::StepItem& item, const S
   const bool fresh = item.init.has_value();
   if (fresh) RETURN_IF_ERROR(CheckTokens(item.slot, *item.init, limits_));
   const bool constrained = (fresh ? item.init->sampling : before.sampling).constrained;
-  if (item.token_mask.has_value() != (item.sample && constrained)) {
-    return BadPlan(item.slot, item.token_mask ? "a mask, and no constraint" : "a constraint, and no mask");
+  if (item.masked != (item.sample && constrained)) {
+    return BadPlan(item.slot, item.masked ? "a mask, and no constraint" : "a constraint, and no mask");
   }
-  if (item.token_mask) RETURN_IF_ERROR(CheckMask(item.slot, *item.token_mask, limits_.vocab_size));
   const auto num_tokens = static_cast<int64_t>(fresh ? item.init->tokens.size() : before.tokens.size());
   if (!fresh && item.start_pos != before.num_computed) {
     return BadPlan(item.slot, "start_pos ", item.start_pos, ", computed ", before.num_computed);
@@ -114,6 +113,19 @@ absl::Status SequenceSlots::ValidateItem(const batching::StepItem& item, const S
     return BadPlan(item.slot, num_blocks, " blocks of ", limits_.block_size, ", context ", limits_.context);
   }
   return absl::OkStatus();
+}
+
+absl::Status SequenceSlots::ValidateMasks(const batching::RankPlan& plan, const batching::RankMasks& masks) const {
+  size_t next = 0;
+  for (size_t i = 0; i < plan.items.size(); ++i) {
+    if (!plan.items[i].masked) continue;
+    const batching::SlotId slot = plan.items[i].slot;
+    if (next == masks.items.size() || masks.items[next].item != static_cast<int32_t>(i))
+      return BadPlan(slot, "its mask is not among those of its step");
+    RETURN_IF_ERROR(CheckMask(slot, masks.items[next++].mask, limits_.vocab_size));
+  }
+  if (next == masks.items.size()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("masks: ", masks.items.size(), ", expected ", next));
 }
 
 void SequenceSlots::Apply(const batching::RankPlan& plan) {

@@ -44,6 +44,8 @@ class SequenceSlots {
 
   // Checks the whole plan against the slots without changing any.
   absl::Status Validate(const batching::RankPlan& plan) const;
+  // Checks the masks of a plan that Validate has found good.
+  absl::Status ValidateMasks(const batching::RankPlan& plan, const batching::RankMasks& masks) const;
   // Empties freed slots and applies each item's init and new blocks.  REQUIRES: Validate(plan) is OK.
   void Apply(const batching::RankPlan& plan);
   // Marks the item's queries as computed.
