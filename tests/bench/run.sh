@@ -21,6 +21,7 @@ usage() {
   echo "  schedules programs of MoE layers (FastMoE, FasterMoE, MPMoE, Parm) on 8 and 16 workers in network namespaces with shaped two-tier links, beside the simulator (--only PART…, --merge)"
   echo "  memory what a MoE layer's buffers take in training with S1 to S4, beside MPMoE's formulas (--rows=64)"
   echo "  simulate rows of the papers (Parm, MPMoE, Lina's inference) by the simulator, up to 256 GPUs, beside the published values; --svg=DIR: their figures"
+  echo "  constraints  time between tokens at batch 16 with one or all outputs constrained beside none (--before=ITS_BUILD_DIR/bin), and what masks cost at a vocabulary of 128000"
   echo "  train_slices  training on workers that serve: how soon it makes way, and what requests pay (--rate=1 --seconds=20 --rounds=4)"
   echo "  over_pytorch  training steps of one worker beside PyTorch eager, grouped_mm and compiled (--dtype=fp32; --model=DIR)"
   echo "  overtake how long an all-to-all takes beside a long sum: over connections that both share, and on connections on which it goes first (--mbit=1000 --ranks=4)"
@@ -46,6 +47,9 @@ case "$name" in
   memory) deploy/install-deps.sh; deploy/build.sh memory_bench; exec build/release/bin/memory_bench "$@" ;;
   simulate) deploy/install-deps.sh; deploy/build.sh simulate_bench; exec build/release/bin/simulate_bench --papers "$@" ;;
   train_slices) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B tests/bench/train_slices.py "$@" ;;
+  constraints)
+    deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard constraint_masks_bench
+    build/release/bin/constraint_masks_bench; exec "${PYTHON:-python3}" -B tests/bench/constraints.py "$@" ;;
   over_pytorch) deploy/install-deps.sh; deploy/build.sh train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/over_pytorch.py "$@" ;;
   overtake) deploy/install-deps.sh; deploy/build.sh overtake_bench; exec "${PYTHON:-python3}" -B tests/bench/overtake.py "$@" ;;
   pack) deploy/install-deps.sh; deploy/build.sh pack_bench; exec build/release/bin/pack_bench "$@" ;;

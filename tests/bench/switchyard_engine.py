@@ -72,7 +72,9 @@ class Switchyard:
                               capture_output=True, text=True, timeout=READY_SECONDS)
 
     def _ask(self, command, prompts, flags):
-        lines = "".join(json.dumps({"token_ids": list(prompt), "temperature": 0}) + "\n" for prompt in prompts)
+        """prompts: token ids, or requests as in --input."""
+        requests = [prompt if isinstance(prompt, dict) else {"token_ids": list(prompt)} for prompt in prompts]
+        lines = "".join(json.dumps({"temperature": 0, **request}) + "\n" for request in requests)
         done = self._call(command, "--input=-", "--json", f"--concurrency={len(prompts)}", *flags, text=lines)
         if done.returncode != 0:
             raise RuntimeError(f"switchyard {command}: {done.stdout}{done.stderr}")
@@ -80,7 +82,8 @@ class Switchyard:
 
     def generate(self, prompts, max_tokens, *flags):
         """Greedy answers (as `switchyard generate --json` prints them) with the log probability of each token."""
-        answers = self._ask("generate", prompts, [f"--max_tokens={max_tokens}", "--ignore_eos", "--logprobs=0", *flags])
+        plain = [] if any(isinstance(prompt, dict) for prompt in prompts) else ["--ignore_eos"]
+        answers = self._ask("generate", prompts, [f"--max_tokens={max_tokens}", *plain, "--logprobs=0", *flags])
         for answer in answers:
             if len(answer["token_ids"]) != max_tokens:
                 raise RuntimeError(f"{len(answer['token_ids'])} tokens came instead of {max_tokens}")
