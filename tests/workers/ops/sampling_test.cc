@@ -186,7 +186,7 @@ TEST_P(SamplingTest, AMaskForbidsTheOtherTokens) {
   const Tensor logits = RandomMatrix(dtype(), 1, kVocabulary, 5, 2.0);
   TokenHistory history;
   history.Reset(std::vector<int32_t>{1, 2}, 1);
-  const std::vector<int32_t> ids = {0, 7, 9, 31, 48, 49};
+  const std::vector<int32_t> ids = {0, 7, 9, 16, 17, 18, 19, 20, 21, 22, 23, 31, 48, 49};  // all of a byte of bits, too
   grammar::TokenMask list{.ids = ids, .bits = {}}, bits{.ids = {}, .bits = std::string((kVocabulary + 7) / 8, '\0')};
   for (const int32_t id : ids) bits.bits[id / 8] = static_cast<char>(bits.bits[id / 8] | (1 << (id % 8)));
   for (FilterCase filter : FilterCases()) {
