@@ -3,32 +3,20 @@
 namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
-// Lane by lane, as comparisons of whole vectors that are wider than the machine's become code for each element.
 template <class Acc>
 LogitStats Scan(const Acc* x, int64_t n) {
-  constexpr int kN = 4 * Lanes<Acc>::kCount;
+  constexpr int kN = Lanes<Acc>::kCount;
   const Acc inf = static_cast<Acc>(__builtin_inf());
-  Acc max[kN];
-  int32_t nan[kN] = {};
-  for (Acc& lane : max) lane = -inf;
-  int64_t i = 0;
-  for (; i + kN <= n; i += kN) {
-    for (int k = 0; k < kN; ++k) {
-      max[k] = x[i + k] > max[k] ? x[i + k] : max[k];
-      nan[k] |= x[i + k] != x[i + k];
-    }
+  VecT<Acc> max = Splat(-inf);
+  VecT<Acc> nan = {};  // becomes NaN where any lane was NaN
+  for (int64_t i = 0; i < n; i += kN) {
+    const VecT<Acc> v = LoadOrLowest(x + i, n - i < kN ? n - i : kN);
+    max = Max(v, max);
+    nan = v != v ? v : nan;
   }
-  Acc largest = -inf;
-  bool broken = false;
-  for (; i < n; ++i) {
-    largest = x[i] > largest ? x[i] : largest;
-    broken |= x[i] != x[i];
-  }
-  for (int k = 0; k < kN; ++k) {
-    largest = max[k] > largest ? max[k] : largest;
-    broken |= nan[k] != 0;
-  }
-  broken |= largest == inf || largest == -inf;
+  const Acc largest = MaxLanes(max);
+  bool broken = largest == inf || largest == -inf;
+  for (int i = 0; i < kN; ++i) broken |= nan[i] != nan[i];
   return {.max = static_cast<double>(largest), .broken = broken};
 }
 
