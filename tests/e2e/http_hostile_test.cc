@@ -256,19 +256,5 @@ TEST_F(HttpHostileTest, SlowClientsAreEnded) {
   EXPECT_TRUE(silent.WaitClosed(absl::Seconds(15)));
 }
 
-TEST_F(HttpHostileTest, RefusalsAndCutAnswersAreCounted) {
-  HttpConnectionForTests connection(At());
-  connection.Request("POST", "/v1/completions", R"({"prompt":"a","max_tokens":1000,"ignore_eos":true,"stream":true})");
-  EXPECT_THAT(connection.ReadSome(300), HasSubstr("200 OK"));
-  connection.Close();
-  EXPECT_EQ(Raw(absl::StrCat("GET /", std::string(100000, 'x'), " HTTP/1.1\r\n\r\n")).status, 431);
-  const auto counted = [](const std::string& metric) {
-    const testing::Matcher<std::string> wanted = testing::ContainsRegex(metric + "[^}]*} [1-9]");
-    return WaitUntil([&] { return testing::Value(Scrape(server_->metrics_address()), wanted); }, absl::Seconds(30));
-  };
-  EXPECT_TRUE(counted("switchyard_http_answers_cut_total{[^}]*reason=\"client_gone\""));
-  EXPECT_TRUE(counted("switchyard_http_requests_total{[^}]*path=\"other\",status=\"431\""));
-}
-
 }  // namespace
 }  // namespace switchyard

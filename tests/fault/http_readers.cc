@@ -114,6 +114,8 @@ TEST_F(HttpReadersTest, AllIsReadOrCutAndNothingStays) {
   const Connections slow = Begin(g_streams, Request(kTokens));
   EXPECT_TRUE(streams.AwaitAll(from, kPatience));
   Print("while they begin", streams.GapsSince(from));
+  EXPECT_TRUE(WaitUntil([&] { return server_->client().GetLoad()->running_requests() <= 8; }, 2 * kPatience));
+  Print("while they run", streams.GapsSince(from));
   from = absl::Now();
   int64_t peak_kb = 0;
   while (absl::Now() - from < absl::Seconds(g_seconds)) {
@@ -121,7 +123,8 @@ TEST_F(HttpReadersTest, AllIsReadOrCutAndNothingStays) {
     peak_kb = std::max(peak_kb, Usage().rss_kb);
     absl::SleepFor(absl::Milliseconds(50));
   }
-  Print("beside them", streams.GapsSince(from));
+  Print("while they read", streams.GapsSince(from));
+  std::cout << "RSS beside " << slow.size() << " slow readers: " << peak_kb / 1024 << " MB\n";
   for (const auto& connection : slow) {
     const HttpAnswer answer = connection->Read(kPatience);
     EXPECT_TRUE(answer.is_whole);
