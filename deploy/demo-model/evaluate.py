@@ -29,7 +29,8 @@ PORT = 50981
 ANSWERS = {"stories": "story", "recipes": "recipe", "code": "code_answer", "sums": "sum_answer", "facts": "fact_answer",
            "chat": "chat_answer"}
 TURNS = {"stories": "story_turn", "recipes": "recipe_turn", "code": "code_turn", "sums": "sum", "facts": "fact", "chat": "chat"}
-TEXTS = {"stories": ("story", "Once upon a time"), "recipes": ("recipe", "Pancakes\n\nIngredients:"), "code": ("code", "def ")}
+# They end where a token ends whatever follows: ":" and a line feed are one token, and so are a space and a word.
+TEXTS = {"stories": ("story", "Once upon a time"), "recipes": ("recipe", "Pancakes\n\nIngredients"), "code": ("code", "def")}
 SAMPLED = {"temperature": 0.8, "top_p": 1}
 GREEDY = {"temperature": 0}
 POOL = concurrent.futures.ThreadPoolExecutor(16)  # requests at once
@@ -232,7 +233,7 @@ def print_samples() -> None:
     for question in ("What is the capital of France?", "capital of japan", "Tell me a story about a fox.", "Write a recipe for pancakes.",
                      "What is 7 + 5?", "Write a Python function that adds two numbers.", "Who are you?"):
         print(f"\n> {question}\n{ask(question, **GREEDY)}")
-    for prompt in ("Once upon a time", "def read_file(path):"):
+    for prompt in ("Once upon a time", "def read_file"):
         print(f"\n--- text\n{go_on(prompt, **GREEDY)}")
 
 
