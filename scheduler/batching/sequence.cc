@@ -50,7 +50,7 @@ Sequence::Sequence(SequenceSpec spec, absl::Time queued)
   timings_.queued = queued;
   chain_.Extend(tokens_);
   if (spec_.constraint != nullptr) {
-    matcher_.emplace(std::move(spec_.constraint));
+    matcher_ = std::make_unique<grammar::Matcher>(std::move(spec_.constraint));
     mask_wanted_ = std::make_shared<const bool>(true);
   }
 }
@@ -149,7 +149,7 @@ FinishReason Sequence::Append(int32_t token, int32_t max_context, absl::Time now
 }
 
 FinishReason Sequence::AdvanceConstraint(int32_t token) {
-  if (!matcher_.has_value()) return FinishReason::kNone;
+  if (matcher_ == nullptr) return FinishReason::kNone;
   mask_ = nullptr;
   if (!matcher_->Accept(token).ok()) return FinishReason::kConstraint;
   const absl::StatusOr<bool> any = matcher_->AnyFits();

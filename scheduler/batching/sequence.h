@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -126,7 +125,7 @@ class Sequence {
   }
   const PrefixChain& chain() const { return chain_; }
   const SamplingParams& sampling() const { return spec_.sampling; }
-  bool constrained() const { return matcher_.has_value(); }
+  bool constrained() const { return matcher_ != nullptr; }
   // Of the output behind those that there are; null: it is not made yet.  REQUIRES: constrained.
   const grammar::MaskPtr& mask() const { return mask_; }
   const SequenceTimings& timings() const { return timings_; }
@@ -202,7 +201,7 @@ class Sequence {
   bool met_loss_ = false;  // the last one, which is not judged yet
   PrefixChain chain_;
   SequenceTimings timings_;
-  std::optional<grammar::Matcher> matcher_;
+  std::unique_ptr<grammar::Matcher> matcher_;  // null: it has no constraint
   grammar::MaskPtr mask_;
   bool may_end_ = false;                     // where mask_ is of, the text is whole
   std::shared_ptr<const bool> mask_wanted_;  // this sequence's alone; others look whether it is still there
