@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -93,10 +94,13 @@ TEST_F(LocalFleetTest, ItIsKnownHowAWorkerEnded) {
 }
 
 TEST_F(LocalFleetTest, AnExitCodeIsKnownBeforeAndAfterTheWatcherTookIt) {
-  auto fleet = Make(1, "exit 3");
+  const std::string may_end = absl::StrCat(testing::TempDir(), "may_end.", getpid());
+  auto fleet = Make(1, absl::StrCat("until [ -e ", may_end, " ]; do sleep 0.01; done; exit 3"));
   ASSERT_TRUE(fleet->Start().ok());
   const pid_t first = fleet->Pids()[0];
+  ASSERT_TRUE(std::ofstream(may_end).is_open());
   EXPECT_TRUE(Eventually([&] { return fleet->EndOf(0, first) == "exit code 3"; }));
+  unlink(may_end.c_str());
 }
 
 TEST_F(LocalFleetTest, KillMeansThatProcessOnly) {
