@@ -1,4 +1,4 @@
-// Threads that make masks of tokens which take too long for the engine's thread.
+// Threads that make the masks that need too long for the engine's thread.
 //
 // Thread-safe.  A constraint's masks are made one after the other, in order (MaskTask's twin has one owner), those of
 // different constraints side by side.  Those that a step may wait for, of outputs behind the first, go before first

@@ -39,22 +39,22 @@ __device__ Candidate<Acc> BestOfWarp(const Acc (&logits)[kPerLane], unsigned tak
   return best;
 }
 
-// Σ e^(logit - max) in the CPU's order: as many interleaved sums as it has lanes, then by halving.
+// Σ e^(logit - max) in the CPU's order (router_cpu.cc): 64 bytes of interleaved sums, then these by halving.
 template <class Acc, int kPerLane>
 __device__ Acc SumOfExp(const Acc (&logits)[kPerLane], Acc max, int experts) {
-  constexpr int kCpuLanes = 64 / static_cast<int>(sizeof(Acc));
+  constexpr int kSums = 64 / static_cast<int>(sizeof(Acc));
   const int lane = threadIdx.x % 32;
   Acc sum{0};
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const Acc term = lane + 32 * i < experts ? Exp(Add(logits[i], -max)) : Acc{0};
 #pragma unroll
-    for (int first = 0; first < 32; first += kCpuLanes) {
-      sum = Add(sum, __shfl_sync(kAllLanes, term, first + lane % kCpuLanes));
+    for (int first = 0; first < 32; first += kSums) {
+      sum = Add(sum, __shfl_sync(kAllLanes, term, first + lane % kSums));
     }
   }
 #pragma unroll
-  for (int distance = kCpuLanes / 2; distance > 0; distance /= 2) {
+  for (int distance = kSums / 2; distance > 0; distance /= 2) {
     sum = Add(sum, __shfl_xor_sync(kAllLanes, sum, distance));
   }
   return sum;
