@@ -30,10 +30,12 @@ TEST_F(ExpertBudgetTest, TheTokensOfResidentExperts) {
   struct Case {
     int workers;
     std::vector<std::string> flags;
+    int least_hits = 1;
   };
+  // 7 slots may have seen other experts 128 times before the same layer comes again: there LRU need not hit.
   for (const Case& c : std::vector<Case>{{1, {"--expert_memory=25%"}},
                                          {2, {"--expert_memory=25%"}},
-                                         {1, {"--expert_memory=5%", "--expert_policy=lru"}},
+                                         {1, {"--expert_memory=5%", "--expert_policy=lru"}, 0},
                                          {2, {"--expert_memory=50%", "--expert_copy_bytes_per_second=5e7"}},
                                          {2, {"--expert_memory=1500000", "--expert_policy=lru"}}}) {
     SCOPED_TRACE(absl::StrCat(c.workers, " workers, ", c.flags[0]));
@@ -42,7 +44,7 @@ TEST_F(ExpertBudgetTest, TheTokensOfResidentExperts) {
     EXPECT_EQ(Tokens(server.get()), expected);
     const double misses = Sum(server.get(), "expert_misses_total") + Sum(server.get(), "expert_late_total");
     EXPECT_GT(misses, 0);
-    EXPECT_GT(Sum(server.get(), "expert_hits_total"), 0);
+    EXPECT_GE(Sum(server.get(), "expert_hits_total"), c.least_hits);
     EXPECT_GT(Sum(server.get(), "expert_copied_bytes_total"), misses * 100000);
     EXPECT_GT(Sum(server.get(), "expert_wait_seconds_total"), 0);
   }
