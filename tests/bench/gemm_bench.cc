@@ -1,6 +1,6 @@
 // How fast the matrix products are, beside what the machine can do at the same moment.
 //
-//   gemm_bench [--quick] [--threads=N] [--rounds=N] [--isa=NAME]
+//   gemm_bench [--quick] [--threads=N] [--rounds=N] [--isa=NAME] [--dtype=NAME] [--format=plain|int8|int4]
 //
 // Every round runs each contender between two probes that just read the same weights, so that a machine whose bandwidth
 // swings gives fair ratios; medians over rounds are printed.  Answers are checked against a double-precision sum.  The
@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -37,6 +38,7 @@ struct Options {
   int rounds = 7;
   bool quick = false;
   DType dtype = DType::kBf16;
+  ops::WeightFormat format = ops::WeightFormat::kPlain;
   ops::Isa isa = ops::CurrentIsa();
 };
 
@@ -132,14 +134,20 @@ void RunRounds(const Options& options, ThreadPool* pool, std::vector<Contender>*
   std::fflush(stdout);
 }
 
-void CheckElement(const char* what, double got, double want, double magnitude) {
-  if (std::fabs(got - want) <= 0.01 * std::fabs(want) + 1e-3 * magnitude) return;
+// Random weights in few bits: errors of many products, which mostly cancel.
+double Allowed(ops::WeightFormat format) {
+  return format == ops::WeightFormat::kPlain ? 1e-3 : format == ops::WeightFormat::kInt8 ? 3e-3 : 2e-2;
+}
+
+void CheckElement(const char* what, double got, double want, double magnitude, ops::WeightFormat format) {
+  if (std::fabs(got - want) <= 0.01 * std::fabs(want) + Allowed(format) * magnitude) return;
   std::fprintf(stderr, "gemm_bench: wrong answer of %s: %g, not %g\n", what, got, want);
   std::exit(1);
 }
 
 // Spot checks of y = x · wᵀ.
-void CheckProduct(const char* what, const TensorView& x, const TensorView& w, const TensorView& y) {
+void CheckProduct(const char* what, const TensorView& x, const TensorView& w, const TensorView& y,
+                  ops::WeightFormat format = ops::WeightFormat::kPlain) {
   for (int64_t i : {int64_t{0}, x.dim(0) - 1}) {
     for (int64_t j : {int64_t{0}, w.dim(0) / 2, w.dim(0) - 1}) {
       VisitDType(x.dtype(), [&]<class Elem>() {
@@ -149,7 +157,7 @@ void CheckProduct(const char* what, const TensorView& x, const TensorView& w, co
               static_cast<double>(Acc<Elem>(x.row<Elem>(i)[k])) * static_cast<double>(Acc<Elem>(w.row<Elem>(j)[k]));
           want += term, magnitude += std::fabs(term);
         }
-        CheckElement(what, y.row<float>(i)[j], want, magnitude);
+        CheckElement(what, y.row<float>(i)[j], want, magnitude, format);
       });
     }
   }
@@ -163,13 +171,14 @@ void Dense(const Options& options, const Stream& stream, std::string* json) {
   std::vector<ops::Weight> weights;
   for (int i = 0; i < num_matrices; ++i) {
     Fill(raw, num_matrices - i);
-    weights.push_back(*ops::PackWeight(stream, {.n = kSide, .k = kSide, .dtype = options.dtype}, raw));
+    weights.push_back(
+        *ops::PackWeight(stream, {.n = kSide, .k = kSide, .dtype = options.dtype, .format = options.format}, raw));
   }
   const Tensor x(options.dtype, {2048, kSide}), y(DType::kF32, {2048, kSide});
   Fill(x, 7);
   std::vector<std::unique_ptr<OneDnnGemm>> theirs;
   std::vector<Contender> table;
-  const double bytes = kSide * kSide * DTypeBytes(options.dtype);
+  const double bytes = static_cast<double>(weights[0].bytes());
   for (int64_t m : {1, 2, 4, 8, 16, 32, 64, 128, 512, 2048}) {
     const TensorView xs = x.view().Rows(0, m), ys = y.view().Rows(0, m);
     const int matrices = m <= 64 ? num_matrices : m <= 512 ? num_matrices / 4 : 3;
@@ -182,8 +191,8 @@ void Dense(const Options& options, const Stream& stream, std::string* json) {
                        }
                      }});
     SY_CHECK_OK(ops::Gemm(stream, {.isa = options.isa}, xs, weights.back(), TensorView(), ys));
-    CheckProduct("Gemm", xs, raw, ys);
-    if (m != 1 && m < 16) continue;
+    CheckProduct("Gemm", xs, raw, ys, options.format);
+    if (options.format != ops::WeightFormat::kPlain || (m != 1 && m < 16)) continue;
     absl::StatusOr<std::unique_ptr<OneDnnGemm>> gemm = OneDnnGemm::Create(m, raw, options.threads);
     if (!gemm.ok()) continue;
     OneDnnGemm* oned = theirs.emplace_back(*std::move(gemm)).get();
@@ -233,8 +242,10 @@ void Experts(const Options& options, const Stream& stream, std::string* json) {
   const Tensor raw_up(options.dtype, {2 * kF, kH}), raw_down(options.dtype, {kH, kF});
   Fill(raw_up, 1), Fill(raw_down, 2);
   for (int64_t e = 0; e < kExperts; ++e) {
-    gate_up.push_back(*ops::PackWeight(stream, {2 * kF, kH, options.dtype, ops::WeightLayout::kGatedPanels}, raw_up));
-    down.push_back(*ops::PackWeight(stream, {.n = kH, .k = kF, .dtype = options.dtype}, raw_down));
+    gate_up.push_back(
+        *ops::PackWeight(stream, {2 * kF, kH, options.dtype, ops::WeightLayout::kGatedPanels, options.format}, raw_up));
+    down.push_back(
+        *ops::PackWeight(stream, {.n = kH, .k = kF, .dtype = options.dtype, .format = options.format}, raw_down));
   }
   for (int64_t e = 0; e < kExperts; ++e) gate_up_of.push_back(&gate_up[e]), down_of.push_back(&down[e]);
   const Tensor x(options.dtype, {512, kH}), hidden(options.dtype, {512 * kTopK, kF}),
@@ -253,7 +264,7 @@ void Experts(const Options& options, const Stream& stream, std::string* json) {
       for (int64_t e = 0; e < kExperts; ++e) {
         if (routing.offsets[e] == routing.offsets[e + 1]) continue;
         reads.push_back(gate_up_of[e]), reads.push_back(down_of[e]);
-        bytes += 3.0 * kF * kH * DTypeBytes(options.dtype);
+        bytes += static_cast<double>(gate_up[e].bytes() + down[e].bytes());
       }
     }
     const int64_t rows = tokens * kTopK;
@@ -297,22 +308,28 @@ int Main(int argc, char** argv) {
       options.dtype = DType::kF32;
     } else if (arg == "--dtype=fp16") {
       options.dtype = DType::kF16;
+    } else if (absl::ConsumePrefix(&arg, "--format=")) {
+      const std::optional<ops::WeightFormat> format = ops::FindWeightFormat(arg);
+      ok = format.has_value();
+      if (ok) options.format = *format;
     } else {
       ok = arg == "--dtype=bf16";
     }
     if (!ok) {
-      std::fprintf(
-          stderr,
-          "gemm_bench: cannot take %s; flags: --quick --threads=N --rounds=N --isa=NAME --dtype=bf16|fp16|fp32\n",
-          argv[i]);
+      std::fprintf(stderr,
+                   "gemm_bench: cannot use %s; flags: --quick --threads=N --rounds=N --isa=NAME --dtype=bf16|fp16|fp32 "
+                   "--format=plain|int8|int4\n",
+                   argv[i]);
       return 2;
     }
   }
   ThreadPool pool(options.threads);
   const Stream stream = Stream::OnCpu(&pool);
-  std::printf("%s %s, %d threads\n", ops::IsaName(options.isa), DTypeName(options.dtype), options.threads);
+  std::printf("%s %s %s, %d threads\n", ops::IsaName(options.isa), DTypeName(options.dtype),
+              ops::WeightFormatName(options.format), options.threads);
   std::string json = absl::StrCat("{\"bench\": \"gemm\", \"isa\": \"", ops::IsaName(options.isa), "\", \"dtype\": \"",
-                                  DTypeName(options.dtype), "\", \"threads\": ", options.threads);
+                                  DTypeName(options.dtype), "\", \"format\": \"", ops::WeightFormatName(options.format),
+                                  "\", \"threads\": ", options.threads);
   Dense(options, stream, &json);
   Experts(options, stream, &json);
   std::printf("%s, \"commit\": \"%s\", \"processor\": \"%s\"}\n", json.c_str(), Commit().c_str(), Processor().c_str());

@@ -16,6 +16,7 @@ sy_library(sy_ops_gemm
     gemm/gemm_job.cc
     gemm/gemm_tasks.cc
     gemm/grouped_gemm.cc
+    gemm/quantized/quantize_panel.cc
     gemm/weight.cc
     gemm/weight_group.cc
     gemm/kernels/gemm_kernels.cc
@@ -54,6 +55,7 @@ endfunction()
 
 set(plain
   gemm/kernels/gemm_fma_cpu.cc
+  gemm/kernels/gemm_int_cpu.cc
   gemm/kernels/gemm_panel_cpu.cc)
 sy_gemm_kernel(baseline SRCS ${plain})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -5,6 +5,7 @@ sy_test(gemm_sameness_test SRCS gemm_sameness_test.cc DEPS sy_ops_gemm)
 sy_test(gated_sums_test SRCS gated_sums_test.cc DEPS sy_ops_gemm)
 sy_test(gelu_ffn_test SRCS gelu_ffn_test.cc DEPS sy_ops_gemm sy_ops)
 sy_test(gemm_weight_test SRCS gemm_weight_test.cc DEPS sy_ops_gemm)
+sy_test(quantized_gemm_test SRCS quantized_gemm_test.cc DEPS sy_ops_gemm sy_reference_gemm)
 
 # The CUDA kernels, emulated on the CPU, and on a GPU.
 add_library(sy_gemm_cuda_testing STATIC cuda/gemm_cuda_testing.cc)

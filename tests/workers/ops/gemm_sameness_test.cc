@@ -1,5 +1,5 @@
 // Batch invariance of matrix products: a row's bits do not depend on the number of rows, the other rows, chunks or
-// threads, nor on whether rows are gathered or contiguous, dense or of experts.
+// threads, nor on whether rows are gathered or contiguous, dense or of experts; in every format of weights.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,14 +17,17 @@ constexpr int64_t kRows = 512;
 constexpr int64_t kN = 70;  // two whole panels and a part
 constexpr int64_t kK = 97;  // not a multiple of a pair, a tile or a cache line
 
-class GemmSamenessTest : public testing::TestWithParam<GemmCase> {
+class GemmSamenessTest : public testing::TestWithParam<GemmFormatCase> {
  protected:
   GemmSamenessTest()
       : x_(RandomMatrix(GetParam().dtype, kRows, kK, 1)),
-        w_(Packed(stream_, RandomMatrix(GetParam().dtype, kN, kK, 2))),
-        gated_(Packed(stream_, RandomMatrix(GetParam().dtype, 2 * kN, kK, 3), WeightLayout::kGatedPanels)),
+        w_(Pack(RandomMatrix(GetParam().dtype, kN, kK, 2))),
+        gated_(Pack(RandomMatrix(GetParam().dtype, 2 * kN, kK, 3), WeightLayout::kGatedPanels)),
         bias_(RandomMatrix(GetParam().dtype, 1, kN, 4)) {}
 
+  Weight Pack(const TensorView& rows, WeightLayout layout = WeightLayout::kPanels) const {
+    return Packed(stream_, rows, layout, GetParam().format);
+  }
   Tensor Plain(const Stream& stream, const TensorView& x) const {
     Tensor y(GetParam().dtype, {x.dim(0), kN});
     SY_CHECK_OK(Gemm(stream, {.isa = GetParam().isa}, x, w_, bias_.view().Reshape({kN}), y));
@@ -75,11 +78,11 @@ TEST_P(GemmSamenessTest, AnyNumberOfRowsIsEachRowAlone) {
 // Every M from 1 to 512, at a shape that is cheap and still a panel and a part, an odd depth, several of any tile's
 // rows: the plain product, the gated one and the accumulating one.
 TEST_P(GemmSamenessTest, EveryNumberOfRowsUpTo512) {
-  const auto [isa, dtype] = GetParam();
+  const auto [isa, dtype, format] = GetParam();
   constexpr int64_t kSmallN = 37, kSmallK = 35;
   const Tensor x = RandomMatrix(dtype, kRows, kSmallK, 1), start = RandomMatrix(AccDType(dtype), kRows, kSmallN, 9);
-  const Weight w = Packed(stream_, RandomMatrix(dtype, kSmallN, kSmallK, 2));
-  const Weight gated = Packed(stream_, RandomMatrix(dtype, 2 * kSmallN, kSmallK, 3), WeightLayout::kGatedPanels);
+  const Weight w = Pack(RandomMatrix(dtype, kSmallN, kSmallK, 2));
+  const Weight gated = Pack(RandomMatrix(dtype, 2 * kSmallN, kSmallK, 3), WeightLayout::kGatedPanels);
   const auto run = [&, isa = isa, dtype = dtype](int64_t first, int64_t m) {
     const TensorView rows = x.view().Rows(first, m);
     std::vector<Tensor> out;
@@ -128,8 +131,8 @@ TEST_P(GemmSamenessTest, GroupsAreTheirExpertsAlone) {
   std::vector<Weight> owned;
   std::vector<const Weight*> plain, gated;
   for (int e = 0; e < kExperts; ++e) {
-    owned.push_back(Packed(stream_, RandomMatrix(GetParam().dtype, kN, kK, 20 + e)));
-    owned.push_back(Packed(stream_, RandomMatrix(GetParam().dtype, 2 * kN, kK, 40 + e), WeightLayout::kGatedPanels));
+    owned.push_back(Pack(RandomMatrix(GetParam().dtype, kN, kK, 20 + e)));
+    owned.push_back(Pack(RandomMatrix(GetParam().dtype, 2 * kN, kK, 40 + e), WeightLayout::kGatedPanels));
   }
   for (int e = 0; e < kExperts; ++e) plain.push_back(&owned[2 * e]), gated.push_back(&owned[2 * e + 1]);
   std::mt19937 rng(5);
@@ -161,10 +164,10 @@ TEST_P(GemmSamenessTest, GroupsAreTheirExpertsAlone) {
 
 // Deep enough that rows are cut into several tasks.
 TEST_P(GemmSamenessTest, RowPartsDoNotMatter) {
-  const auto [isa, dtype] = GetParam();
-  const Tensor x = RandomMatrix(dtype, 150, 4100, 1);
-  const Weight w = Packed(stream_, RandomMatrix(dtype, 40, 4100, 2));
-  const GemmConfig config = ChooseGemm({.m = 150, .n = 40, .k = 4100, .dtype = dtype, .isa = isa});
+  const auto [isa, dtype, format] = GetParam();
+  const Tensor x = RandomMatrix(dtype, 150, 4300, 1);
+  const Weight w = Pack(RandomMatrix(dtype, 40, 4300, 2));
+  const GemmConfig config = ChooseGemm({.m = 150, .n = 40, .k = 4300, .dtype = dtype, .format = format, .isa = isa});
   ASSERT_LT(config.rows_per_task, 150);
   ThreadPool pool(2, /*spin=*/false);
   const Tensor all(dtype, {150, 40}), one(dtype, {1, 40});
@@ -175,7 +178,7 @@ TEST_P(GemmSamenessTest, RowPartsDoNotMatter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, GemmSamenessTest, testing::ValuesIn(AllGemmCases()), CaseName);
+INSTANTIATE_TEST_SUITE_P(Kernels, GemmSamenessTest, testing::ValuesIn(AllGemmFormatCases()), FormatCaseName);
 
 }  // namespace
 }  // namespace switchyard::ops

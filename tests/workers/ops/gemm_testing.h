@@ -39,6 +39,35 @@ inline std::vector<GemmCase> AllGemmCases() {
   return cases;
 }
 
+// The same with the formats of a weight, on each instruction set.
+struct GemmFormatCase {
+  Isa isa;
+  DType dtype;
+  WeightFormat format;
+};
+inline std::string FormatCaseName(const testing::TestParamInfo<GemmFormatCase>& param_info) {
+  const auto& [isa, dtype, format] = param_info.param;
+  return absl::StrCat(IsaName(isa), "_", DTypeName(dtype), "_", WeightFormatName(format));
+}
+inline void PrintTo(const GemmFormatCase& c, std::ostream* out) {
+  *out << IsaName(c.isa) << " " << DTypeName(c.dtype) << " " << WeightFormatName(c.format);
+}
+inline std::vector<GemmFormatCase> QuantizedGemmCases() {
+  std::vector<GemmFormatCase> cases;
+  for (const GemmCase& c : AllGemmCases()) {
+    if (c.dtype == DType::kF64) continue;
+    for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4}) {
+      cases.push_back({c.isa, c.dtype, format});
+    }
+  }
+  return cases;
+}
+inline std::vector<GemmFormatCase> AllGemmFormatCases() {
+  std::vector<GemmFormatCase> cases = QuantizedGemmCases();
+  for (const GemmCase& c : AllGemmCases()) cases.push_back({c.isa, c.dtype, WeightFormat::kPlain});
+  return cases;
+}
+
 inline void SetElement(const TensorView& t, int64_t i, int64_t j, double value) {
   VisitDType(t.dtype(), [&]<class Elem>() {
     if constexpr (std::is_same_v<Elem, double>) {
@@ -89,9 +118,10 @@ inline bool SameRow(const TensorView& a, int64_t i, const TensorView& b, int64_t
   return std::memcmp(a.Rows(i, 1).raw(), b.Rows(j, 1).raw(), bytes) == 0;
 }
 
-inline Weight Packed(const Stream& stream, const TensorView& rows, WeightLayout layout = WeightLayout::kPanels) {
-  absl::StatusOr<Weight> weight =
-      PackWeight(stream, {.n = rows.dim(0), .k = rows.dim(1), .dtype = rows.dtype(), .layout = layout}, rows);
+inline Weight Packed(const Stream& stream, const TensorView& rows, WeightLayout layout = WeightLayout::kPanels,
+                     WeightFormat format = WeightFormat::kPlain) {
+  absl::StatusOr<Weight> weight = PackWeight(
+      stream, {.n = rows.dim(0), .k = rows.dim(1), .dtype = rows.dtype(), .layout = layout, .format = format}, rows);
   SY_CHECK_OK(weight.status());
   return *std::move(weight);
 }

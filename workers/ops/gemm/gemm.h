@@ -3,7 +3,8 @@
 // Products and sums are in AccDType (fp32; fp64 for fp64), and each output adds its k products in one order that
 // depends on nothing but k, dtype and instruction set: a row of y has the same bits alone or among others, on any
 // number of threads.  Threads share out columns and rows, never k.  (bf16: vdpbf16ps and AMX take denormal numbers for
-// zero.) Blocks until done.  Thread-compatible per stream.  No transposed x, no quantized w.
+// zero.) A weight of few bits: weight_format.h; on the CPU.  Blocks until done.  Thread-compatible per stream.  No
+// transposed x.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ absl::Status Gemm(const Stream& stream, const GemmDesc& desc,
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   DType dtype = DType::kBf16;
+  WeightFormat format = WeightFormat::kPlain;
   Isa isa = Isa::kScalar;
   bool gated = false;
   int num_threads = 1;  // for this product alone

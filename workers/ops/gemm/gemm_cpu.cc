@@ -36,7 +36,7 @@ const char* PackTaskRows(const JobContext& context, const GemmTask& task) {
   PackedRows& packed = packed_rows;
   if (packed.job == context.id && packed.row_begin == task.row_begin)
     return static_cast<const char*>(packed.buffer.data());
-  const int64_t row_bytes = task.weight->padded_k() * kernel.a_bytes;
+  const int64_t row_bytes = kernel.ARowBytes(task.weight->padded_k());
   const int64_t bytes = (task.row_end - task.row_begin) * row_bytes;
   if (packed.buffer.bytes() < bytes) packed.buffer = Buffer(bytes, Device::Cpu());
   char* a = static_cast<char*>(packed.buffer.data());
@@ -99,7 +99,7 @@ void RunTask(const JobContext& context, const GemmTask& task) {
   const char* a = PackTaskRows(context, task);
   const char* panels = static_cast<const char*>(w.data());
   const int64_t panel_bytes = w.panel_bytes();
-  const int64_t row_bytes = w.padded_k() * kernel.a_bytes;
+  const int64_t row_bytes = kernel.ARowBytes(w.padded_k());
   const absl::Span<const TensorView> biases = context.job->biases;
   const char* const bias = biases.empty() ? nullptr : static_cast<const char*>(biases[task.weight_idx].raw());
   const int64_t parts = context.job->gated ? 2 : 1;
@@ -132,8 +132,8 @@ void RunTask(const JobContext& context, const GemmTask& task) {
 
 void RunGemmJobOnCpu(const Stream& stream, const GemmJob& job) {
   const std::vector<GemmTask> tasks = CutIntoTasks(job, stream.pool().num_threads());
-  const JobContext context = {&job, &FindGemmKernel(job.isa, job.x.dtype()), jobs_begun.fetch_add(1) + 1,
-                              &stream.pool()};
+  const GemmKernel& kernel = FindGemmKernel(job.isa, job.x.dtype(), FormatOf(job));
+  const JobContext context = {&job, &kernel, jobs_begun.fetch_add(1) + 1, &stream.pool()};
   stream.pool().Run(static_cast<int64_t>(tasks.size()), [&](int64_t i) {
     RunTask(context, tasks[i]);
     if (context.kernel->end != nullptr) context.kernel->end();

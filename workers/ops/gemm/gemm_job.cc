@@ -8,6 +8,14 @@
 namespace switchyard::ops {
 namespace {
 
+// null: no weight is this job's.
+const Weight* FirstWeight(const GemmJob& job) {
+  for (int64_t e = 0; e < job.weights.size(); ++e) {
+    if (job.weights[e] != nullptr && !job.weights[e]->empty()) return job.weights[e];
+  }
+  return nullptr;
+}
+
 template <class... Args>
 absl::Status Bad(const GemmJob& job, const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(job.op, ": ", args...));
@@ -18,6 +26,10 @@ absl::Status CheckWeights(const GemmJob& job, DType dtype, Device device) {
   const int32_t* const offsets = job.offsets.data();
   const int64_t k = job.x.dim(1);
   const int64_t n = job.gated ? 2 * job.y.dim(1) : job.y.dim(1);
+  const WeightFormat format = FormatOf(job);
+  if (format != WeightFormat::kPlain && dtype == DType::kF64) {
+    return Bad(job, "weights of ", WeightFormatName(format), " have products in fp32, not fp64");
+  }
   for (int64_t e = 0; e < job.weights.size(); ++e) {
     const Weight* w = job.weights[e];
     if (w == nullptr || w->empty()) {
@@ -28,6 +40,10 @@ absl::Status CheckWeights(const GemmJob& job, DType dtype, Device device) {
     if (w->n() != n || w->k() != k || w->dtype() != dtype || w->gated() != job.gated) {
       return Bad(job, "weight ", e, " must be ", DTypeName(dtype), " [", n, ", ", k, "]", job.gated ? " gated" : "",
                  ", is ", w->desc().ToString());
+    }
+    if (w->format() != format) {
+      return Bad(job, "weight ", e, " is ", WeightFormatName(w->format()), ", those before it ",
+                 WeightFormatName(format));
     }
     if (!(w->device() == device)) {
       return Bad(job, "weight ", e, " is on ", w->device().ToString(), ", not ", device.ToString());
@@ -110,14 +126,6 @@ absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   return CheckWeights(job, dtype, device);
 }
 
-// null: no weight is this job's.
-const Weight* FirstWeight(const GemmJob& job) {
-  for (int64_t e = 0; e < job.weights.size(); ++e) {
-    if (job.weights[e] != nullptr) return job.weights[e];
-  }
-  return nullptr;
-}
-
 absl::Status RunOnDevice(const Stream& stream, const GemmJob& job, const Weight& first) {
   const bool dense = job.offsets.empty();
   const CudaGemmArgs args = {.dtype = DTypeCode(job.x.dtype()),
@@ -142,6 +150,11 @@ absl::Status RunOnDevice(const Stream& stream, const GemmJob& job, const Weight&
 }
 
 }  // namespace
+
+WeightFormat FormatOf(const GemmJob& job) {
+  const Weight* const first = FirstWeight(job);
+  return first == nullptr ? WeightFormat::kPlain : first->format();
+}
 
 absl::Status RunGemmJob(const Stream& stream, const GemmJob& job) {
   RETURN_IF_ERROR(CheckJob(stream, job));

@@ -31,6 +31,9 @@ struct GemmJob {
   Isa isa = Isa::kScalar;
 };
 
+// That of its weights, which have all the same.
+WeightFormat FormatOf(const GemmJob& job);
+
 // Checks, then runs.
 absl::Status RunGemmJob(const Stream& stream, const GemmJob& job);
 

@@ -48,6 +48,7 @@ std::vector<Slab> Slabs(const GemmJob& job, int num_threads) {
                                           .n = w.n(),
                                           .k = w.padded_k(),
                                           .dtype = w.dtype(),
+                                          .format = w.format(),
                                           .isa = job.isa,
                                           .gated = job.gated,
                                           .num_threads = static_cast<int>(CeilDiv(num_threads, busy))});
@@ -65,14 +66,15 @@ std::vector<Slab> Slabs(const GemmJob& job, int num_threads) {
 }  // namespace
 
 GemmConfig ChooseGemm(const GemmShape& shape) {
-  const GemmKernel& kernel = FindGemmKernel(shape.isa, shape.dtype);
+  const GemmKernel& kernel = FindGemmKernel(shape.isa, shape.dtype, shape.format);
   const int64_t k = std::max<int64_t>(shape.k, 1);
   const int64_t blocks = CeilDiv(std::max<int64_t>(shape.m, 1), kernel.max_rows);
-  const int64_t blocks_that_fit = std::max<int64_t>(kActivationBytes / (k * kernel.a_bytes * kernel.max_rows), 1);
+  const int64_t blocks_that_fit = std::max<int64_t>(kActivationBytes / (kernel.ARowBytes(k) * kernel.max_rows), 1);
 
   const int64_t unit = shape.gated ? 2 : 1;
   const int64_t units = CeilDiv(std::max<int64_t>(shape.n / unit, 1), kPanelColumns);
-  const int64_t unit_bytes = unit * kPanelColumns * k * DTypeBytes(shape.dtype);
+  const int64_t unit_bytes =
+      unit * PackedBytes({.n = kPanelColumns, .k = k, .dtype = shape.dtype, .format = shape.format});
   const int64_t min_units = std::min(CeilDiv(kTaskBytes, unit_bytes), units);
 
   // A matrix with few columns (a router) has too few panels to go round: more parts of rows, then.

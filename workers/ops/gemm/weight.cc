@@ -4,9 +4,11 @@
 #include <cstring>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/ops/gemm/quantized/quantize_panel.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard::ops {
@@ -16,11 +18,18 @@ constexpr int64_t kPairedKMultiple = 32;  // a tile's depth
 
 int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+bool Plain(const WeightDesc& desc) { return desc.format == WeightFormat::kPlain; }
 bool Paired(DType dtype) { return dtype == DType::kBf16; }
-int64_t PaddedK(const WeightDesc& desc) { return Paired(desc.dtype) ? RoundUp(desc.k, kPairedKMultiple) : desc.k; }
+int64_t PaddedK(const WeightDesc& desc) {
+  if (!Plain(desc)) return RoundUp(desc.k, kQuantGroup);
+  return Paired(desc.dtype) ? RoundUp(desc.k, kPairedKMultiple) : desc.k;
+}
 // On a device: rows begin where 16 bytes can be loaded at once.
 int64_t RowElements(const WeightDesc& desc) { return RoundUp(desc.k, 16 / DTypeBytes(desc.dtype)); }
-int64_t PanelBytes(const WeightDesc& desc) { return PaddedK(desc) * kPanelColumns * DTypeBytes(desc.dtype); }
+int64_t PanelBytes(const WeightDesc& desc) {
+  if (!Plain(desc)) return PaddedK(desc) / kQuantGroup * QuantBlockBytes(desc.format);
+  return PaddedK(desc) * kPanelColumns * DTypeBytes(desc.dtype);
+}
 int64_t NumPanels(const WeightDesc& desc) {
   const int64_t parts = desc.layout == WeightLayout::kGatedPanels ? 2 : 1;
   return parts * (RoundUp(desc.n / parts, kPanelColumns) / kPanelColumns);
@@ -61,7 +70,9 @@ void UnpackColumn(const Elem* column, int64_t k, Elem* row) {
 }  // namespace
 
 std::string WeightDesc::ToString() const {
-  return absl::StrCat(DTypeName(dtype), " [", n, ", ", k, "]", layout == WeightLayout::kGatedPanels ? " gated" : "");
+  const char* const bits = format == WeightFormat::kPlain ? "" : WeightFormatName(format);
+  return absl::StrCat(DTypeName(dtype), *bits == 0 ? "" : " ", bits, " [", n, ", ", k, "]",
+                      layout == WeightLayout::kGatedPanels ? " gated" : "");
 }
 
 int64_t PackedBytes(const WeightDesc& desc, DeviceKind device) {
@@ -80,6 +91,10 @@ absl::StatusOr<Weight> Weight::Allocate(const WeightDesc& desc, Device device) {
   SY_CHECK_GE(desc.n, 1);
   SY_CHECK_GE(desc.k, 1);
   SY_CHECK(desc.layout == WeightLayout::kPanels || desc.n % 2 == 0);
+  SY_CHECK(Plain(desc) || desc.dtype != DType::kF64);
+  if (!Plain(desc) && !device.is_cpu()) {
+    return absl::UnimplementedError(absl::StrCat("weights of ", WeightFormatName(desc.format), " on a device"));
+  }
   Weight weight;
   weight.desc_ = desc;
   weight.device_ = device;
@@ -120,10 +135,14 @@ int64_t Weight::num_panels() const { return NumPanels(desc_); }
 
 int64_t Weight::ColumnOf(int64_t row) const { return (gated() ? row % (desc_.n / 2) : row) % kPanelColumns; }
 
-char* Weight::ColumnAt(int64_t row) const {
+char* Weight::PanelOf(int64_t row) const {
   const int64_t half = desc_.n / 2;
   const int64_t panel = gated() ? 2 * (row % half / kPanelColumns) + row / half : row / kPanelColumns;
-  return static_cast<char*>(data_) + panel * panel_bytes() + ColumnOf(row) * Group(dtype()) * DTypeBytes(dtype());
+  return static_cast<char*>(data_) + panel * panel_bytes();
+}
+
+char* Weight::ColumnAt(int64_t row) const {
+  return PanelOf(row) + ColumnOf(row) * Group(dtype()) * DTypeBytes(dtype());
 }
 
 // Zeroes rows past n and products past k.  The pages of a whole panel are touched only if it is the last of its part.
@@ -135,6 +154,7 @@ void Weight::ZeroPadding() {
       std::memset(static_cast<char*>(data_) + p * panel_bytes(), 0, panel_bytes());
     }
   }
+  if (!Plain(desc_)) return;  // scales of 0 are enough; Quantize pads k
   const int64_t full_k = desc_.k / Group(dtype()) * Group(dtype());
   if (full_k == padded_k()) return;
   const int64_t row_bytes = kPanelColumns * DTypeBytes(dtype());
@@ -154,6 +174,28 @@ absl::Status Weight::CheckRows(const char* what, int64_t first_row, const Tensor
                                                    ") are not all in ", desc_.ToString()));
   }
   return absl::OkStatus();
+}
+
+void Weight::Quantize(int64_t first_row, const TensorView& rows) {
+  std::vector<float> values(static_cast<size_t>(desc_.k));
+  VisitDType(rows.dtype(), [&]<class From>() {
+    for (int64_t i = 0; i < rows.dim(0); ++i) {
+      const From* from = rows.row<From>(i);
+      for (int64_t k = 0; k < desc_.k; ++k) values[k] = static_cast<float>(from[k]);
+      QuantizeColumn(desc_.format, values.data(), desc_.k, ColumnOf(first_row + i), PanelOf(first_row + i));
+    }
+  });
+}
+
+void Weight::Dequantize(int64_t first_row, const TensorView& rows) const {
+  std::vector<float> values(static_cast<size_t>(desc_.k));
+  VisitDType(rows.dtype(), [&]<class To>() {
+    for (int64_t i = 0; i < rows.dim(0); ++i) {
+      DequantizeColumn(desc_.format, PanelOf(first_row + i), ColumnOf(first_row + i), desc_.k, values.data());
+      To* const to = rows.row<To>(i);
+      for (int64_t k = 0; k < desc_.k; ++k) to[k] = Convert<To>(values[k]);
+    }
+  });
 }
 
 absl::Status Weight::PackOnDevice(int64_t first_row, const TensorView& rows, DeviceWriter* writer) {
@@ -179,6 +221,10 @@ absl::Status Weight::PackOnDevice(int64_t first_row, const TensorView& rows, Dev
 absl::Status Weight::PackRows(int64_t first_row, const TensorView& rows, DeviceWriter* writer) {
   RETURN_IF_ERROR(CheckRows("PackRows", first_row, rows));
   if (!device().is_cpu()) return PackOnDevice(first_row, rows, writer);
+  if (!Plain(desc_)) {
+    Quantize(first_row, rows);
+    return absl::OkStatus();
+  }
   const int64_t end = first_row + rows.dim(0);
   // So many k at a time that the block of the panel (4 KB or so) stays in the first cache while its columns are filled.
   constexpr int64_t kBlock = 32;
@@ -206,6 +252,10 @@ absl::Status Weight::UnpackRows(int64_t first_row, const TensorView& rows) const
   if (rows.dtype() != dtype()) {
     return absl::InvalidArgumentError(
         absl::StrCat("UnpackRows: rows must be ", DTypeName(dtype()), ", are ", rows.ToString()));
+  }
+  if (!Plain(desc_)) {
+    Dequantize(first_row, rows);
+    return absl::OkStatus();
   }
   VisitDType(dtype(), [&]<class Elem>() {
     for (int64_t i = 0; i < rows.dim(0); ++i) {

@@ -5,6 +5,7 @@
 // stream.
 //   bf16               [panel][k/2][32][2]   pairs of k side by side (vdpbf16ps, AMX tiles); k padded to 32 with zeros
 //   fp16, fp32, fp64   [panel][k][32]
+//   of few bits        [panel][k/32] blocks of scales and numbers (weight_format.h, quantize_panel.h); k padded to 32
 // Columns past n are zeros.  With kGatedPanels, rows [0, n/2) are a gate and rows [n/2, n) its up projection; their
 // panels alternate (gate 0, up 0, gate 1, …) so that one task reads both for SwiGLU (expert_ffn.h).
 //
@@ -20,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "workers/ops/gemm/quantized/weight_format.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/device_writer.h"
 #include "workers/tensor/tensor.h"
@@ -31,12 +33,13 @@ inline constexpr int64_t kPanelColumns = 32;
 enum class WeightLayout : uint8_t { kPanels, kGatedPanels };
 
 struct WeightDesc {
-  int64_t n = 0;  // outputs (of gate and up together)
-  int64_t k = 0;  // inputs
-  DType dtype = DType::kBf16;
+  int64_t n = 0;               // outputs (of gate and up together)
+  int64_t k = 0;               // inputs
+  DType dtype = DType::kBf16;  // of x and y; and of the numbers, if plain
   WeightLayout layout = WeightLayout::kPanels;
+  WeightFormat format = WeightFormat::kPlain;  // others on the CPU alone, not of fp64
 
-  std::string ToString() const;  // "bf16 [2048, 1024] gated"
+  std::string ToString() const;  // "bf16 [2048, 1024] gated", "bf16 int4 [2048, 1024]"
 };
 
 // Bytes of the packed form, for memory plans.  REQUIRES: a valid desc.
@@ -51,7 +54,7 @@ class Weight {
   // The packed form in borrowed memory that outlives this: 64-byte aligned, PackedBytes(desc, device.kind) long.  With
   // `packed` its contents are valid, else as by the constructor.
   static Weight Over(const WeightDesc& desc, void* memory, bool packed, Device device = Device::Cpu());
-  // Errors: ResourceExhausted where the constructor would abort.
+  // Errors: ResourceExhausted where the constructor would abort; Unimplemented for few bits on a device.
   static absl::StatusOr<Weight> Allocate(const WeightDesc& desc, Device device);
   Weight(Weight&& other) noexcept { *this = std::move(other); }
   Weight& operator=(Weight&& other) noexcept;
@@ -61,6 +64,8 @@ class Weight {
   // range that do not fit.  For a weight on a device `writer` copies them; they are there after its Finish.  Without a
   // writer its memory is the host's, in a device's form, to be copied from later (packed_expert.h).
   absl::Status PackRows(int64_t first_row, const TensorView& rows, DeviceWriter* writer = nullptr);
+  // Rows of a weight of few bits are quantized from fp32, each output by itself.
+
   // The same rows back, in the weight's dtype.  REQUIRES: on the CPU.
   absl::Status UnpackRows(int64_t first_row, const TensorView& rows) const;
 
@@ -68,6 +73,7 @@ class Weight {
   int64_t n() const { return desc_.n; }
   int64_t k() const { return desc_.k; }
   DType dtype() const { return desc_.dtype; }
+  WeightFormat format() const { return desc_.format; }
   bool gated() const { return desc_.layout == WeightLayout::kGatedPanels; }
   bool empty() const { return data_ == nullptr; }
   Device device() const { return device_; }
@@ -87,12 +93,16 @@ class Weight {
   friend absl::StatusOr<Weight> PackWeight(const Stream&, const WeightDesc&, const TensorView&);
   friend absl::Status PackAgain(const Stream& stream, const TensorView& rows, Weight* weight);
 
+  // Of few bits.
+  void Quantize(int64_t first_row, const TensorView& rows);
+  void Dequantize(int64_t first_row, const TensorView& rows) const;
   // In a device's form.
   absl::Status PackOnDevice(int64_t first_row, const TensorView& rows, DeviceWriter* writer);
   void ZeroPadding();
   absl::Status CheckRows(const char* what, int64_t first_row, const TensorView& rows) const;
-  // The place of a row of [n, k]: its column in its panel, and the address of that column's first element.
+  // The place of a row of [n, k]: its column in its panel, the panel, and, if plain, the column's first element.
   int64_t ColumnOf(int64_t row) const;
+  char* PanelOf(int64_t row) const;
   char* ColumnAt(int64_t row) const;
 
   WeightDesc desc_;

@@ -165,7 +165,13 @@ void PackColumns(const GemmPackColumnsArgs& args) {
 
 }  // namespace
 
-const GemmKernel kAmxBf16GemmKernel = {2 * kTileRows,        2,  Pack, PackColumns, avx512::GemmPackPanel, Block,
-                                       avx512::GemmEpilogue, End};
+const GemmKernel kAmxBf16GemmKernel = {.max_rows = 2 * kTileRows,
+                                       .a_bytes = 2,
+                                       .pack = Pack,
+                                       .pack_columns = PackColumns,
+                                       .pack_panel = avx512::GemmPackPanel,
+                                       .block = Block,
+                                       .epilogue = avx512::GemmEpilogue,
+                                       .end = End};
 
 }  // namespace switchyard::ops

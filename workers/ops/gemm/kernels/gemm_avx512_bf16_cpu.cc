@@ -76,7 +76,12 @@ void PackColumns(const GemmPackColumnsArgs& args) {
 
 }  // namespace
 
-const GemmKernel kAvx512Bf16GemmKernel = {
-    kMaxRows, 2, Pack, PackColumns, avx512::GemmPackPanel, Block, avx512::GemmEpilogue};
+const GemmKernel kAvx512Bf16GemmKernel = {.max_rows = kMaxRows,
+                                          .a_bytes = 2,
+                                          .pack = Pack,
+                                          .pack_columns = PackColumns,
+                                          .pack_panel = avx512::GemmPackPanel,
+                                          .block = Block,
+                                          .epilogue = avx512::GemmEpilogue};
 
 }  // namespace switchyard::ops

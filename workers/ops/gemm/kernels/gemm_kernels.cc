@@ -8,9 +8,24 @@ namespace switchyard::ops {
 
 static_assert(kGemmPanel == kPanelColumns);
 
-const GemmKernel& FindGemmKernel(Isa isa, DType dtype) {
+namespace {
+
+const GemmKernel& FindIntGemmKernel(Isa isa, DType dtype, WeightFormat format) {
+  SY_CHECK(dtype != DType::kF64);
+  const int row = format == WeightFormat::kInt8 ? 0 : 1, column = static_cast<int>(dtype);
+#if defined(__x86_64__)
+  if (isa >= Isa::kAvx512) return avx512::kIntGemmKernels[row][column];
+  if (isa >= Isa::kAvx2) return avx2::kIntGemmKernels[row][column];
+#endif
+  return baseline::kIntGemmKernels[row][column];
+}
+
+}  // namespace
+
+const GemmKernel& FindGemmKernel(Isa isa, DType dtype, WeightFormat format) {
   SY_CHECK(IsFloating(dtype));
   SY_CHECK_LE(static_cast<int>(isa), static_cast<int>(DetectedIsa()));
+  if (format != WeightFormat::kPlain) return FindIntGemmKernel(isa, dtype, format);
   const int column = static_cast<int>(dtype);
 #if defined(__x86_64__)
   if (isa >= Isa::kAmx && dtype == DType::kBf16) return kAmxBf16GemmKernel;

@@ -20,7 +20,7 @@ struct GemmPackArgs {
   const int32_t* row_idx = nullptr;  // [rows] or null: x's rows in order
   int64_t rows;                      // 1 … max_rows
   int64_t k, padded_k;
-  void* a;  // 64-byte aligned, rows * padded_k * a_bytes
+  void* a;  // 64-byte aligned, rows * ARowBytes
 };
 
 // Columns of x as an A block: row r of the block is column r, and k counts x's rows.
@@ -67,28 +67,40 @@ struct GemmEpilogueArgs {
 
 struct GemmKernel {
   int max_rows;
-  int a_bytes;  // per element of an A block
+  int a_bytes;            // per element of an A block
+  int a_group_bytes = 0;  // beside, for each 32 elements of a row
   void (*pack)(const GemmPackArgs& args);
-  void (*pack_columns)(const GemmPackColumnsArgs& args);
-  void (*pack_panel)(const GemmPackPanelArgs& args);
+  // Both null for weights of few bits, which are not trained.
+  void (*pack_columns)(const GemmPackColumnsArgs& args) = nullptr;
+  void (*pack_panel)(const GemmPackPanelArgs& args) = nullptr;
   void (*block)(const GemmBlockArgs& args);
   void (*epilogue)(const GemmEpilogueArgs& args);
   void (*end)() = nullptr;  // after a thread's series of blocks; may be null
+
+  // Of an A block.
+  constexpr int64_t ARowBytes(int64_t padded_k) const { return padded_k * a_bytes + padded_k / 32 * a_group_bytes; }
 };
 
 // The dtypes in the order of DType's values: fp32, fp64, bf16, fp16.
 using GemmKernelRow = GemmKernel[4];
+// Those for weights of 8 and of 4 bits; none of fp64.
+using IntGemmKernels = GemmKernelRow[2];
 
 namespace baseline {
 extern const ops::GemmKernelRow kGemmKernels;
+extern const ops::IntGemmKernels kIntGemmKernels;
+void GemmEpilogue(const ops::GemmEpilogueArgs& args);
 void GemmPackPanel(const ops::GemmPackPanelArgs& args);
 }  // namespace baseline
 namespace avx2 {
 extern const GemmKernelRow kGemmKernels;
+extern const IntGemmKernels kIntGemmKernels;
+void GemmEpilogue(const GemmEpilogueArgs& args);
 void GemmPackPanel(const GemmPackPanelArgs& args);
 }  // namespace avx2
 namespace avx512 {
 extern const GemmKernelRow kGemmKernels;
+extern const IntGemmKernels kIntGemmKernels;
 void GemmEpilogue(const GemmEpilogueArgs& args);
 void GemmPackPanel(const GemmPackPanelArgs& args);
 }  // namespace avx512

@@ -1,0 +1,259 @@
+// Products with weights of 8 and 4 bits (weight_format.h): x is quantized when its block is packed, sums of a group are
+// integers.  Compiled once per instruction set; with AVX2 by 16-bit products, which also those above use so far.
+//
+// An A block has for each group of 32 k: quads of k of every row (4-bit weights: int8; 8-bit ones: int16, because
+// products of two full bytes do not fit the 16 bits of vpmaddubsw), then x's scales, then the sums of x's numbers, by
+// which the weights' zero is taken out.
+#include "workers/ops/core/simd.h"
+#include "workers/ops/gemm/kernels/gemm_kernels.h"
+
+namespace switchyard::ops::SY_KERNEL_NS {
+namespace {
+
+constexpr int kIntRows = 4;
+constexpr int kIntGroup = 32, kIntQuads = kIntGroup / 4;
+constexpr int kIntScaleBytes = 64;  // of a panel's block, before its numbers
+constexpr int kIntAhead = 2048;     // bytes that are prefetched ahead of the loads
+
+// What follows the quads of a group in an A block.
+struct RowGroup {
+  float scale;
+  int32_t sum;
+};
+
+// The number of an A block for weights of so many bits.
+template <int kBits>
+struct NumberOf {
+  using Type = int16_t;
+};
+template <>
+struct NumberOf<4> {
+  using Type = int8_t;
+};
+
+// Rounded to nearest even.  REQUIRES: |x| < 2^22.
+SY_INLINE Floats RoundToWhole(Floats x) {
+  const Floats large = Splat(12582912.0F);  // 1.5 * 2^23
+  return (x + large) - large;
+}
+
+SY_INLINE float LargestLane(Floats x) {
+  float largest = 0;
+  for (int i = 0; i < kFloats; ++i) largest = x[i] > largest ? x[i] : largest;
+  return largest;
+}
+
+// A group of x, `count` of which exist, as whole numbers from -127 to 127.  NaN and Inf make the scale NaN.
+template <class Elem>
+SY_INLINE RowGroup QuantizeGroup(const Elem* x, int64_t count, int32_t* numbers) {
+  typedef int32_t Ints __attribute__((vector_size(kVectorBytes)));
+  constexpr int kVectors = kIntGroup / kFloats;
+  Floats values[kVectors];
+  Floats most = {}, poison = {};
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) {
+    const int64_t rest = count - i * kFloats;
+    values[i] = rest <= 0 ? Floats{} : LoadPart(x + i * kFloats, rest < kFloats ? rest : kFloats);
+    most = Max(Max(values[i], -values[i]), most);
+    poison += values[i] * 0.0F;
+  }
+  const float largest = LargestLane(most);
+  const float inverse = largest > 0 ? 127 / largest : 0;
+  Ints sum = {};
+#pragma GCC unroll 8
+  for (int i = 0; i < kVectors; ++i) {
+    const Ints whole = __builtin_convertvector(RoundToWhole(values[i] * inverse), Ints);
+    __builtin_memcpy(numbers + i * kFloats, &whole, sizeof(whole));
+    sum += whole;
+  }
+  int32_t total = 0;
+  for (int i = 0; i < kFloats; ++i) total += sum[i];
+  return {largest / 127 + SumLanes(poison), total};
+}
+
+// [groups] of {[8][rows][4] Number, [rows] RowGroup}.
+template <class Elem, class Number>
+void PackInt(const GemmPackArgs& args) {
+  constexpr int64_t kNumberBytes = kIntGroup * sizeof(Number), kRowBytes = kNumberBytes + sizeof(RowGroup);
+  for (int64_t r = 0; r < args.rows; ++r) {
+    const int64_t row = args.row_idx != nullptr ? args.row_idx[r] : r;
+    const Elem* x = static_cast<const Elem*>(args.x) + row * args.x_stride;
+    char* to = static_cast<char*>(args.a);
+    for (int64_t k = 0; k < args.padded_k; k += kIntGroup, to += args.rows * kRowBytes) {
+      int32_t numbers[kIntGroup];
+      const RowGroup group = QuantizeGroup(x + k, args.k - k, numbers);
+      auto* quads = reinterpret_cast<Number*>(to);
+      for (int i = 0; i < kIntGroup; ++i) quads[(i / 4 * args.rows + r) * 4 + i % 4] = static_cast<Number>(numbers[i]);
+      __builtin_memcpy(to + args.rows * kNumberBytes + r * static_cast<int64_t>(sizeof(group)), &group, sizeof(group));
+    }
+  }
+}
+
+#if defined(__AVX2__)
+
+SY_INLINE __m256i LoadInts(const char* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
+// 8 columns' scales.
+SY_INLINE __m256 LoadScales(const char* from) {
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+SY_INLINE int32_t QuadAt(const char* from) { return LoadBytes<int32_t>(from); }
+SY_INLINE int64_t WideQuadAt(const char* from) { return LoadBytes<int64_t>(from); }
+
+// c[0, 8) += (sums - zero · Σ x) · scale of the weights · scale of x.
+SY_INLINE void AddGroup(__m256i sums, int32_t zero, const RowGroup& x, __m256 scales, float* c) {
+  const __m256 whole = _mm256_cvtepi32_ps(_mm256_sub_epi32(sums, _mm256_set1_epi32(zero * x.sum)));
+  _mm256_storeu_ps(c, _mm256_fmadd_ps(whole, _mm256_mul_ps(scales, _mm256_set1_ps(x.scale)), _mm256_loadu_ps(c)));
+}
+
+// Vectors [v, v + NV) of 8 columns, of one group.
+template <int MR, int NV>
+SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
+  const __m256i low_half = _mm256_set1_epi8(15);
+  __m256i sum[MR][NV] = {};
+#pragma GCC unroll 4
+  for (int p = 0; p < 4; ++p) {
+#pragma GCC unroll 4
+    for (int n = 0; n < NV; ++n) {
+      const __m256i both = LoadInts(b + kIntScaleBytes + (p * 4 + v + n) * 32);
+      const __m256i low = _mm256_and_si256(both, low_half);
+      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), low_half);
+#pragma GCC unroll 4
+      for (int r = 0; r < MR; ++r) {
+        const __m256i x0 = _mm256_set1_epi32(QuadAt(a + ((2 * p) * MR + r) * 4));
+        const __m256i x1 = _mm256_set1_epi32(QuadAt(a + ((2 * p + 1) * MR + r) * 4));
+        sum[r][n] = _mm256_add_epi16(sum[r][n], _mm256_maddubs_epi16(low, x0));
+        sum[r][n] = _mm256_add_epi16(sum[r][n], _mm256_maddubs_epi16(high, x1));
+      }
+    }
+  }
+  const __m256i ones = _mm256_set1_epi16(1);
+#pragma GCC unroll 4
+  for (int n = 0; n < NV; ++n) {
+    const __m256 scales = LoadScales(b + (v + n) * 16);
+#pragma GCC unroll 4
+    for (int r = 0; r < MR; ++r) {
+      const auto x = LoadBytes<RowGroup>(a + MR * kIntGroup + r * static_cast<int>(sizeof(RowGroup)));
+      AddGroup(_mm256_madd_epi16(sum[r][n], ones), 8, x, scales, c + r * kGemmPanel + (v + n) * 8);
+    }
+  }
+}
+
+// Two sums of pairs a column, 4 columns a vector: the sums of 8 columns.
+SY_INLINE __m256i JoinPairs(__m256i first, __m256i second) {
+  return _mm256_permute4x64_epi64(_mm256_hadd_epi32(first, second), 0xd8);
+}
+
+template <int MR, int NV>
+SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
+  __m256i first[MR][NV] = {}, second[MR][NV] = {};
+#pragma GCC unroll 8
+  for (int quad = 0; quad < kIntQuads; ++quad) {
+#pragma GCC unroll 4
+    for (int n = 0; n < NV; ++n) {
+      const auto* w = reinterpret_cast<const __m128i*>(b + kIntScaleBytes + (quad * 4 + v + n) * 32);
+      const __m256i w0 = _mm256_cvtepu8_epi16(_mm_loadu_si128(w));
+      const __m256i w1 = _mm256_cvtepu8_epi16(_mm_loadu_si128(w + 1));
+#pragma GCC unroll 4
+      for (int r = 0; r < MR; ++r) {
+        const __m256i x = _mm256_set1_epi64x(WideQuadAt(a + (quad * MR + r) * 8));
+        first[r][n] = _mm256_add_epi32(first[r][n], _mm256_madd_epi16(w0, x));
+        second[r][n] = _mm256_add_epi32(second[r][n], _mm256_madd_epi16(w1, x));
+      }
+    }
+  }
+#pragma GCC unroll 4
+  for (int n = 0; n < NV; ++n) {
+    const __m256 scales = LoadScales(b + (v + n) * 16);
+#pragma GCC unroll 4
+    for (int r = 0; r < MR; ++r) {
+      const auto x = LoadBytes<RowGroup>(a + 2 * MR * kIntGroup + r * static_cast<int>(sizeof(RowGroup)));
+      AddGroup(JoinPairs(first[r][n], second[r][n]), 128, x, scales, c + r * kGemmPanel + (v + n) * 8);
+    }
+  }
+}
+
+template <int kBits, int MR>
+void MultiplyInt(const GemmBlockArgs& args) {
+  constexpr int kBlockBytes = kIntScaleBytes + kIntGroup * kGemmPanel * kBits / 8;
+  constexpr int kRowBytes = (kBits == 4 ? 1 : 2) * kIntGroup + static_cast<int>(sizeof(RowGroup));
+  constexpr int NV = kBits == 4 ? (MR == 1 ? 4 : 2) : (MR <= 2 ? 2 : 1);
+  const char* a = static_cast<const char*>(args.a);
+  const char* b = static_cast<const char*>(args.b);
+  float* c = static_cast<float*>(args.c);
+  for (int i = 0; i < MR * kGemmPanel; i += 8) _mm256_storeu_ps(c + i, _mm256_setzero_ps());
+  for (int64_t k = 0; k < args.padded_k; k += kIntGroup, a += MR * kRowBytes, b += kBlockBytes) {
+#pragma GCC unroll 32
+    for (int line = 0; line < kBlockBytes; line += 64) __builtin_prefetch(b + kIntAhead + line);
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v += NV) {
+      if constexpr (kBits == 4) {
+        Int4Group<MR, NV>(a, b, v, c);
+      } else {
+        Int8Group<MR, NV>(a, b, v, c);
+      }
+    }
+  }
+}
+
+#else
+
+// The panel's number of a column for k of a group (quantize_panel.h).
+template <int kBits>
+SY_INLINE int32_t IntWeightAt(const char* b, int column, int k) {
+  const char* numbers = b + kIntScaleBytes;
+  if constexpr (kBits == 8) return static_cast<uint8_t>(numbers[(k / 4 * kGemmPanel + column) * 4 + k % 4]);
+  const uint32_t both = static_cast<uint8_t>(numbers[(k / 8 * kGemmPanel + column) * 4 + k % 4]);
+  return static_cast<int32_t>(both >> (k % 8 / 4 * 4) & 15u);
+}
+
+// The plain way, for any processor.
+template <int kBits, int MR>
+void MultiplyInt(const GemmBlockArgs& args) {
+  constexpr int kBlockBytes = kIntScaleBytes + kIntGroup * kGemmPanel * kBits / 8;
+  using Number = typename NumberOf<kBits>::Type;
+  constexpr int kRowBytes = kIntGroup * static_cast<int>(sizeof(Number)) + static_cast<int>(sizeof(RowGroup));
+  const char* a = static_cast<const char*>(args.a);
+  const char* b = static_cast<const char*>(args.b);
+  float* c = static_cast<float*>(args.c);
+  for (int i = 0; i < MR * kGemmPanel; ++i) c[i] = 0;
+  for (int64_t k = 0; k < args.padded_k; k += kIntGroup, a += MR * kRowBytes, b += kBlockBytes) {
+    for (int r = 0; r < MR; ++r) {
+      const auto x = LoadBytes<RowGroup>(a + MR * kIntGroup * sizeof(Number) + r * sizeof(RowGroup));
+      for (int column = 0; column < kGemmPanel; ++column) {
+        int32_t sum = 0;
+        for (int i = 0; i < kIntGroup; ++i) {
+          const auto number = LoadBytes<Number>(a + ((i / 4 * MR + r) * 4 + i % 4) * sizeof(Number));
+          sum += number * IntWeightAt<kBits>(b, column, i);
+        }
+        const uint32_t bits = static_cast<uint32_t>(LoadBytes<uint16_t>(b + column * 2)) << 16;
+        const float whole = static_cast<float>(sum - (kBits == 4 ? 8 : 128) * x.sum);
+        c[r * kGemmPanel + column] += whole * (LoadBytes<float>(&bits) * x.scale);
+      }
+    }
+  }
+}
+
+#endif
+
+template <int kBits, int MR = kIntRows>
+void IntBlock(const GemmBlockArgs& args) {
+  if (args.rows == MR) return MultiplyInt<kBits, MR>(args);
+  if constexpr (MR > 1) IntBlock<kBits, MR - 1>(args);
+}
+
+template <class Elem, int kBits>
+constexpr GemmKernel kIntKernelOf = {.max_rows = kIntRows,
+                                     .a_bytes = sizeof(typename NumberOf<kBits>::Type),
+                                     .a_group_bytes = sizeof(RowGroup),
+                                     .pack = PackInt<Elem, typename NumberOf<kBits>::Type>,
+                                     .block = IntBlock<kBits>,
+                                     .epilogue = GemmEpilogue};
+
+}  // namespace
+
+const IntGemmKernels kIntGemmKernels = {
+    {kIntKernelOf<float, 8>, {}, kIntKernelOf<Bf16Bits, 8>, kIntKernelOf<Fp16Bits, 8>},
+    {kIntKernelOf<float, 4>, {}, kIntKernelOf<Bf16Bits, 4>, kIntKernelOf<Fp16Bits, 4>}};
+
+}  // namespace switchyard::ops::SY_KERNEL_NS

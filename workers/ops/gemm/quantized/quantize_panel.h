@@ -1,0 +1,25 @@
+// Quantizes rows into panels of a weight of few bits, and gets their values back.  Internal to workers/ops.
+//
+// A panel is a series of blocks, one for each group of 32 k: 32 scales (bf16), then the numbers of 32 columns:
+//   int8   [8 quads of k][32 columns][4] bytes
+//   int4   [4][4][8 columns][4] bytes: [p][v][c][i] has column 8 v + c at k = 8 p + i in its lower half, at 8 p + 4 + i
+//          in its upper one
+// A byte has one column's numbers alone, so that different columns may be written at once.
+#pragma once
+
+#include <cstdint>
+
+#include "workers/ops/gemm/quantized/weight_format.h"
+
+namespace switchyard::ops {
+
+// Bytes of a panel's block.  REQUIRES: not kPlain.
+constexpr int64_t QuantBlockBytes(WeightFormat format) { return 64 + kQuantGroup * 32 * WeightBits(format) / 8; }
+
+// Numbers k of a column, [0, k) of which exist; what pads the last group becomes zero.  The scale is the one of several
+// candidates with the least sum of squared errors.
+void QuantizeColumn(WeightFormat format, const float* from, int64_t k, int64_t column, char* panel);
+// The same column's values, fp32.
+void DequantizeColumn(WeightFormat format, const char* panel, int64_t column, int64_t k, float* to);
+
+}  // namespace switchyard::ops
