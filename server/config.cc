@@ -284,6 +284,8 @@ absl::Status ServerConfig::Finish() {
   CheckTraining(this, &problems);
   CheckJoining(*this, &problems);
   problems.OneOf("dtype", dtype, {"auto", "fp32", "bf16", "fp16", "fp64"}, "one of auto, fp32, bf16, fp16, fp64");
+  problems.OneOf("quantization", quantization, {"none", "int8", "int4"},
+                 "one of none, int8, int4 (a checkpoint that is quantized says so itself)");
   problems.Range("max_streams_per_client", max_streams_per_client, 0, max_streams);
   problems.Range("max_connections_per_client", max_connections_per_client, 0, max_connections);
   // On loopback all clients have one address, this machine's; keys tell them apart.

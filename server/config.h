@@ -54,6 +54,7 @@ struct ServerConfig {
   std::string local_token;     // drawn at the start; only local workers have it
   bool encrypt_links = false;  // TLS between workers
   std::string dtype = "auto";
+  std::string quantization = "none";
   int threads = 0;                   // per local worker; 0 = usable cores / local workers
   std::string device = "cpu";        // of local workers; "cuda": worker i uses GPU i
   double gpu_memory_fraction = 0.9;  // of a GPU's memory that may be in use: kGpuMemoryFractionHelp

@@ -28,6 +28,11 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
   set->Add("dtype=NAME", &c->dtype,
            "data type that all workers compute in: auto (the checkpoint's), fp32, bf16, fp16, fp64")
       .Mark(kToServingWorkers);
+  set->Add(
+         "quantization=NAME", &c->quantization,
+         "how workers on CPUs hold matrices: none (in the data type), or int8 or int4 in groups of 32, made when they "
+         "are loaded")
+      .Mark(kToServingWorkers);
   set->Add("max_model_len", &c->batching.max_model_len,
            "longest sequence in tokens, prompt and output together; 0 = the model's context");
   set->Add("tokenizer=FILE", &c->tokenizer, "tokenizer.json to use instead of the model's");
@@ -341,7 +346,6 @@ std::map<std::string, std::string> AdviceForUsersOfVllm() {
       "other machines";
   constexpr char kNone[] =
       "there is no tensor or pipeline parallelism; --local_workers=N shards experts over N workers";
-  constexpr char kQuantized[] = "the checkpoint says how its weights are; --dtype is what is computed in";
   return {{"", kModel},
           {"-m", kModel},
           {"data_parallel_size", kWorkers},
@@ -355,7 +359,6 @@ std::map<std::string, std::string> AdviceForUsersOfVllm() {
           {"enable_chunked_prefill", "prompts are always cut into chunks; --prefill_chunk bounds them"},
           {"enable_prefix_caching", "is --prefix_reuse here"},
           {"kv_cache_memory_bytes", "is --kv_cache_bytes here"},
-          {"quantization", kQuantized},
           {"api_key", "keys are in a file: --api_keys_file"},
           {"ssl_certfile", "is --tls_cert here"},
           {"ssl_keyfile", "is --tls_key here"},

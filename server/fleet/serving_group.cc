@@ -16,6 +16,7 @@ WorkerGroup::Options GroupOptions(const ServerConfig& config) {
   return {.world = config.workers,
           .local_workers = config.local_workers,
           .dtype = config.dtype,
+          .quantization = config.quantization,
           .tokens = {config.join_token, config.local_token},
           .encrypt_links = config.encrypt_links,
           .step_timeout = config.step_timeout,
@@ -24,8 +25,8 @@ WorkerGroup::Options GroupOptions(const ServerConfig& config) {
 
 // Names what decides bits beside the weights.
 uint64_t NumericsOf(int world, const fleet::WorkerInfo& info, bool add_outputs) {
-  return Fnv1a(absl::StrCat(info.device.substr(0, info.device.find(':')), " ", info.isa, " ", info.dtype, " ",
-                            add_outputs ? world : 0));
+  return Fnv1a(absl::StrCat(info.device.substr(0, info.device.find(':')), " ", info.isa, " ", info.dtype,
+                            info.quantization, " ", add_outputs ? world : 0));
 }
 
 }  // namespace
@@ -128,6 +129,7 @@ void ServingGroup::PublishModel(int world, const fleet::WorkerInfo& info) {
   model->name = config_->served_model_name;
   model->architecture = info.architecture;
   model->dtype = info.dtype;
+  model->quantization = info.quantization;
   model->weights_hash = info.weights_hash;
   model->vocab_size = info.vocab_size;
   model->max_model_len = scheduler_->max_context();

@@ -35,8 +35,9 @@ class WorkerGroup {
  public:
   struct Options {
     int world = 1;
-    int local_workers = 0;       // started by this server; the others must match them
-    std::string dtype = "auto";  // of all workers; auto: any that they agree on
+    int local_workers = 0;              // started by this server; the others must match them
+    std::string dtype = "auto";         // of all workers; auto: any that they agree on
+    std::string quantization = "none";  // of all workers' matrices
     JoinTokens tokens;
     bool encrypt_links = false;  // TLS between the workers
     absl::Duration suspect_after = absl::Seconds(1);

@@ -15,6 +15,8 @@
 namespace switchyard::server {
 namespace {
 
+absl::string_view NameOfQuantization(absl::string_view name) { return name.empty() ? "none" : name; }
+
 // Refuses a worker that differs from the group in one of these.
 absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& group) {
   if (group.weights_hash != info.weights_hash) {
@@ -27,6 +29,11 @@ absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& 
   }
   if (group.dtype != info.dtype) {
     return absl::FailedPreconditionError(absl::StrCat("dtype ", info.dtype, ": the group runs ", group.dtype));
+  }
+  if (group.quantization != info.quantization) {
+    return absl::FailedPreconditionError(absl::StrCat("quantization ", NameOfQuantization(info.quantization),
+                                                      ": the group runs ", NameOfQuantization(group.quantization),
+                                                      "; give all workers the same --quantization"));
   }
   return absl::OkStatus();
 }
@@ -84,6 +91,10 @@ absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
   if (options_.dtype != "auto" && info.dtype != options_.dtype) {
     return absl::FailedPreconditionError(
         absl::StrCat("dtype ", info.dtype, ": this server's --dtype is ", options_.dtype));
+  }
+  if (NameOfQuantization(info.quantization) != options_.quantization) {
+    return absl::FailedPreconditionError(absl::StrCat("quantization ", NameOfQuantization(info.quantization),
+                                                      ": this server's --quantization is ", options_.quantization));
   }
   const bool own = IsOwn(info);
   if (options_.local_workers > 0 && !own) {

@@ -51,13 +51,16 @@ class Switchyard:
     def _wait_until_ready(self):
         deadline = time.monotonic() + READY_SECONDS
         while True:
-            found = re.search(r"gRPC on (\S+:\d+), jobs and administration on (\S+:\d+),.* metrics on (\S+)", self._log_path.read_text())
+            log = self._log_path.read_text()
+            found = re.search(r"gRPC on (\S+:\d+), jobs and administration on (\S+:\d+),.* metrics on (\S+)", log)
             if found:
                 break
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the server did not start; its log: {self._log_path}")
             time.sleep(0.05)
         self._server, self._admin, self._metrics_url = found.groups()
+        http = re.search(r"HTTP on (http://\S+?),? ", log)
+        self.http = http.group(1) if http else None  # with --http_port
         done = self._call("status", f"--wait={READY_SECONDS}", text="")
         if done.returncode != 0:
             raise RuntimeError(f"the server is not ready: {done.stdout}{done.stderr}its log: {self._log_path}")

@@ -126,6 +126,7 @@ WorkerOptions ServingOptions(const WorkerFlags& values) {
   WorkerOptions options;
   options.model_dir = values.model;
   options.dtype = values.dtype;
+  options.quantization = values.quantization;
   options.device = *ParseDevice(values.device);
   options.gpu_memory_fraction = values.gpu_memory_fraction;
   options.deterministic = values.deterministic;

@@ -39,6 +39,12 @@ void AddModelFlags(WorkerFlags* values, FlagSet* flags) {
   flags->Add("dtype=NAME", &values->dtype, "data type to compute in: auto (the checkpoint's), fp32, bf16, fp16, fp64")
       .Mark(kOfServing);
   flags
+      ->Add(
+          "quantization=NAME", &values->quantization,
+          "how matrices are held on a CPU: none (in the data type), int8 or int4 (in groups of 32, made when they are "
+          "loaded)")
+      .Mark(kOfServing);
+  flags
       ->Add("load_format=NAME", &values->load_format,
             "auto = load the checkpoint's weights; dummy = draw random weights of the shapes in config.json")
       .Mark(kOfServing);

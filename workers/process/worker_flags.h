@@ -22,6 +22,7 @@ struct WorkerFlags {
 
   std::string model;
   std::string dtype = "auto";
+  std::string quantization = "none";
   std::string load_format = "auto";
 
   std::string device = "cpu";

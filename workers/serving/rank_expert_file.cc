@@ -45,8 +45,8 @@ absl::StatusOr<std::string> DirOf(const RankExpertFileInput& input) {
 
 }  // namespace
 
-moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, DType dtype, DeviceKind device) {
-  return {config.hidden, config.expert_intermediate, dtype, device};
+moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, ops::WeightType type, DeviceKind device) {
+  return {config.hidden, config.expert_intermediate, type, device};
 }
 
 absl::StatusOr<std::unique_ptr<moe::ExpertCopier>> CopierFrom(const moe::ExpertFile& file, Device device) {
@@ -100,7 +100,8 @@ absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::P
 absl::Status LoadExpertsOf(const RankExpertFileInput& input, std::vector<int32_t> experts,
                            moe::ExpertFile::Progress progress, std::function<char*(int layer, int32_t expert)> place) {
   model::LoadOptions load;
-  load.dtype = input.dtype;
+  load.dtype = input.type.dtype;
+  load.format = input.type.format;
   load.device = input.device;
   load.residents = std::move(experts);
   load.num_threads = input.num_threads;
@@ -116,7 +117,7 @@ absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankEx
   moe::ExpertFileOptions options;
   ASSIGN_OR_RETURN(options.dir, DirOf(input));
   options.weights = input.weights;
-  options.expert = PackedExpertOf(config, input.dtype, input.device.kind);
+  options.expert = PackedExpertOf(config, input.type, input.device.kind);
   options.device = input.device.kind;
   options.num_layers = static_cast<int>(config.num_moe_layers());
   options.num_experts = static_cast<int>(config.num_experts);

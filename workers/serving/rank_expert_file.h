@@ -25,7 +25,7 @@ struct RankExpertFileInput {
   const model::ModelConfig* config = nullptr;
   const checkpoint::Checkpoint* checkpoint = nullptr;  // null: random weights
   std::string weights;                                 // what reports them from others
-  DType dtype = DType::kBf16;
+  ops::WeightType type = {};
   int num_threads = 1;
   std::string dir = {};           // empty: in memory, or the user's cache for a file that may be larger than that
   int64_t available_bytes = 0;    // of memory, if the file has to be built there
@@ -36,7 +36,7 @@ struct RankExpertFileInput {
 };
 
 // As the device's products take them.
-moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, DType dtype, DeviceKind device);
+moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, ops::WeightType type, DeviceKind device);
 
 // Opens the file, building it if nobody has; not mapped, if it may be on a disk and its directory is.  Blocks; progress
 // as ExpertFile's.

@@ -42,14 +42,16 @@ int64_t Ticks(double amount, double per_second) {
 }
 
 // The bytes of the weights that a pass reads before its first gate.
-int64_t BytesBeforeFirstGate(const model::ModelConfig& config, DType dtype) {
+int64_t BytesBeforeFirstGate(const model::ModelConfig& config, ops::WeightType type) {
   int64_t elements = 0;
   for (const model::LayerConfig& layer : config.layers) {
     elements += config.hidden * (config.qkv_width() + config.q_width());
     if (layer.moe) break;
     elements += 3 * config.hidden * config.dense_intermediate;
   }
-  return elements * DTypeBytes(dtype);
+  constexpr int64_t kSide = 32;
+  return elements / (kSide * kSide) *
+         ops::PackedBytes({.n = kSide, .k = kSide, .dtype = type.dtype, .format = type.format});
 }
 
 std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const offload::OffloadShape& shape,
@@ -61,11 +63,11 @@ std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const 
 }  // namespace
 
 absl::StatusOr<int> ExpertSlots(const offload::ExpertBudgetOptions& options, const model::ModelConfig& config,
-                                DType dtype, DeviceKind device, int64_t experts_per_layer) {
+                                ops::WeightType type, DeviceKind device, int64_t experts_per_layer) {
   const int64_t least = std::max<int64_t>(2, std::min(config.top_k + 1, experts_per_layer));
   if (options.automatic()) return static_cast<int>(least);
   ASSIGN_OR_RETURN(const MemoryShare share, ParseMemoryShare(options.budget));
-  const int64_t expert_bytes = PackedExpertOf(config, dtype, device).bytes;
+  const int64_t expert_bytes = PackedExpertOf(config, type, device).bytes;
   const int64_t all = experts_per_layer * config.num_moe_layers();
   const int64_t slots = share.PartsOf(all, expert_bytes);
   if (slots >= least) return static_cast<int>(slots);
@@ -80,7 +82,7 @@ absl::StatusOr<std::unique_ptr<moe::ExpertStore>> RankExperts::MakeStore(const R
   const Device device = input.file.device;
   const moe::ExpertFile* const file = file_.get();
   moe::ExpertStoreOptions options;
-  options.expert = PackedExpertOf(*input.file.config, input.file.dtype, device.kind);
+  options.expert = PackedExpertOf(*input.file.config, input.file.type, device.kind);
   options.num_slots = slots;
   options.device = device;
   options.bytes_per_second = input.options.copy_bytes_per_second;
@@ -117,10 +119,10 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   const Device device = input.file.device;
   const auto experts_per_layer = static_cast<int64_t>(input.experts.size());
   ASSIGN_OR_RETURN(const int slots,
-                   ExpertSlots(input.options, config, input.file.dtype, device.kind, experts_per_layer));
+                   ExpertSlots(input.options, config, input.file.type, device.kind, experts_per_layer));
   auto experts = std::unique_ptr<RankExperts>(new RankExperts());
   RankExpertFileInput file_input = input.file;
-  const int64_t slot_bytes = slots * PackedExpertOf(config, input.file.dtype, device.kind).bytes;
+  const int64_t slot_bytes = slots * PackedExpertOf(config, input.file.type, device.kind).bytes;
   if (device.is_cpu()) file_input.staging_bytes = std::clamp(slot_bytes / 2, kLeastStaging, kMostStaging);
   ASSIGN_OR_RETURN(experts->file_, OpenRankExpertFile(file_input, progress));
   double copied_bytes = 0;
@@ -142,7 +144,7 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
   options.expert_ticks = Ticks(bytes, rates.memory_bytes);
   options.row_ticks = Ticks(6.0 * static_cast<double>(config.hidden * config.expert_intermediate), rates.flops);
   options.first_gate_ticks =
-      Ticks(static_cast<double>(BytesBeforeFirstGate(config, input.file.dtype)), rates.memory_bytes);
+      Ticks(static_cast<double>(BytesBeforeFirstGate(config, input.file.type)), rates.memory_bytes);
   options.measured_gates = kMeasuredGates;
   options.make_policy = [name = input.options.policy, chunk_ticks, chunks](const offload::OffloadShape& shape,
                                                                            absl::Span<const int64_t> popularity) {
@@ -164,10 +166,10 @@ absl::Status RankExperts::MakeCold(const RankExpertsInput& input, moe::ExpertFil
   if (file_->built()) file.available_bytes -= file_->bytes();
   ASSIGN_OR_RETURN(host_file_, OpenRankExpertFile(file, progress));
   const DeviceKind device = input.file.device.kind;
-  const auto copied_bytes = static_cast<double>(PackedExpertOf(config, file.dtype, device).bytes);
+  const auto copied_bytes = static_cast<double>(PackedExpertOf(config, file.type, device).bytes);
   const double link = input.options.copy_bytes_per_second;
   moe::ColdExpertsOptions options;
-  options.expert = PackedExpertOf(config, file.dtype, DeviceKind::kCpu);
+  options.expert = PackedExpertOf(config, file.type, DeviceKind::kCpu);
   options.device = input.file.device;
   options.source = [from = host_file_.get()](int layer, int expert) { return from->At(layer, expert); };
   options.copy_seconds = [copier = copier_, copied_bytes, link, first = RatesOf(device, 1).copied_bytes] {

@@ -24,7 +24,7 @@ namespace switchyard::worker {
 // InvalidArgument: too few, with what must fit: a token's experts and one that is copied while they compute.
 // REQUIRES: checked options, a model with experts.
 absl::StatusOr<int> ExpertSlots(const offload::ExpertBudgetOptions& options, const model::ModelConfig& config,
-                                DType dtype, DeviceKind device, int64_t experts_per_layer);
+                                ops::WeightType type, DeviceKind device, int64_t experts_per_layer);
 
 struct RankExpertsInput {
   RankExpertFileInput file;

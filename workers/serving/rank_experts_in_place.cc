@@ -39,7 +39,7 @@ absl::StatusOr<bool> AgreeOnInPlace(int rank, int world, const absl::Status& min
 RankExpertsInPlace::RankExpertsInPlace(const RankExpertFileInput& input, int rank, int world)
     : rank_(rank),
       num_layers_(static_cast<int>(input.config->num_moe_layers())),
-      expert_(PackedExpertOf(*input.config, input.dtype, DeviceKind::kCpu)),
+      expert_(PackedExpertOf(*input.config, input.type, DeviceKind::kCpu)),
       homes_(moe::ExpertLayout::Contiguous(static_cast<int>(input.config->num_experts), world)),
       all_experts_(moe::ExpertLayout::Contiguous(static_cast<int>(input.config->num_experts), 1)),
       experts_(num_layers_, homes_.num_experts(), expert_),

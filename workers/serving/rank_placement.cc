@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<RankPlacement>> RankPlacement::Open(const RankPla
   options.num_layers = placement->num_layers_;
   options.num_experts = placement->num_experts_;
   options.num_slots = PlacedSlots(input);
-  options.expert = PackedExpertOf(config, input.file.dtype, input.file.device.kind);
+  options.expert = PackedExpertOf(config, input.file.type, input.file.device.kind);
   options.chunk_bytes = file->piece_bytes();
   options.bytes_per_second = input.copy_bytes_per_second;
   options.source = [file](int layer, int expert) { return file->At(layer, expert); };

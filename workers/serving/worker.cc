@@ -31,17 +31,39 @@ constexpr int64_t kMostAddressSpace = int64_t{1} << 46;
 constexpr int64_t kPackingBytes = 256 << 20;
 
 // Whether the checkpoint has every tensor that the model wants, in its shape: before anything is started.
-absl::Status CheckTensors(const checkpoint::Checkpoint& checkpoint, const model::ModelConfig& config, DType dtype) {
+absl::Status CheckTensors(const checkpoint::Checkpoint& checkpoint, const model::ModelConfig& config,
+                          ops::WeightType type) {
   // A config of absurd sizes must not get as far as address space; what one rank needs is checked when its assignment
   // is known.
-  RETURN_IF_ERROR(model::CheckMemory(config, {dtype, 0, 0}, ReadMachineMemory().total_bytes));
-  RETURN_IF_ERROR(model::CheckMemory(config, {dtype, config.num_experts, 0}, kMostAddressSpace));
+  RETURN_IF_ERROR(
+      model::CheckMemory(config, {.dtype = type.dtype, .format = type.format}, ReadMachineMemory().total_bytes));
+  RETURN_IF_ERROR(
+      model::CheckMemory(config, {.dtype = type.dtype, .experts_per_layer = config.num_experts, .format = type.format},
+                         kMostAddressSpace));
   // The destinations are never touched, so they cost address space only.
   std::vector<int32_t> all_experts(static_cast<size_t>(config.num_experts));
   std::iota(all_experts.begin(), all_experts.end(), 0);
-  absl::StatusOr<model::ModelWeights> untouched = model::AllocateWeights(config, dtype, std::move(all_experts));
+  absl::StatusOr<model::ModelWeights> untouched = model::AllocateWeights(config, type, std::move(all_experts));
   RETURN_IF_ERROR(untouched.status());
   return model::BuildParams(config, *model::FindFamily(config.model_type), checkpoint, &*untouched).status();
+}
+
+// The format of --quantization=NAME.
+absl::StatusOr<ops::WeightFormat> ServingFormat(absl::string_view name, DType dtype, Device device) {
+  if (name == "none") return ops::WeightFormat::kPlain;
+  const std::optional<ops::WeightFormat> format = ops::FindWeightFormat(name);
+  if (!format.has_value() || *format == ops::WeightFormat::kPlain) {
+    return absl::InvalidArgumentError(absl::StrCat("--quantization=", name, ": must be none, int8 or int4"));
+  }
+  if (!device.is_cpu()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--quantization=", name, ": is for CPUs so far, not ", device.ToString()));
+  }
+  if (dtype == DType::kF64) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--quantization=", name, ": computes in fp32, bf16 or fp16, not --dtype=fp64"));
+  }
+  return *format;
 }
 
 // The hash of config.json, which is all that random weights depend on.
@@ -77,12 +99,14 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
     ASSIGN_OR_RETURN(checkpoint, checkpoint::Checkpoint::Open(options.model_dir));
     if (manifest.has_value()) RETURN_IF_ERROR(checkpoint::ExpectManifest(*manifest, *checkpoint));
     ASSIGN_OR_RETURN(dtype, model::ServingDType(options.dtype, config, *checkpoint));
-    RETURN_IF_ERROR(CheckTensors(*checkpoint, config, dtype));
   } else if (options.dtype != "auto") {
     ASSIGN_OR_RETURN(dtype, model::NamedDType(options.dtype));
   }
+  ASSIGN_OR_RETURN(const ops::WeightFormat format, ServingFormat(options.quantization, dtype, options.device));
+  if (checkpoint.has_value()) RETURN_IF_ERROR(CheckTensors(*checkpoint, config, {dtype, format}));
   auto worker = std::unique_ptr<Worker>(new Worker(std::move(options), std::move(config), std::move(checkpoint)));
   worker->dtype_ = dtype;
+  worker->format_ = format;
   worker->weights_hash_ =
       worker->checkpoint_.has_value() ? worker->checkpoint_->Hash() : DummyHash(worker->options_.model_dir);
   if (const ForecastOptions& forecast = worker->options_.forecast; !forecast.profile.empty())

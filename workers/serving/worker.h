@@ -52,7 +52,8 @@ namespace switchyard::worker {
 
 struct WorkerOptions {
   std::string model_dir;
-  std::string dtype = "auto";  // or fp32, bf16, fp16, fp64
+  std::string dtype = "auto";         // or fp32, bf16, fp16, fp64
+  std::string quantization = "none";  // or int8, int4: of matrices, when they are loaded
   int threads = 1;
   Device device = Device::Cpu();
   double gpu_memory_fraction = 0.9;  // of a device's memory that may be in use: kGpuMemoryFractionHelp
@@ -77,6 +78,7 @@ class Worker final {
 
   const model::ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
+  ops::WeightType weight_type() const { return {dtype_, format_}; }
   int threads() const { return options_.threads; }
   Device device() const { return options_.device; }
   // The property that decides bits, as ranks compare it: the CPU's instruction set, or the device's kind.
@@ -205,6 +207,7 @@ class Worker final {
   const model::ModelConfig config_;
   const std::optional<checkpoint::Checkpoint> checkpoint_;  // none for dummy weights
   DType dtype_ = DType::kF32;
+  ops::WeightFormat format_ = ops::WeightFormat::kPlain;
   std::string weights_hash_;
   ThreadPool pool_;
   std::unique_ptr<DeviceQueue> queue_;  // null on the CPU

@@ -67,7 +67,8 @@ RankPlacementInput Worker::PlacementInput(const fleet::RankAssignment& assignmen
 
 absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& assignment,
                                                  const fleet::EngineSettings& settings) const {
-  model::MemoryNeed need = {.dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes, .device = options_.device.kind};
+  model::MemoryNeed need = {
+      .dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes, .device = options_.device.kind, .format = format_};
   if (config_.num_experts > 0) {
     need.experts_per_layer =
         static_cast<int64_t>(LayoutOf(config_, assignment.world).Residents(assignment.rank).size());
@@ -76,7 +77,7 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
     need.expert_slots = PlacedSlots(PlacementInput(assignment, settings));
   } else if (!expert_budget_.empty() && need.experts_per_layer > 0) {
     ASSIGN_OR_RETURN(need.expert_slots,
-                     ExpertSlots(expert_budget_, config_, dtype_, options_.device.kind, need.experts_per_layer));
+                     ExpertSlots(expert_budget_, config_, weight_type(), options_.device.kind, need.experts_per_layer));
   }
   return need;
 }
@@ -110,7 +111,7 @@ absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, cons
   const int64_t rest = std::max<int64_t>(0, budget_.rest - kNotForExperts);
   const auto more = static_cast<int64_t>(share * static_cast<double>(rest));
   expert_budget_.budget =
-      absl::StrCat(more + least.expert_slots * PackedExpertOf(config_, dtype_, options_.device.kind).bytes);
+      absl::StrCat(more + least.expert_slots * PackedExpertOf(config_, weight_type(), options_.device.kind).bytes);
   return absl::OkStatus();
 }
 
@@ -118,6 +119,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
                                                         const fleet::EngineSettings& settings, Report report) {
   model::LoadOptions load;
   load.dtype = dtype_;
+  load.format = format_;
   weight_sums_.clear();
   ASSIGN_OR_RETURN(weight_sums_["config.json"], SumConfig(options_.model_dir));
   expert_sums_.clear();
@@ -132,7 +134,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   if (options_.device.is_cpu()) {
     RETURN_IF_ERROR(model::CheckMemory(config_, need, host, budget_.ToString()));
     // The expert file may have to be built in the same memory.
-    host -= static_cast<int64_t>(model::WeightBytes(config_, dtype_, 0)) + settings.kv_cache_bytes;
+    host -= static_cast<int64_t>(model::WeightBytes(config_, weight_type(), 0)) + settings.kv_cache_bytes;
   } else {
     ASSIGN_OR_RETURN(const MemoryPool memory, DeviceMemory());
     RETURN_IF_ERROR(model::CheckMemory(config_, need, memory.available_bytes, absl::StrCat(": ", memory.limit)));
@@ -195,7 +197,7 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
   input.config = &config_;
   input.checkpoint = checkpoint_.has_value() ? &*checkpoint_ : nullptr;
   input.weights = checkpoint_.has_value() ? checkpoint_->Stamp() : weights_hash_;
-  input.dtype = dtype_;
+  input.type = weight_type();
   input.num_threads = options_.threads;
   input.dir = expert_budget_.file_dir;
   input.available_bytes = available;
@@ -268,8 +270,9 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
   loaded_settings_ = settings;
   loaded_rank_ = assignment.rank;
   loaded_world_ = assignment.world;
-  LogInfo("rank ", assignment.rank, " of ", assignment.world, ": ", Mib(weight_bytes_), " of ", DTypeName(dtype_),
-          " weights ", options_.device.is_cpu() ? "in " : absl::StrCat("on ", options_.device.ToString(), " in "),
+  LogInfo("rank ", assignment.rank, " of ", assignment.world, ": ", Mib(weight_bytes_), " of ",
+          ops::ToString(weight_type()), " weights ",
+          options_.device.is_cpu() ? "in " : absl::StrCat("on ", options_.device.ToString(), " in "),
           absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))));
   return absl::OkStatus();
 }

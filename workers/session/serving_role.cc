@@ -17,6 +17,9 @@ void DescribeModel(const Worker& worker, fleet::WorkerInfo* out) {
   const model::ModelConfig& config = worker.config();
   out->architecture = config.architecture;
   out->dtype = DTypeName(worker.dtype());
+  if (const ops::WeightFormat format = worker.weight_type().format; format != ops::WeightFormat::kPlain) {
+    out->quantization = ops::WeightFormatName(format);
+  }
   out->vocab_size = static_cast<int32_t>(config.vocab_size);
   out->context = static_cast<int32_t>(config.context);
   out->num_layers = static_cast<int32_t>(config.num_layers());
@@ -31,7 +34,7 @@ void DescribeModel(const Worker& worker, fleet::WorkerInfo* out) {
       gives ? model::MinRebalanceRows(config, worker.dtype(), ops::CurrentIsa(), worker.threads()) : 0;
   if (config.num_experts > 0) {
     const DeviceKind kind = worker.device().kind;
-    out->expert_bytes = moe::PackedExpert(config.hidden, config.expert_intermediate, worker.dtype(), kind).bytes;
+    out->expert_bytes = moe::PackedExpert(config.hidden, config.expert_intermediate, worker.weight_type(), kind).bytes;
     out->row_bytes = static_cast<int32_t>(config.hidden * DTypeBytes(worker.dtype()));
   }
 }

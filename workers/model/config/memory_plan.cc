@@ -12,8 +12,9 @@ namespace {
 // What weights take.
 struct Sizes {
   const ModelConfig& c;
-  DType dtype;
+  ops::WeightType type;
   DeviceKind device;
+  DType dtype = type.dtype;
 
   absl::int128 Aligned(absl::int128 bytes) const {
     if (device == DeviceKind::kCpu) return bytes;
@@ -21,14 +22,20 @@ struct Sizes {
   }
   absl::int128 Elements(absl::int128 count, DType type) const { return Aligned(count * DTypeBytes(type)); }
   absl::int128 Vector(absl::int128 count) const { return Elements(count, dtype); }
-  absl::int128 Matrix(int64_t n, int64_t k) const {
+  absl::int128 Matrix(int64_t n, int64_t k, ops::WeightFormat format = ops::WeightFormat::kPlain) const {
+    if (format != ops::WeightFormat::kPlain) {
+      const int64_t panel =
+          ops::PackedBytes({.n = ops::kPanelColumns, .k = k, .dtype = dtype, .format = format}, device);
+      return absl::int128(n) * (panel / ops::kPanelColumns);
+    }
     if (device == DeviceKind::kCpu) return Vector(absl::int128(n) * k);
     return Aligned(absl::int128(n) * ops::PackedBytes({.n = 1, .k = k, .dtype = dtype}, device));
   }
+  absl::int128 Linear(int64_t n, int64_t k) const { return Matrix(n, k, type.format); }
   absl::int128 Norm() const { return (c.norm == NormKind::kLayer ? 2 : 1) * Vector(c.hidden); }
   // With the layer's norms.
   absl::int128 Attention() const {
-    absl::int128 bytes = Matrix(c.qkv_width(), c.hidden) + Matrix(c.hidden, c.q_width());
+    absl::int128 bytes = Linear(c.qkv_width(), c.hidden) + Linear(c.hidden, c.q_width());
     if (c.qkv_bias) bytes += Vector(c.qkv_width());
     if (c.o_bias) bytes += Vector(c.hidden);
     if (c.qk_norm == QkNorm::kPerHead) bytes += 2 * Vector(c.head_dim);
@@ -36,7 +43,7 @@ struct Sizes {
     return bytes + 2 * Norm();
   }
   absl::int128 Ffn(int64_t width) const {
-    const absl::int128 bytes = Matrix(ops::SumsWidth(c.activation, width), c.hidden) + Matrix(c.hidden, width);
+    const absl::int128 bytes = Linear(ops::SumsWidth(c.activation, width), c.hidden) + Linear(c.hidden, width);
     return c.ffn_bias ? bytes + Vector(width) + Vector(c.hidden) : bytes;
   }
   absl::int128 Moe(int64_t experts) const {
@@ -49,15 +56,25 @@ struct Sizes {
 
 }  // namespace
 
+ops::WeightFormat HeadFormat(ops::WeightFormat format) {
+  return format == ops::WeightFormat::kInt4 ? ops::WeightFormat::kInt8 : format;
+}
+
+bool HasEmbedding(const ModelConfig& config, ops::WeightFormat format) {
+  return !config.tie_embeddings || HeadFormat(format) != ops::WeightFormat::kPlain;
+}
+
 int64_t KvBytesPerToken(const ModelConfig& config, DType dtype) {
   return 2 * config.kv_width() * config.num_layers() * DTypeBytes(dtype);
 }
 
-absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts_per_layer, DeviceKind device) {
-  const Sizes sizes = {config, dtype, device};
+absl::int128 WeightBytes(const ModelConfig& config, ops::WeightType type, int64_t experts_per_layer,
+                         DeviceKind device) {
+  const Sizes sizes = {config, type, device};
   const int64_t num_moe = config.num_moe_layers(), num_dense = config.num_layers() - num_moe;
-  absl::int128 bytes = sizes.Matrix(config.vocab_size, config.hidden) + sizes.Norm();  // lm_head and the last norm
-  if (!config.tie_embeddings) bytes += sizes.Vector(absl::int128(config.vocab_size) * config.hidden);
+  // lm_head and the last norm
+  absl::int128 bytes = sizes.Matrix(config.vocab_size, config.hidden, HeadFormat(type.format)) + sizes.Norm();
+  if (HasEmbedding(config, type.format)) bytes += sizes.Vector(absl::int128(config.vocab_size) * config.hidden);
   if (config.learned_positions) bytes += sizes.Vector(absl::int128(config.context) * config.hidden);
   bytes += config.num_layers() * sizes.Attention();
   if (num_moe > 0) bytes += num_moe * sizes.Moe(experts_per_layer);
@@ -68,8 +85,9 @@ absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts
 absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need) {
   const bool store = need.expert_slots >= 0;
   const absl::int128 slots =
-      store ? need.expert_slots * Sizes{config, need.dtype, need.device}.Ffn(config.expert_intermediate) : 0;
-  return WeightBytes(config, need.dtype, store ? 0 : need.experts_per_layer, need.device) + slots + need.kv_cache_bytes;
+      store ? need.expert_slots * Sizes{config, need.type(), need.device}.Ffn(config.expert_intermediate) : 0;
+  return WeightBytes(config, need.type(), store ? 0 : need.experts_per_layer, need.device) + slots +
+         need.kv_cache_bytes;
 }
 
 absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes,
@@ -80,7 +98,7 @@ absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int6
                                                      : absl::StrFormat("%d experts a layer", need.experts_per_layer);
   return absl::ResourceExhaustedError(absl::StrFormat(
       "config needs %d bytes (weights in %s with %s, KV cache %d bytes), worker has %d bytes available%s", total,
-      DTypeName(need.dtype), experts, need.kv_cache_bytes, std::max<int64_t>(worker_bytes, 0), why));
+      ops::ToString(need.type()), experts, need.kv_cache_bytes, std::max<int64_t>(worker_bytes, 0), why));
 }
 
 absl::Status CheckKvCapacity(const KvCapacity& room) {

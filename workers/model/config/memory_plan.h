@@ -10,17 +10,23 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "workers/model/config/config.h"
+#include "workers/ops/gemm/quantized/weight_format.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard::model {
+
+// The format of lm_head in a model of a format: never below 8 bits, as its errors are those of the probabilities.
+ops::WeightFormat HeadFormat(ops::WeightFormat format);
+// Whether the embedding has a table of its own: not where it is tied to a plain lm_head, from which its rows come.
+bool HasEmbedding(const ModelConfig& config, ops::WeightFormat format);
 
 // Bytes of one token's keys and values over all layers.
 int64_t KvBytesPerToken(const ModelConfig& config, DType dtype);
 
 // Bytes of the weights of a rank with experts_per_layer resident experts: those and the replicated rest.  For a device
 // to a byte, with the gaps between them (weights.h); on the CPU packing may round each matrix up a little (weight.h).
-absl::int128 WeightBytes(const ModelConfig& config, DType dtype, int64_t experts_per_layer,
+absl::int128 WeightBytes(const ModelConfig& config, ops::WeightType type, int64_t experts_per_layer,
                          DeviceKind device = DeviceKind::kCpu);
 
 struct MemoryNeed {
@@ -30,6 +36,9 @@ struct MemoryNeed {
   // >= 0: of an expert store; then no expert is resident.
   int64_t expert_slots = -1;
   DeviceKind device = DeviceKind::kCpu;
+  ops::WeightFormat format = ops::WeightFormat::kPlain;
+
+  ops::WeightType type() const { return {dtype, format}; }
 };
 
 // The bytes of weights, slots and cache.

@@ -316,7 +316,7 @@ absl::Status Model::KeepTopK(const Stream& stream, const StageIn& in, int64_t la
 
 absl::Status Model::Embed(const Stream& stream, const Batch& batch, const TensorView& residual) {
   if (batch.num_rows() == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(config_.tie_embeddings
+  RETURN_IF_ERROR(weights_.embedding.bytes() == 0
                       ? EmbedTied(stream, batch, residual)
                       : switchyard::ops::Embed(stream, weights_.embedding, batch.token_ids(), residual));
   if (!config_.learned_positions) return absl::OkStatus();

@@ -166,8 +166,9 @@ int64_t WidestRow(const ModelConfig& config) {
 }  // namespace
 
 absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOptions options) {
-  ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, options.device,
-                                                         {.none = !options.experts}, /*in_arena=*/true));
+  ASSIGN_OR_RETURN(ModelWeights weights,
+                   AllocateWeights(config, {options.dtype, options.format}, options.residents, options.device,
+                                   {.none = !options.experts}, /*in_arena=*/true));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
   Filler filler(options.dtype, writer.get(), WidestRow(config), weights.bytes(), &options);
   RETURN_IF_ERROR(filler.Fill(&weights.embedding, 0));
@@ -185,8 +186,9 @@ absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOpt
 
 absl::Status MakeDummyExperts(const ModelConfig& config, LoadOptions options,
                               std::function<char*(int layer, int32_t expert)> place) {
-  ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
-                                                         {.place = std::move(place), .packing = options.device.kind}));
+  ASSIGN_OR_RETURN(ModelWeights weights,
+                   AllocateWeights(config, {options.dtype, options.format}, options.residents, Device::Cpu(),
+                                   {.place = std::move(place), .packing = options.device.kind}));
   int64_t bytes = 0;
   for (const LayerWeights& layer : weights.layers) {
     if (!layer.moe.has_value()) continue;

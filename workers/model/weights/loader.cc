@@ -315,8 +315,9 @@ absl::Status RunLoader(const checkpoint::Checkpoint& checkpoint, const std::vect
 
 absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config,
                                          LoadOptions options) {
-  ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, options.device,
-                                                         {.none = !options.experts}, /*in_arena=*/true));
+  ASSIGN_OR_RETURN(ModelWeights weights,
+                   AllocateWeights(config, {options.dtype, options.format}, options.residents, options.device,
+                                   {.none = !options.experts}, /*in_arena=*/true));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
   ASSIGN_OR_RETURN(const std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
   // Unused tensors may be harmless (an untied copy of a tied head, buffers of old versions) or a sign of a wrong
@@ -331,8 +332,9 @@ absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoin
 absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
                          std::function<char*(int layer, int32_t expert)> place) {
   // Allocates the other weights, too, for the same table, but never touches them.
-  ASSIGN_OR_RETURN(ModelWeights weights, AllocateWeights(config, options.dtype, options.residents, Device::Cpu(),
-                                                         {.place = std::move(place), .packing = options.device.kind}));
+  ASSIGN_OR_RETURN(ModelWeights weights,
+                   AllocateWeights(config, {options.dtype, options.format}, options.residents, Device::Cpu(),
+                                   {.place = std::move(place), .packing = options.device.kind}));
   ASSIGN_OR_RETURN(std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
   std::erase_if(params, [](const Param& param) {
     return param.shard != Shard::kExpert || param.weight == nullptr || param.weight->bytes() == 0;

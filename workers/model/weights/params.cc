@@ -24,7 +24,7 @@ class Table {
   void AddModel(ModelWeights* weights) {
     const std::string embedding = "model.embed_tokens.weight";
     const std::vector<int64_t> shape = {config_.vocab_size, config_.hidden};
-    if (!config_.tie_embeddings) Add({.name = embedding, .shape = shape, .tensor = &weights->embedding});
+    if (weights->embedding.bytes() != 0) Add({.name = embedding, .shape = shape, .tensor = &weights->embedding});
     Add({.name = config_.tie_embeddings ? embedding : "lm_head.weight", .shape = shape, .weight = &weights->lm_head});
     if (config_.learned_positions) {
       Add({.name = "model.embed_positions.weight",

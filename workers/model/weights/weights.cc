@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "scheduler/base/status_macros.h"
+#include "workers/model/config/memory_plan.h"
 #include "workers/moe/experts/packed_expert.h"
 
 namespace switchyard::model {
@@ -31,12 +32,13 @@ class Arena {
 
 struct Allocator {
   const ModelConfig& config;
-  DType dtype;
+  ops::WeightType type;
   Device device;
   const ExpertSpace& space;
   Arena* arena = nullptr;    // null: each has memory of its own
   bool counts = false;       // on a host: what the arena needs; experts have their own
   absl::Status status = {};  // the first error; what comes then is empty
+  DType dtype = type.dtype;
 
   Tensor Make(DType type, Shape shape) {
     if (arena == nullptr) return Keep(Tensor::Allocate(type, shape, device));
@@ -50,14 +52,18 @@ struct Allocator {
   }
   Tensor Vector(int64_t n) { return Make(dtype, {n}); }
   Tensor Table(int64_t rows, int64_t columns) { return Make(dtype, {rows, columns}); }
-  ops::Weight Matrix(int64_t n, int64_t k) { return Make({.n = n, .k = k, .dtype = dtype}); }
+  ops::Weight Matrix(int64_t n, int64_t k, ops::WeightFormat format = ops::WeightFormat::kPlain) {
+    return Make({.n = n, .k = k, .dtype = dtype, .format = format});
+  }
+  ops::Weight Linear(int64_t n, int64_t k) { return Matrix(n, k, type.format); }
   FfnWeights Ffn(int64_t width) {
     FfnWeights ffn = {.gate_up = Make({.n = ops::SumsWidth(config.activation, width),
                                        .k = config.hidden,
                                        .dtype = dtype,
                                        .layout = ops::IsGated(config.activation) ? ops::WeightLayout::kGatedPanels
-                                                                                 : ops::WeightLayout::kPanels}),
-                      .down = Matrix(config.hidden, width)};
+                                                                                 : ops::WeightLayout::kPanels,
+                                       .format = type.format}),
+                      .down = Linear(config.hidden, width)};
     if (config.ffn_bias) {
       ffn.up_bias = Vector(width);
       ffn.down_bias = Vector(config.hidden);
@@ -76,8 +82,8 @@ struct Allocator {
     AttentionWeights a;
     a.norm = Vector(config.hidden);
     a.norm_bias = NormBias();
-    a.qkv = Matrix(config.qkv_width(), config.hidden);
-    a.o = Matrix(config.hidden, config.q_width());
+    a.qkv = Linear(config.qkv_width(), config.hidden);
+    a.o = Linear(config.hidden, config.q_width());
     if (config.qkv_bias) a.qkv_bias = Vector(config.qkv_width());
     if (config.o_bias) a.o_bias = Vector(config.hidden);
     if (config.qk_norm != QkNorm::kNone) {
@@ -96,7 +102,7 @@ struct Allocator {
       return own;
     }
     SY_CHECK(ops::IsGated(config.activation) && !config.ffn_bias);  // as CheckStorable says
-    const moe::PackedExpert packed(config.hidden, config.expert_intermediate, dtype, space.packing);
+    const moe::PackedExpert packed(config.hidden, config.expert_intermediate, type, space.packing);
     const Device form = {.kind = space.packing};
     char* const memory = space.place(layer, expert);
     if (memory == nullptr) return {};
@@ -121,8 +127,8 @@ struct Allocator {
   ModelWeights All(const std::vector<int32_t>& residents) {
     int num_moe_layers = 0;
     ModelWeights weights;
-    if (!config.tie_embeddings) weights.embedding = Table(config.vocab_size, config.hidden);
-    weights.lm_head = Matrix(config.vocab_size, config.hidden);
+    if (HasEmbedding(config, type.format)) weights.embedding = Table(config.vocab_size, config.hidden);
+    weights.lm_head = Matrix(config.vocab_size, config.hidden, HeadFormat(type.format));
     if (config.learned_positions) weights.positions = Table(config.context, config.hidden);
     weights.final_norm = Vector(config.hidden);
     weights.final_norm_bias = NormBias();
@@ -175,9 +181,10 @@ absl::Status CheckStorable(const ModelConfig& config) {
                                                "without --expert_memory or --spare_slots"));
 }
 
-absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
-                                             Device device, const ExpertSpace& space, bool in_arena) {
-  Allocator allocate{config, dtype, device, space};
+absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, ops::WeightType type,
+                                             std::vector<int32_t> residents, Device device, const ExpertSpace& space,
+                                             bool in_arena) {
+  Allocator allocate{config, type, device, space};
   Arena arena;
   Buffer memory;
   if (in_arena || !device.is_cpu()) {

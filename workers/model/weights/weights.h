@@ -50,7 +50,7 @@ struct LayerWeights {
 
 struct ModelWeights {
   std::vector<int32_t> residents;    // [El] experts that this rank computes, of every MoE layer
-  Tensor embedding;                  // [V, H]; empty if tied: rows come from lm_head then
+  Tensor embedding;                  // [V, H]; empty: rows come from lm_head (HasEmbedding)
   Tensor positions;                  // [context, H] learned; empty: none
   std::vector<LayerWeights> layers;  // [L]
   Tensor final_norm;                 // [H]
@@ -81,9 +81,9 @@ absl::Status CheckStorable(const ModelConfig& config);
 // experts come from one allocation, too, so that workers can share it.
 // REQUIRES: residents are experts of the config; on the CPU CheckMemory has passed; with a place CheckStorable, too.
 // Errors: ResourceExhausted on a device, with needed and available bytes.
-absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, DType dtype, std::vector<int32_t> residents,
-                                             Device device = Device::Cpu(), const ExpertSpace& space = {},
-                                             bool in_arena = false);
+absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, ops::WeightType type,
+                                             std::vector<int32_t> residents, Device device = Device::Cpu(),
+                                             const ExpertSpace& space = {}, bool in_arena = false);
 
 // Allocates so many routed experts of one layer, with undefined contents.
 absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& config, DType dtype, int64_t count,

@@ -17,9 +17,13 @@ namespace switchyard::moe {
 struct PackedExpert {
   PackedExpert() = default;
   // REQUIRES: hidden (H), ffn (F) >= 1; a floating dtype.
-  PackedExpert(int64_t hidden, int64_t ffn, DType dtype, DeviceKind device)
-      : gate_up{.n = 2 * ffn, .k = hidden, .dtype = dtype, .layout = ops::WeightLayout::kGatedPanels},
-        down{.n = hidden, .k = ffn, .dtype = dtype} {
+  PackedExpert(int64_t hidden, int64_t ffn, ops::WeightType type, DeviceKind device)
+      : gate_up{.n = 2 * ffn,
+                .k = hidden,
+                .dtype = type.dtype,
+                .layout = ops::WeightLayout::kGatedPanels,
+                .format = type.format},
+        down{.n = hidden, .k = ffn, .dtype = type.dtype, .format = type.format} {
     SY_CHECK(hidden >= 1 && ffn >= 1);
     const auto aligned = [](int64_t size) {
       return (size + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;

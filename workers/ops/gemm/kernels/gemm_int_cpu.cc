@@ -111,7 +111,8 @@ template <int MR, int NV>
 SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
   const __m256i low_half = _mm256_set1_epi8(15);
   __m256i sum[MR][NV] = {};
-#pragma GCC unroll 4
+  // (Unrolled, g++ computes all products before it adds any, and keeps them in memory.)
+#pragma GCC unroll 1
   for (int p = 0; p < 4; ++p) {
 #pragma GCC unroll 4
     for (int n = 0; n < NV; ++n) {
@@ -147,7 +148,7 @@ SY_INLINE __m256i JoinPairs(__m256i first, __m256i second) {
 template <int MR, int NV>
 SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
   __m256i first[MR][NV] = {}, second[MR][NV] = {};
-#pragma GCC unroll 8
+#pragma GCC unroll 1
   for (int quad = 0; quad < kIntQuads; ++quad) {
 #pragma GCC unroll 4
     for (int n = 0; n < NV; ++n) {

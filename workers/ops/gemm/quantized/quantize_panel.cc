@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard::ops {
@@ -19,6 +20,11 @@ std::optional<WeightFormat> FindWeightFormat(absl::string_view name) {
     if (name == WeightFormatName(format)) return format;
   }
   return std::nullopt;
+}
+
+std::string ToString(const WeightType& type) {
+  if (type.format == WeightFormat::kPlain) return DTypeName(type.dtype);
+  return absl::StrCat(WeightFormatName(type.format), " (", DTypeName(type.dtype), ")");
 }
 
 namespace {

@@ -9,18 +9,31 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "absl/strings/string_view.h"
+#include "workers/tensor/dtype.h"
 
 namespace switchyard::ops {
 
 enum class WeightFormat : uint8_t { kPlain, kInt8, kInt4 };
+
+// How a model's matrices are held.
+struct WeightType {
+  WeightType() = default;
+  WeightType(DType compute, WeightFormat held = WeightFormat::kPlain) : dtype(compute), format(held) {}  // NOLINT
+
+  DType dtype = DType::kBf16;  // of x and y; and of the numbers, if plain
+  WeightFormat format = WeightFormat::kPlain;
+};
 
 inline constexpr int64_t kQuantGroup = 32;  // consecutive k with one scale
 
 // "plain", "int8", "int4".
 const char* WeightFormatName(WeightFormat format);
 std::optional<WeightFormat> FindWeightFormat(absl::string_view name);
+// "bf16", "int4 (bf16)".
+std::string ToString(const WeightType& type);
 
 // Bits of a stored number without its share of a scale.  REQUIRES: not kPlain.
 constexpr int64_t WeightBits(WeightFormat format) { return format == WeightFormat::kInt4 ? 4 : 8; }
