@@ -36,7 +36,7 @@ std::vector<absl::string_view> MetadataOf(const grpc::ServerContextBase& context
 
 absl::StatusOr<Caller> RequestContext::Admit(const grpc::ServerContextBase& context, absl::string_view method) const {
   RETURN_IF_ERROR(CheckMetadata(context.client_metadata()));
-  return AdmitKey(MetadataOf(context, rpc::kAuthorization), method);
+  return AdmitKey(MetadataOf(context, rpc::kAuthorization), method, KeyPlace::kMetadata);
 }
 
 std::shared_ptr<ObservedRequest> RequestContext::Observe(const grpc::ServerContextBase& context,
@@ -52,9 +52,9 @@ std::shared_ptr<ObservedRequest> RequestContext::Observe(const grpc::ServerConte
 }
 
 absl::StatusOr<Caller> RequestContext::AdmitKey(absl::Span<const absl::string_view> authorization,
-                                                absl::string_view method) const {
+                                                absl::string_view method, KeyPlace place) const {
   if (keys == nullptr) return Caller();
-  absl::StatusOr<Caller> caller = keys->Admit(method, authorization);
+  absl::StatusOr<Caller> caller = keys->Admit(method, authorization, place);
   if (!caller.ok()) metrics->call_refused(v1::ErrorReason_Name(rpc::ReasonOf(caller.status()))).Increment();
   return caller;
 }

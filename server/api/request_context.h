@@ -55,8 +55,9 @@ struct RequestContext {
   // Returns the client whose turn at the front pool the call uses: its key, or without keys FrontClientOfPeer.
   static std::string FrontClient(const Caller& caller, const grpc::ServerContextBase& context);
 
-  // Likewise, by the `authorization` headers of a call.
-  absl::StatusOr<Caller> AdmitKey(absl::Span<const absl::string_view> authorization, absl::string_view method) const;
+  // As Admit, by the values of `authorization`, which the call has in `place`.
+  absl::StatusOr<Caller> AdmitKey(absl::Span<const absl::string_view> authorization, absl::string_view method,
+                                  KeyPlace place) const;
 
   // Arguments for convert.h, for the call of `context`.  FAILED_PRECONDITION while the model is not known yet,
   // INVALID_ARGUMENT when the client's deadline is longer than the server allows.  *model keeps the arguments' model

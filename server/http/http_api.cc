@@ -247,7 +247,7 @@ absl::StatusOr<Caller> HttpApi::Admit(const HttpRequest& request, absl::string_v
     bearer = absl::StrCat("Bearer ", key);
     values.push_back(bearer);
   }
-  return options_.request_context->AdmitKey(values, role);
+  return options_.request_context->AdmitKey(values, role, KeyPlace::kHeader);
 }
 
 void HttpApi::ObserveRefusal(const HttpRequest& request, const absl::Status& status, int http_status) const {

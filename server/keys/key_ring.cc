@@ -31,12 +31,13 @@ absl::StatusOr<size_t> KeyRing::Reload() {
   return keys->keys().size();
 }
 
-absl::StatusOr<Caller> KeyRing::Admit(absl::string_view method,
-                                      absl::Span<const absl::string_view> authorization) const {
-  if (authorization.empty()) return NoKey("this server wants an API key: metadata `authorization: Bearer KEY`");
+absl::StatusOr<Caller> KeyRing::Admit(absl::string_view method, absl::Span<const absl::string_view> authorization,
+                                      KeyPlace place) const {
+  const absl::string_view name = place == KeyPlace::kHeader ? "header `Authorization" : "metadata `authorization";
+  if (authorization.empty()) return NoKey(absl::StrCat("this server wants an API key: ", name, ": Bearer KEY`"));
   absl::string_view presented = authorization[0];
   if (authorization.size() > 1 || !absl::StartsWithIgnoreCase(presented, rpc::kBearer)) {
-    return NoKey("the metadata `authorization` must have one value, `Bearer KEY`");
+    return NoKey(absl::StrCat("the ", name, "` must have one value, `Bearer KEY`"));
   }
   presented.remove_prefix(sizeof(rpc::kBearer) - 1);
   std::shared_ptr<const KeySet> keys;

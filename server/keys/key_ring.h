@@ -19,6 +19,9 @@
 
 namespace switchyard::server {
 
+// Where a client puts its key, for errors.
+enum class KeyPlace { kMetadata, kHeader };
+
 class KeyRing {
  public:
   // Errors: those of KeySet::Read.
@@ -27,9 +30,11 @@ class KeyRing {
   // Reads the file again.  After an error the old keys stay.  Returns the number of keys.
   absl::StatusOr<size_t> Reload();
 
-  // `authorization`: every value of the call's metadata of that name.  UNAUTHENTICATED, NO_KEY: there is not one value
-  // "Bearer KEY" with a key of the file; PERMISSION_DENIED, WRONG_ROLE: the key's role may not call `method`.
-  absl::StatusOr<Caller> Admit(absl::string_view method, absl::Span<const absl::string_view> authorization) const;
+  // `authorization`: every value of the call's metadata, or header of HTTP, of that name.  UNAUTHENTICATED, NO_KEY:
+  // there is not one value "Bearer KEY" with a key of the file; PERMISSION_DENIED, WRONG_ROLE: the key's role may not
+  // call `method`.
+  absl::StatusOr<Caller> Admit(absl::string_view method, absl::Span<const absl::string_view> authorization,
+                               KeyPlace place = KeyPlace::kMetadata) const;
 
  private:
   KeyRing(std::string path, KeySet keys)

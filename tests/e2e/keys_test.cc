@@ -95,6 +95,8 @@ TEST_F(KeysTest, KeysOfTheCommandLineOpenTheServerAndSighupReadsTheFileAgain) {
   EXPECT_EQ(get("/health", "").status, 200);
   EXPECT_EQ(get("/ready", "").status, 503) << "no worker has joined";
   EXPECT_EQ(get("/v1/models", "").status, 401);
+  EXPECT_THAT(get("/v1/models", "").json()["error"]["message"].get<std::string>(),
+              HasSubstr("header `Authorization: Bearer KEY`"));
   EXPECT_EQ(get("/v1/models", bob.key).json()["error"]["code"], "invalid_api_key");
   EXPECT_EQ(get("/v1/models", alice.key).status, 200);
   EXPECT_EQ(get("/metrics", alice.key).status, 403);

@@ -59,6 +59,16 @@ TEST_F(KeyRingTest, OneKnownKeyIsWanted) {
   EXPECT_EQ(Try(kMethod, {"Bearer key-alice", "Bearer key-alice"}), v1::NO_KEY);
 }
 
+TEST_F(KeyRingTest, ErrorsNameThePlaceWhereTheClientPutsItsKey) {
+  static constexpr char kMethod[] = "InferenceService/Generate";
+  const auto said = [this](std::vector<absl::string_view> values, KeyPlace place) {
+    return std::string(ring_->Admit(kMethod, values, place).status().message());
+  };
+  EXPECT_THAT(said({}, KeyPlace::kMetadata), HasSubstr("metadata `authorization: Bearer KEY`"));
+  EXPECT_THAT(said({}, KeyPlace::kHeader), HasSubstr("header `Authorization: Bearer KEY`"));
+  EXPECT_THAT(said({"Basic a"}, KeyPlace::kHeader), HasSubstr("the header `Authorization` must have one value"));
+}
+
 TEST_F(KeyRingTest, RolesCount) {
   EXPECT_EQ(Try("TrainingService/GetJob", {"Bearer key-alice"}), v1::WRONG_ROLE);
   EXPECT_TRUE(ring_->Admit("TrainingService/GetJob", {"Bearer key-tina"}).ok());
