@@ -16,7 +16,10 @@ constexpr uint8_t kEndStream = 1, kAck = 1, kEndHeaders = 4;
 constexpr int kPrefixBytes = 5;  // of a message of gRPC: a flag and four bytes of size
 constexpr double kResetWindowSeconds = 10, kForgivenByAnAnswer = 10;
 // A connection that waits goes on when so many are allowed at once, so that it does not wake for each.
-constexpr double kStreamsAtOnce = 20, kFramesAtOnce = 200;
+constexpr int kStreamsAtOnce = 20, kFramesAtOnce = 200;
+// How long ahead calls may be reserved, a little more than requests of HTTP, whose floods then leave them a turn; and
+// when to look again where that is too long.
+constexpr absl::Duration kMostAhead = absl::Seconds(3), kLookAgain = absl::Milliseconds(100);
 constexpr double kUpdatesForAFrame = 4, kUpdatesForAStream = 2;
 
 constexpr absl::string_view kLimitNames[] = {
@@ -150,10 +153,10 @@ bool FrameGuard::AdmitHeaders(const FrameHead& head, absl::Time now) {
     frame_rate_.Give(1);
     return false;
   }
-  if (!stream_rate_.Take(now) && (client_calls_ == nullptr || !client_calls_->Take(now))) {
+  if (!stream_rate_.Take(now) && !TakeOfClient(now)) {
     frame_rate_.Give(1);
     waits_until_ = stream_rate_.When(kStreamsAtOnce);
-    if (client_calls_ != nullptr) waits_until_ = std::min(waits_until_, client_calls_->When(kStreamsAtOnce));
+    if (client_calls_ != nullptr) waits_until_ = std::min(waits_until_, client_turn_);
     return false;
   }
   if (static_cast<int64_t>(streams_.size()) >= limits_.open_streams) {
@@ -166,6 +169,20 @@ bool FrameGuard::AdmitHeaders(const FrameHead& head, absl::Time now) {
   held_bytes_ += kBytesOfStream;
   window_updates_.Give(kUpdatesForAStream);
   others_.Give(1);  // a client may reset a call that has just ended
+  return true;
+}
+
+// Reserves in advance, as HTTP does: who only looked again later would get nothing beside a flood of reservations.
+bool FrameGuard::TakeOfClient(absl::Time now) {
+  if (client_calls_ == nullptr) return false;
+  if (reserved_calls_ == 0) {
+    if (client_calls_->Take(now)) return true;
+    const std::optional<absl::Duration> wait = client_calls_->Reserve(now, kMostAhead, kStreamsAtOnce);
+    client_turn_ = now + wait.value_or(kLookAgain);
+    if (wait.has_value()) reserved_calls_ = kStreamsAtOnce;
+  }
+  if (reserved_calls_ == 0 || now < client_turn_) return false;
+  --reserved_calls_;
   return true;
 }
 

@@ -80,7 +80,7 @@ class FrameGuard {
   static constexpr int64_t kBytesOfStream = 32 << 10;
 
   // `part` (0 to 1) of the resets: less for clients whose connections were ended before.  `client_calls`: of all
-  // connections of the client; may be null.
+  // connections of the client, those of HTTP among them; may be null.
   FrameGuard(const Limits& limits, absl::Time now, double part = 1, std::shared_ptr<SharedRate> client_calls = nullptr);
 
   // Returns how many of `bytes` may go on, from the first.  The rest is to be presented again, with what follows it:
@@ -133,6 +133,8 @@ class FrameGuard {
   // Judges a client's frame by its head.  False: it may not go on, now or at all.
   bool Admit(const FrameHead& head, absl::Time now);
   bool AdmitHeaders(const FrameHead& head, absl::Time now);
+  // Takes a call of the client's rate, or reserves some from client_turn_ on.
+  bool TakeOfClient(absl::Time now);
   bool AdmitBlock(const FrameHead& head);
   bool AdmitOther(RateLimit* rate, FrontLimit limit, absl::Time now);
   bool AdmitAnswered(const FrameHead& head, RateLimit* rate, FrontLimit limit, absl::Time now);
@@ -169,6 +171,8 @@ class FrameGuard {
   int64_t most_resets_;
   absl::Time resets_at_;
   const std::shared_ptr<SharedRate> client_calls_;
+  int reserved_calls_ = 0;  // of client_calls_, from client_turn_ on
+  absl::Time client_turn_ = absl::InfinitePast();
   RateLimit stream_rate_, frame_rate_, pings_, settings_, window_updates_, others_;
 };
 

@@ -21,7 +21,7 @@
 
 namespace switchyard::server {
 
-// Calls of gRPC, and likewise requests of HTTP, of one client that are served each second; further ones wait.
+// Calls of gRPC and requests of HTTP of one client that are served each second, together; further ones wait.
 double CallsASecond(const ServerConfig& config);
 
 class Front {

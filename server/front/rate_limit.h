@@ -26,12 +26,12 @@ class RateLimit {
     left_ -= 1;
     return true;
   }
-  // Takes one now or in advance; returns how long to wait for it, at most `most`: beyond, takes none.
-  std::optional<absl::Duration> Reserve(absl::Time now, absl::Duration most) {
+  // Takes `count` now or in advance; returns how long to wait for them, at most `most`: beyond, takes none.
+  std::optional<absl::Duration> Reserve(absl::Time now, absl::Duration most, double count = 1) {
     Refill(now);
-    const absl::Duration wait = absl::Seconds(std::max(0.0, 1 - left_) / rate_);
+    const absl::Duration wait = absl::Seconds(std::max(0.0, count - left_) / rate_);
     if (wait > most) return std::nullopt;
-    left_ -= 1;
+    left_ -= count;
     return wait;
   }
   void Give(double count) { left_ = std::min(left_ + count, burst_); }
@@ -63,9 +63,9 @@ class SharedRate {
     absl::MutexLock lock(&mu_);
     return limit_.Take(now);
   }
-  std::optional<absl::Duration> Reserve(absl::Time now, absl::Duration most) {
+  std::optional<absl::Duration> Reserve(absl::Time now, absl::Duration most, double count = 1) {
     absl::MutexLock lock(&mu_);
-    return limit_.Reserve(now, most);
+    return limit_.Reserve(now, most, count);
   }
   absl::Time When(double count) const {
     absl::MutexLock lock(&mu_);

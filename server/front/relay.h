@@ -43,6 +43,9 @@ class Relay {
   // Ends all connections, and blocks until the threads have ended.
   void Stop();
 
+  // How many calls of each client are served a second (ClientOfAddress), for ports whose bytes pass unread.
+  ClientRates* calls() { return &shared_.calls; }
+
   // As Front::NameHttpPort.
   void NameHttpPort(int port) { shared_.http_port = port; }
 

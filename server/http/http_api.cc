@@ -188,7 +188,8 @@ absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Open(Options options) {
           [metrics = o.request_context->metrics](HttpCut why) {
             metrics->http_answer_cut(why == HttpCut::kSlowReader ? "slow_reader" : "client_gone").Increment();
           },
-      .requests_a_second = CallsASecond(config)});
+      .requests_a_second = CallsASecond(config),
+      .rates = o.front->relay(Front::Peers::kClients).calls()});
   o.front->NameHttpPort(api->port());
   api->relayed_ = o.front->AddHttp([own = api.get()](int fd) { own->server_->Adopt(fd); });
   return api;

@@ -37,7 +37,7 @@ HttpConnection::HttpConnection(Socket socket, Strand strand, std::shared_ptr<Htt
       shared_(std::move(shared)),
       peer_(std::move(peer)),
       share_(rpc::IsLoopback(AddressOfPeer(peer_)) ? peer_ : ClientOfPeer(peer_)),
-      rate_(shared_->rates.Of(ClientOfPeer(peer_), MonotonicNow())),
+      rate_(shared_->rates.Of(ClientOfAddress(AddressOfPeer(peer_)), MonotonicNow())),
       own_rate_(kFreeRequests, kFreeRequests, MonotonicNow()),
       timer_(strand_) {}
 

@@ -36,10 +36,12 @@ class HttpConnection;
 struct HttpShared {
   explicit HttpShared(HttpServer::Options given)
       : options(std::move(given)),
-        rates(options.requests_a_second, options.requests_a_second),
+        own_rates(options.requests_a_second, options.requests_a_second),
+        rates(options.rates != nullptr ? *options.rates : own_rates),
         bodies(options.bodies_bytes, /*little=*/64 << 10) {}
   const HttpServer::Options options;
-  ClientRates rates;    // of requests
+  ClientRates own_rates;
+  ClientRates& rates;   // of requests, by address: own_rates or the options'
   MemoryBudget bodies;  // by client; on loopback by connection
   std::atomic<bool> draining{false};
   absl::Mutex mu;

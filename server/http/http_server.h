@@ -13,6 +13,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "server/front/rate_limit.h"
 #include "server/http/http_exchange.h"
 
 namespace switchyard::server {
@@ -48,6 +49,8 @@ class HttpServer {
     // Requests of one client, by address, beyond these wait for their turn, but for a few of each connection; one that
     // would wait longer than `turn_timeout` is refused (429).
     double requests_a_second = 1000;
+    // Counts them, with what clients ask of other ports; of `requests_a_second`.  Borrowed; null: one of this server's.
+    ClientRates* rates = nullptr;
     absl::Duration turn_timeout = absl::Seconds(2);
   };
   explicit HttpServer(Options options);

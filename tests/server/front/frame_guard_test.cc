@@ -217,7 +217,33 @@ TEST_F(FrameGuardTest, ConnectionsOfAClientShareARateButForAFewCallsOfEach) {
   second.FromClient(many, kStart);
   EXPECT_EQ(second.open_streams(), 4u);
   EXPECT_FALSE(first.violation().has_value() || second.violation().has_value());
-  EXPECT_EQ(second.waits_until(), kStart + absl::Milliseconds(20)) << "for 20 calls of the client's";
+  EXPECT_EQ(first.waits_until(), kStart + absl::Milliseconds(20)) << "for 20 calls of the client's";
+  EXPECT_EQ(second.waits_until(), kStart + absl::Milliseconds(40)) << "behind those of the first";
+}
+
+// Requests of HTTP are reserved ahead of their time: a call that only looked again later would never find one left.
+TEST_F(FrameGuardTest, CallsGetATurnBesideAFloodOfReservations) {
+  constexpr absl::Duration kAhead = absl::Seconds(2);
+  const auto client = std::make_shared<SharedRate>(/*rate=*/1000, /*burst=*/30, kStart);
+  const auto flood = [&client, kAhead](absl::Time now) {
+    while (client->Reserve(now, kAhead).has_value()) continue;
+  };
+  FrameGuard::Limits limits = Small();
+  limits.open_streams = 1000;
+  limits.streams_a_second = limits.stream_burst = 1;
+  FrameGuard guard(limits, kStart, /*part=*/1, client);
+  flood(kStart);
+  const std::string begin = Begin() + Call(1);
+  ASSERT_EQ(guard.FromClient(begin, kStart), begin.size()) << "one of its own";
+  uint32_t stream = 3;
+  absl::Time now = kStart;
+  for (const absl::Time end = now + absl::Seconds(10); now < end; now = std::max(guard.waits_until(), now)) {
+    flood(now);
+    for (; guard.FromClient(Call(stream), now) > 0; stream += 2) guard.FromServer(Answer(stream, true));
+    ASSERT_GT(guard.waits_until(), now);
+  }
+  EXPECT_GT((stream - 3) / 2, 80u) << "20 in each two seconds, and its own";
+  EXPECT_LT((stream - 3) / 2, 200u);
 }
 
 TEST_F(FrameGuardTest, FramesBeyondARateWait) {

@@ -19,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/admission/peer_name.h"
+#include "server/clock.h"
 #include "server/front/relay.h"
 
 namespace switchyard::server {
@@ -255,6 +256,23 @@ TEST_F(HttpServerTest, RequestsThatWouldWaitTooLongAreRefused) {
   EXPECT_THAT(other.ReadUntil("size"), HasSubstr("200 OK")) << "a few of each connection are free";
   elsewhere.Send(Gets(25) + "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
   EXPECT_FALSE(absl::StrContains(elsewhere.ReadUntil(), " 429 ")) << "another client has a rate of its own";
+}
+
+// The account of another port, which names clients by their addresses.
+TEST_F(HttpServerTest, RequestsCountWithWhatTheirClientAsksOfOtherPorts) {
+  ClientRates rates(/*rate=*/10, /*burst=*/10);
+  const absl::Time now = MonotonicNow();
+  while (rates.Of("10.0.0.2", now)->Take(now)) continue;
+  Start({.requests_a_second = 10, .rates = &rates, .turn_timeout = absl::ZeroDuration()});
+  const Client known(server_.get(), 1, "10.0.0.2"), other(server_.get(), 2, "10.0.0.3");
+  known.Send(Gets(200));
+  EXPECT_TRUE(absl::StrContains(known.ReadUntil(" 429 "), " 429 "));
+  const int of_known = handled();
+  EXPECT_GE(of_known, 20) << "those that are free for each connection";
+  other.Send(Gets(29) + "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+  EXPECT_FALSE(absl::StrContains(other.ReadUntil(), " 429 "));
+  EXPECT_EQ(handled(), of_known + 30);
+  EXPECT_FALSE(rates.Of("10.0.0.3", now)->Take(now)) << "used by requests";
 }
 
 // What stands behind a chunk's size may be of any length for the parser.
