@@ -6,12 +6,19 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "scheduler/grammar/grammar.h"
 #include "server/constraint/constraint_spec.h"
+#include "server/text/output/formats/output_format.h"
 
 namespace switchyard::server {
+
+// How the format writes arguments that are not JSON.  `mark`: MarkSpecialTokens.
+ArgumentMarkup MarkupOf(const text::ToolFormat& format, absl::FunctionRef<std::string(absl::string_view)> mark);
 
 // Of a spec of kCalls; its `reasoning` is left out.  InvalidArgument: "get_weather: $.a: "not" is not
 // supported", where a strict schema cannot be held to, or all of them are too large together.

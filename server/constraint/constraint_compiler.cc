@@ -59,10 +59,18 @@ absl::StatusOr<std::unique_ptr<const Grammar>> GrammarOf(const ConstraintSpec& s
 std::string KeyOf(const ConstraintSpec& spec) {
   std::string key = absl::StrCat(static_cast<int>(spec.kind), spec.reasoning.may_be ? "?" : ":");
   const auto add = [&key](absl::string_view part) { absl::StrAppend(&key, part.size(), ":", part); };
-  for (const std::string* part : {&spec.text, &spec.between, &spec.end, &spec.reasoning.open, &spec.reasoning.close})
+  const ArgumentMarkup& markup = spec.markup;
+  for (const std::string* part : {&spec.text, &spec.between, &spec.end, &spec.reasoning.open, &spec.reasoning.close,
+                                  &spec.opener, &spec.behind_opener, &markup.key_open, &markup.behind_key,
+                                  &markup.before_close, &markup.close, &markup.behind_close})
     add(*part);
-  for (const std::string& choice : spec.choices) add(choice);
+  absl::StrAppend(&key, markup.trims_newlines, markup.unknown_is_text, ".");
+  for (const auto* list : {&spec.choices, &spec.not_in_text, &spec.reasoning.without, &markup.not_in_values}) {
+    absl::StrAppend(&key, list->size(), ".");
+    for (const std::string& text : *list) add(text);
+  }
   for (const CallSpec& call : spec.calls) {
+    add(call.name);  // which errors and the types of parameters go by
     add(call.before);
     add(call.parameters);
     add(call.behind);

@@ -18,9 +18,20 @@ struct CallSpec {
 
 // Free text that comes before what is constrained: a model's reasoning.
 struct FreeText {
-  std::string open;     // begins it; empty: the output begins within it
-  std::string close;    // ends it; empty: there is no free text
-  bool may_be = false;  // the output may also begin without it
+  std::string open;                       // begins it; empty: the output begins within it
+  std::string close;                      // ends it; empty: there is no free text
+  bool may_be = false;                    // the output may also begin without it
+  std::vector<std::string> without = {};  // texts that are not in it
+};
+
+// How arguments are written that are not JSON: for each parameter key_open, its name, behind_key, the value, close.
+// Texts are written as they are, other values as JSON.
+struct ArgumentMarkup {
+  std::string key_open, behind_key;               // key_open is empty: arguments are JSON
+  std::string before_close, close, behind_close;  // the middle one ends a value, the others are white space
+  std::vector<std::string> not_in_values;         // what readers look for, without marks
+  bool trims_newlines = false;                    // a line feed at each end of a value is not part of it
+  bool unknown_is_text = false;                   // as text::ParameterSyntax
 };
 
 struct ConstraintSpec {
@@ -28,9 +39,14 @@ struct ConstraintSpec {
   Kind kind = Kind::kJsonObject;
   std::string text = {};                  // of kJsonSchema, kRegex, kGrammar
   std::vector<std::string> choices = {};  // of kChoice
+  ArgumentMarkup markup = {};             // of kCalls
   std::vector<CallSpec> calls = {};       // of kCalls: one of them …
   std::string between = {};               // … or several with this text between them, if it is not empty
   std::string end = {};                   // of kCalls: behind the last one
+  // Of kCalls: the output is free text, without `not_in_text`, which may end, or go on with both openers and the calls.
+  // Empty: calls must come.
+  std::string opener = {}, behind_opener = {};
+  std::vector<std::string> not_in_text = {};
   FreeText reasoning = {};
 };
 

@@ -27,12 +27,13 @@ StateId EmitRegex(absl::string_view regex, StateId from, Grammar* grammar) {
   return Emit(*parsed, grammar::Spelling::kPlain, from, grammar);
 }
 
-const grammar::CharClass& PlainChars() {
-  static const grammar::CharClass chars = grammar::CharClass({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}}).Complement();
-  return chars;
-}
-
 }  // namespace
+
+const grammar::CharClass& JsonRules::PlainChars() const {
+  static const grammar::CharClass chars = grammar::CharClass({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}}).Complement();
+  static const grammar::CharClass in_markup = chars.Without({{'<', '<'}});
+  return escapes_less_than_ ? in_markup : chars;
+}
 
 RuleId JsonRules::Space() {
   if (space_ >= 0) return space_;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/grammar/char_class.h"
 #include "scheduler/grammar/expression.h"
 #include "scheduler/grammar/grammar.h"
 
@@ -17,6 +18,8 @@ class JsonRules {
  public:
   // `grammar` is borrowed.
   explicit JsonRules(grammar::Grammar* grammar) : grammar_(grammar) {}
+  // JSON within markup: strings have < only as \u003c.  Before any rule is made.
+  void EscapeLessThan() { escapes_less_than_ = true; }
 
   grammar::RuleId Space();
   grammar::RuleId Comma();       // with space behind it
@@ -36,8 +39,11 @@ class JsonRules {
 
  private:
   grammar::RuleId DefineNumber(const char* name, bool whole);
+  // What strings have without an escape.
+  const grammar::CharClass& PlainChars() const;
 
   grammar::Grammar* const grammar_;
+  bool escapes_less_than_ = false;
   grammar::RuleId space_ = -1, comma_ = -1, char_ = -1, string_ = -1, number_ = -1, integer_ = -1, value_ = -1,
                   object_ = -1, array_ = -1;
 };

@@ -61,7 +61,7 @@ std::optional<bool> MayBe(const SchemaJson& value, const SchemaJson& schema) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<const Grammar>> SchemaCompiler::Compile() {
-  references_["#"] = RuleOf(*root_, "$");
+  references_[{"#", kJson}] = RuleOf(*root_, "$");
   return DefineAll();
 }
 
@@ -70,7 +70,7 @@ absl::StatusOr<std::unique_ptr<const Grammar>> SchemaCompiler::CompileParts(cons
   const RuleId root = grammar_.AddRule("root");
   std::vector<RuleId> rules;
   for (size_t i = 0; i < paths.size(); ++i)
-    rules.push_back(references_[absl::StrCat("#/", i)] = RuleOf((*root_)[i], paths[i]));
+    rules.push_back(references_[{absl::StrCat("#/", i), kJson}] = RuleOf((*root_)[i], paths[i]));
   grammar_.Define(root, [&](StateId from) { return define_root(rules, from, &rules_, &grammar_); });
   return DefineAll();
 }
@@ -90,10 +90,10 @@ absl::StatusOr<std::unique_ptr<const Grammar>> SchemaCompiler::DefineAll() {
   return std::make_unique<const Grammar>(std::move(grammar_));
 }
 
-RuleId SchemaCompiler::RuleOf(SchemaJson schema, std::string path) {
+RuleId SchemaCompiler::RuleOf(SchemaJson schema, std::string path, int value_of) {
   const RuleId rule = grammar_.AddRule(path);
   copied_bytes_ += static_cast<int64_t>(JsonText(schema).size());
-  if (copied_bytes_ <= kMaxCopiedBytes) waiting_.push_back({rule, std::move(schema), std::move(path)});
+  if (copied_bytes_ <= kMaxCopiedBytes) waiting_.push_back({rule, std::move(schema), std::move(path), value_of});
   return rule;
 }
 
@@ -121,11 +121,12 @@ absl::StatusOr<const SchemaJson*> SchemaCompiler::Resolve(const SchemaJson& refe
   return at;
 }
 
-absl::StatusOr<RuleId> SchemaCompiler::RuleOfReference(const SchemaJson& reference) {
+absl::StatusOr<RuleId> SchemaCompiler::RuleOfReference(const SchemaJson& reference, int value_of) {
   ASSIGN_OR_RETURN(const SchemaJson* target, Resolve(reference));
   const auto text = reference.get<std::string>();
-  if (const auto it = references_.find(text); it != references_.end()) return it->second;
-  return references_[text] = RuleOf(*target, text);
+  const std::pair<std::string, int> key = {text, value_of};
+  if (const auto it = references_.find(key); it != references_.end()) return it->second;
+  return references_[key] = RuleOf(*target, text, value_of);
 }
 
 // Joins what stands beside a reference or in allOf, until there is none.
@@ -182,8 +183,16 @@ absl::StatusOr<SchemaJson> SchemaCompiler::Joined(SchemaJson schema) const {
 absl::Status SchemaCompiler::Define(const Waiting& waiting) {
   if (waiting.schema.is_boolean()) {
     if (!waiting.schema.get<bool>()) return absl::OkStatus();  // no way to its end: never taken
-    const RuleId any = rules_.Value();
-    grammar_.Define(waiting.rule, [&](StateId from) { return grammar_.Call(from, any); });
+    const RuleId any = waiting.value_of == kJson ? rules_.Value() : -1;
+    grammar_.Define(waiting.rule, [&](StateId from) {
+      const StateId to = grammar_.NewState();
+      if (any >= 0) {
+        grammar_.Empty(grammar_.Call(from, any), to);
+      } else {
+        EmitFreeValue({}, 0, from, to);
+      }
+      return to;
+    });
     return absl::OkStatus();
   }
   if (!waiting.schema.is_object()) return Fault(waiting.path, "a schema must be an object, true or false");
@@ -192,7 +201,7 @@ absl::Status SchemaCompiler::Define(const Waiting& waiting) {
   bool only_reference = waiting.schema.contains("$ref");
   for (auto it = waiting.schema.begin(); it != waiting.schema.end(); ++it) only_reference &= is_reference(it);
   if (only_reference) {
-    const absl::StatusOr<RuleId> target = RuleOfReference(waiting.schema["$ref"]);
+    const absl::StatusOr<RuleId> target = RuleOfReference(waiting.schema["$ref"], waiting.value_of);
     if (!target.ok()) return Fault(waiting.path, target.status().message());
     grammar_.Define(waiting.rule, [&](StateId from) { return grammar_.Call(from, *target); });
     return absl::OkStatus();
@@ -200,7 +209,7 @@ absl::Status SchemaCompiler::Define(const Waiting& waiting) {
   absl::StatusOr<SchemaJson> joined = Joined(waiting.schema);
   if (!joined.ok()) return Fault(waiting.path, joined.status().message());
   const SchemaJson& schema = *joined;
-  if (schema.is_boolean()) return Define({waiting.rule, schema, waiting.path});
+  if (schema.is_boolean()) return Define({waiting.rule, schema, waiting.path, waiting.value_of});
   for (const absl::string_view keyword : kRefused) {
     if (schema.contains(std::string(keyword)))
       return Fault(waiting.path, absl::StrCat("\"", keyword, "\" is not supported"));
@@ -255,7 +264,7 @@ absl::Status SchemaCompiler::DefineChoice(const Waiting& waiting, SchemaJson sch
     if (!bare) {
       ASSIGN_OR_RETURN(branch, MergeSchemas(schema, branches[i]));
     }
-    rules.push_back(RuleOf(std::move(branch), path));
+    rules.push_back(RuleOf(std::move(branch), path, waiting.value_of));
   }
   grammar_.Define(waiting.rule, [&](StateId from) {
     const StateId to = grammar_.NewState();
@@ -272,42 +281,63 @@ absl::Status SchemaCompiler::DefineValues(const Waiting& waiting, const SchemaJs
   for (const SchemaJson& value : values) {
     const std::optional<bool> valid = MayBe(value, schema);
     if (!valid) return absl::InvalidArgumentError("other limits beside \"enum\" are not supported");
-    if (*valid) texts.push_back(JsonText(value));
+    const std::optional<std::string> text = WrittenAs(value, waiting.value_of);
+    if (*valid && text.has_value()) texts.push_back(*text);
   }
-  grammar_.Define(waiting.rule, [&](StateId from) { return grammar_.OneOfTexts(from, texts); });
+  grammar_.Define(waiting.rule, [&](StateId from) {
+    const StateId behind = grammar_.OneOfTexts(from, texts);
+    if (waiting.value_of == kJson) return behind;
+    const StateId to = grammar_.NewState();
+    EmitValueEnd(behind, to);
+    return to;
+  });
   return absl::OkStatus();
 }
 
 absl::Status SchemaCompiler::DefineTypes(const Waiting& waiting, const SchemaJson& schema) {
   const std::optional<std::vector<std::string>> types = TypesOf(schema);
-  if (!types) return Define({waiting.rule, SchemaJson(true), waiting.path});
+  if (!types) return Define({waiting.rule, SchemaJson(true), waiting.path, waiting.value_of});
   absl::Status status;
   grammar_.Define(waiting.rule, [&](StateId begin) {
     const StateId to = grammar_.NewState();
+    const StateId json = waiting.value_of == kJson ? to : grammar_.NewState();
+    if (waiting.value_of != kJson) EmitValueEnd(json, to);
     for (const std::string& type : *types) {
       const StateId from = grammar_.NewState();
       grammar_.Empty(begin, from);
-      absl::Status one;
-      if (type == "null") {
-        grammar_.Empty(grammar_.Literal(from, "null"), to);
-      } else if (type == "boolean") {
-        grammar_.Empty(grammar_.OneOfTexts(from, {"false", "true"}), to);
-      } else if (type == "string") {
-        one = EmitString(schema, from, to);
-      } else if (type == "number" || type == "integer") {
-        one = EmitNumber(schema, type == "integer", from, to);
-      } else if (type == "array") {
-        one = EmitArray(schema, waiting.path, from, to);
-      } else if (type == "object") {
-        one = EmitObject(schema, waiting.path, from, to);
-      } else {
-        one = absl::InvalidArgumentError(absl::StrCat("\"type\" \"", type.substr(0, 40), "\" is not known"));
-      }
+      const bool is_text = waiting.value_of != kJson && type == "string";
+      const absl::Status one =
+          is_text ? EmitText(schema, waiting.value_of, from, to) : EmitType(type, waiting, schema, from, json);
       if (status.ok()) status = one;
     }
     return to;
   });
   return status;
+}
+
+absl::Status SchemaCompiler::EmitType(const std::string& type, const Waiting& waiting, const SchemaJson& schema,
+                                      StateId from, StateId to) {
+  if (type == "null") {
+    grammar_.Empty(grammar_.Literal(from, "null"), to);
+  } else if (type == "boolean") {
+    grammar_.Empty(grammar_.OneOfTexts(from, {"false", "true"}), to);
+  } else if (type == "string") {
+    return EmitString(schema, from, to);
+  } else if (type == "number" || type == "integer") {
+    return EmitNumber(schema, type == "integer", from, to);
+  } else if (type == "array") {
+    return EmitArray(schema, waiting.path, from, to);
+  } else if (type == "object") {
+    return EmitObject(schema, waiting.path, from, to);
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("\"type\" \"", type.substr(0, 40), "\" is not known"));
+  }
+  return absl::OkStatus();
+}
+
+std::string SchemaCompiler::LiteralOf(const SchemaJson& value) const {
+  const std::string json = JsonText(value);
+  return markup_ == nullptr ? json : absl::StrReplaceAll(json, {{"<", "\\u003c"}});
 }
 
 absl::StatusOr<std::unique_ptr<const Grammar>> GrammarOfSchema(absl::string_view schema) {

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,8 +11,11 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "scheduler/grammar/expression.h"
+#include "server/constraint/constraint_spec.h"
 #include "server/constraint/json_rules.h"
 #include "server/constraint/schema_merge.h"
+#include "server/text/output/calls/tool_types.h"
 
 namespace switchyard::server {
 
@@ -30,6 +34,14 @@ class SchemaCompiler {
       const std::vector<grammar::RuleId>& parts, grammar::StateId from, JsonRules* rules, grammar::Grammar* out)>;
   absl::StatusOr<std::unique_ptr<const grammar::Grammar>> CompileParts(const std::vector<std::string>& paths,
                                                                        DefineRoot define_root);
+  // Likewise, of arguments that are written in `markup`, which is borrowed: each rule has the parameters of an object.
+  // Narrower than json_schema.h says: there is no choice at the root, no pattern of names, no other parameters where
+  // the schema has some, and < is in no text but one that is free.
+  // `given`: the schemas before their references were moved, by which readers know the types of parameters.
+  absl::StatusOr<std::unique_ptr<const grammar::Grammar>> CompileParameters(const std::vector<std::string>& paths,
+                                                                            const std::vector<SchemaJson>& given,
+                                                                            const ArgumentMarkup& markup,
+                                                                            DefineRoot define_root);
 
  private:
   static constexpr int32_t kMaxRules = 20'000;
@@ -37,22 +49,48 @@ class SchemaCompiler {
   static constexpr int kMaxJoins = 200;  // of one schema
   static constexpr size_t kMaxBranches = 256;
 
+  static constexpr int kJson = -1;
+
   struct Waiting {
     grammar::RuleId rule;
     SchemaJson schema;
     std::string path;
+    int value_of = kJson;  // a parameter in markup, of value_types_, whose end is then a part of the rule
   };
 
   // Defines all that waits, and finishes.
   absl::StatusOr<std::unique_ptr<const grammar::Grammar>> DefineAll();
-  grammar::RuleId RuleOf(SchemaJson schema, std::string path);
-  absl::StatusOr<grammar::RuleId> RuleOfReference(const SchemaJson& reference);
+  grammar::RuleId RuleOf(SchemaJson schema, std::string path, int value_of = kJson);
+  absl::StatusOr<grammar::RuleId> RuleOfReference(const SchemaJson& reference, int value_of);
   absl::StatusOr<const SchemaJson*> Resolve(const SchemaJson& reference) const;
   absl::Status Define(const Waiting& waiting);
   absl::StatusOr<SchemaJson> Joined(SchemaJson schema) const;
   absl::Status DefineChoice(const Waiting& waiting, SchemaJson schema, const char* keyword);
   absl::Status DefineValues(const Waiting& waiting, const SchemaJson& schema);
   absl::Status DefineTypes(const Waiting& waiting, const SchemaJson& schema);
+  absl::Status EmitType(const std::string& type, const Waiting& waiting, const SchemaJson& schema,
+                        grammar::StateId from, grammar::StateId to);
+  // A value as JSON; within markup without <.
+  std::string LiteralOf(const SchemaJson& value) const;
+  // What `pattern` or `format` say of a text, within its limits of length; nullopt: neither is there.
+  absl::StatusOr<std::optional<grammar::Expression>> InsideOf(const SchemaJson& schema, int32_t min, int32_t max) const;
+
+  // schema_markup.cc
+  absl::Status DefineParameters(grammar::RuleId rule, SchemaJson schema, const text::ToolTypes& types,
+                                const std::string& path);
+  absl::StatusOr<SchemaJson> ParametersOf(SchemaJson schema, const std::string& path) const;
+  grammar::StateId EmitAnyParameters(grammar::StateId from);
+  grammar::StateId EmitKey(absl::string_view name, grammar::StateId from);
+  // A text as it is, and the value's end.
+  absl::Status EmitText(const SchemaJson& schema, int value_of, grammar::StateId from, grammar::StateId to);
+  // Any text, but for its first `min` characters, and the value's end.
+  void EmitFreeValue(const grammar::CharClass& not_first, int32_t min, grammar::StateId from, grammar::StateId to);
+  void EmitValueEnd(grammar::StateId from, grammar::StateId to);
+  // How a value of an enum is written; nullopt: what is written so would be read as something else.
+  std::optional<std::string> WrittenAs(const SchemaJson& value, int value_of) const;
+  // Characters with which a text would be read as something else, and which texts that are not free lack.
+  grammar::CharClass NotFirst(int value_of) const;
+  grammar::CharClass NotInside() const;
   absl::Status EmitString(const SchemaJson& schema, grammar::StateId from, grammar::StateId to);
   absl::Status EmitNumber(const SchemaJson& schema, bool whole, grammar::StateId from, grammar::StateId to);
   absl::Status EmitArray(const SchemaJson& schema, const std::string& path, grammar::StateId from, grammar::StateId to);
@@ -69,8 +107,10 @@ class SchemaCompiler {
   grammar::Grammar grammar_;
   JsonRules rules_;
   std::deque<Waiting> waiting_;
-  int64_t copied_bytes_ = 0;                                      // of all schemas that waited, as JSON
-  absl::flat_hash_map<std::string, grammar::RuleId> references_;  // by pointer
+  int64_t copied_bytes_ = 0;                                                      // of all schemas that waited, as JSON
+  absl::flat_hash_map<std::pair<std::string, int>, grammar::RuleId> references_;  // by pointer and Waiting::value_of
+  const ArgumentMarkup* markup_ = nullptr;                                        // null: all is JSON
+  std::vector<text::ValueTypes> value_types_;  // of parameters, as their reader (server/text/output) sees them
 };
 
 }  // namespace switchyard::server

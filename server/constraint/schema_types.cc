@@ -57,6 +57,11 @@ absl::Status LimitLength(int32_t min, int32_t max, Expression* expression) {
       " is not supported where the text may be shorter or longer than that, unless it repeats one class of letters"));
 }
 
+void RemoveChars(const grammar::CharClass& chars, Expression* expression) {
+  expression->chars = expression->chars.Without(chars);
+  for (Expression& part : expression->parts) RemoveChars(chars, &part);
+}
+
 using Regexes = std::vector<std::pair<std::string, Expression>>;
 
 // Those of patternProperties.
@@ -90,9 +95,8 @@ bool MatchesWhole(const Expression& expression, absl::string_view text) {
 
 }  // namespace
 
-absl::Status SchemaCompiler::EmitString(const SchemaJson& schema, StateId from, StateId to) {
-  ASSIGN_OR_RETURN(const int32_t min, CountOf(schema, "minLength", 0));
-  ASSIGN_OR_RETURN(const int32_t max, CountOf(schema, "maxLength", kNoMaximum));
+absl::StatusOr<std::optional<Expression>> SchemaCompiler::InsideOf(const SchemaJson& schema, int32_t min,
+                                                                   int32_t max) const {
   std::optional<Expression> inside;
   for (const char* const keyword : {"format", "pattern"}) {
     const auto it = schema.find(keyword);
@@ -110,10 +114,42 @@ absl::Status SchemaCompiler::EmitString(const SchemaJson& schema, StateId from, 
     inside = *std::move(parsed);
     RETURN_IF_ERROR(LimitLength(min, max, &*inside));
   }
+  return inside;
+}
+
+absl::Status SchemaCompiler::EmitString(const SchemaJson& schema, StateId from, StateId to) {
+  ASSIGN_OR_RETURN(const int32_t min, CountOf(schema, "minLength", 0));
+  ASSIGN_OR_RETURN(const int32_t max, CountOf(schema, "maxLength", kNoMaximum));
+  ASSIGN_OR_RETURN(std::optional<Expression> inside, InsideOf(schema, min, max));
+  if (inside && markup_ != nullptr) RemoveChars({{'<', '<'}}, &*inside);
   const StateId open = grammar_.Literal(from, "\"");
   const StateId behind = inside ? Emit(*inside, grammar::Spelling::kJson, open, &grammar_)
                                 : grammar_.Repeat(open, min, max, rules_.StringChar());
   grammar_.Empty(grammar_.Literal(behind, "\""), to);
+  return absl::OkStatus();
+}
+
+absl::Status SchemaCompiler::EmitText(const SchemaJson& schema, int value_of, StateId from, StateId to) {
+  ASSIGN_OR_RETURN(const int32_t min, CountOf(schema, "minLength", 0));
+  ASSIGN_OR_RETURN(const int32_t max, CountOf(schema, "maxLength", kNoMaximum));
+  ASSIGN_OR_RETURN(std::optional<Expression> inside, InsideOf(schema, min, max));
+  grammar::CharClass not_first = NotFirst(value_of);
+  if (!inside && max == kNoMaximum) {
+    EmitFreeValue(not_first, min, from, to);
+    return absl::OkStatus();
+  }
+  not_first.Add(NotInside());
+  if (inside) {
+    RemoveChars(not_first, &*inside);
+    EmitValueEnd(Emit(*inside, grammar::Spelling::kPlain, from, &grammar_), to);
+    return absl::OkStatus();
+  }
+  const RuleId character = grammar_.AddRule("character");
+  grammar_.Define(character, [&](StateId at) { return grammar_.OneOf(at, NotInside().Complement()); });
+  if (min == 0) EmitValueEnd(from, to);
+  if (max == 0) return absl::OkStatus();
+  const StateId first = grammar_.OneOf(from, not_first.Complement());
+  EmitValueEnd(grammar_.Repeat(first, std::max(min, 1) - 1, max - 1, character), to);
   return absl::OkStatus();
 }
 
@@ -190,7 +226,7 @@ struct SchemaCompiler::Members {
 
 RuleId SchemaCompiler::TextKey(const std::string& name) {
   const RuleId rule = grammar_.AddRule("key");
-  grammar_.Define(rule, [&](StateId from) { return grammar_.Literal(from, JsonText(SchemaJson(name))); });
+  grammar_.Define(rule, [&](StateId from) { return grammar_.Literal(from, LiteralOf(SchemaJson(name))); });
   return rule;
 }
 
@@ -244,9 +280,10 @@ absl::StatusOr<SchemaCompiler::Members> SchemaCompiler::MembersOf(const SchemaJs
   if (!regexes.empty() && !names_match) {
     for (const auto& [pattern, regex] : regexes) {
       const RuleId key = grammar_.AddRule("key by pattern");
-      grammar_.Define(key, [&, expression = &regex](StateId from) {
-        return grammar_.Literal(Emit(*expression, grammar::Spelling::kJson, grammar_.Literal(from, "\""), &grammar_),
-                                "\"");
+      Expression inside = regex;
+      if (markup_ != nullptr) RemoveChars({{'<', '<'}}, &inside);
+      grammar_.Define(key, [&](StateId from) {
+        return grammar_.Literal(Emit(inside, grammar::Spelling::kJson, grammar_.Literal(from, "\""), &grammar_), "\"");
       });
       out.others.push_back(rules_.Member(key, RuleOf(patterns[pattern], absl::StrCat(path, ".patternProperties"))));
     }

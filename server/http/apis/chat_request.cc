@@ -6,6 +6,7 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
+#include "server/constraint/call_grammar.h"
 #include "server/constraint/constraint_compiler.h"
 #include "server/http/apis/openai_request.h"
 #include "server/text/output/formats/tool_choice.h"
@@ -17,9 +18,10 @@ absl::Status ChatResponseWriter::PrepareCalls(const JsonFields& fields, const To
   absl::StatusOr<std::string> forced = text::ForcedCall(format, choice.name);
   if (!forced.ok()) return rpc::BadField(fields.Name("tool_choice"), forced.status().message(), "", choice.name);
   forced_ = *std::move(forced);
-  if (!format.has_json_arguments() || text_->tokenizer() == nullptr) return absl::OkStatus();
+  if (text_->tokenizer() == nullptr) return absl::OkStatus();
   const auto marked = [this](absl::string_view text) { return MarkSpecialTokens(*text_->tokenizer(), text); };
-  ConstraintSpec spec = {.kind = ConstraintSpec::Kind::kCalls, .end = marked(format.force_end)};
+  ConstraintSpec spec = {
+      .kind = ConstraintSpec::Kind::kCalls, .markup = MarkupOf(format, marked), .end = marked(format.force_end)};
   if (choice.name.empty() && choice.may_be_many) spec.between = marked(format.force_between);
   for (const JsonFields::Json& tool : *choice.tools) {
     const JsonFields function(tool["function"], "function.");

@@ -33,7 +33,7 @@ class ChatResponseWriter : public ResponseWriter {
 
  private:
   absl::Status PrepareOutput(const JsonFields& fields, v1::GenerateRequest* message);
-  // Notes the calls that the output must be one of; none if the format's cannot be constrained.
+  // Notes the calls that the output must be one of.
   absl::Status PrepareCalls(const JsonFields& fields, const ToolChoice& choice);
 
   const text::TextProcessor* const text_;

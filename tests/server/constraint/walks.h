@@ -15,12 +15,13 @@
 
 namespace switchyard::server {
 
-inline std::shared_ptr<const grammar::TokenTrie> WalkVocabulary() {
+inline std::shared_ptr<const grammar::TokenTrie> WalkVocabulary(const std::vector<std::string>& more = {}) {
   std::vector<std::string> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
   for (const char* pair :
        {"\"a", "a\"", "\":", "\": ", "\", \"", "}", "},", " {\"", "[]", "{}", "10", "e1", "true", "\n  "})
     bytes.emplace_back(pair);
+  bytes.insert(bytes.end(), more.begin(), more.end());
   return std::make_shared<const grammar::TokenTrie>(std::move(bytes));
 }
 
@@ -31,9 +32,10 @@ inline bool Allows(const grammar::TokenMask& mask, int32_t token) {
 
 inline uint64_t NextRandom(uint64_t* state) { return SplitMix(*state += 0x9e3779b97f4a7c15u); }
 
-// Prefers printable letters, and what closes containers after `soon` tokens.  Ends where the text is whole and a coin
-// says so, or nothing else may come.
-inline absl::StatusOr<std::string> Walk(const std::shared_ptr<grammar::Automaton>& automaton, uint64_t seed) {
+// Prefers printable letters, and after `soon` tokens what closes containers, and `closers`.  Ends where the text is
+// whole and a coin says so, or nothing else may come.
+inline absl::StatusOr<std::string> Walk(const std::shared_ptr<grammar::Automaton>& automaton, uint64_t seed,
+                                        const std::vector<std::string>& closers = {}) {
   constexpr int kSoon = 60, kMost = 6000;
   grammar::Matcher matcher(automaton);
   std::string text;
@@ -47,7 +49,8 @@ inline absl::StatusOr<std::string> Walk(const std::shared_ptr<grammar::Automaton
       if (!Allows(**mask, t)) continue;
       all.push_back(t);
       const absl::string_view bytes = automaton->trie().BytesOf(t);
-      const bool closes = bytes == "]" || bytes == "}" || bytes == "\"";
+      const bool closes = bytes == "]" || bytes == "}" || bytes == "\"" ||
+                          std::find(closers.begin(), closers.end(), bytes) != closers.end();
       if (closing ? closes : (bytes[0] >= 0x20 && bytes[0] < 0x7f)) likely.push_back(t);
     }
     if (matcher.accepts() && (all.empty() || closing || NextRandom(&random) % 4 == 0)) return text;

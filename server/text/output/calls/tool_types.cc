@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/strip.h"
 #include "scheduler/base/text/strict_json.h"
 #include "server/text/output/calls/json_scanner.h"
 
@@ -14,6 +15,7 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr int kMaxSchemaDepth = 8;
+constexpr int kMaxReferences = 256;  // that are followed; beyond, types are unknown
 
 ValueTypes TypesOfName(absl::string_view name) {
   using Type = ValueTypes::Type;
@@ -31,8 +33,26 @@ ValueTypes TypesOfValue(const OrderedJson& value) {
   return TypesOfName(value.is_number() ? "number" : value.type_name());
 }
 
-// Of a JSON schema: from type, enum, const, and what it combines.
-ValueTypes TypesOfSchema(const OrderedJson& schema, int depth) {
+const OrderedJson* Member(const OrderedJson* object, const std::string& key) {
+  if (object == nullptr || !object->is_object()) return nullptr;
+  const auto member = object->find(key);
+  return member == object->end() ? nullptr : &*member;
+}
+
+// What "#/$defs/Place" points to in `root`; null: nothing.
+const OrderedJson* Target(const OrderedJson& root, absl::string_view reference) {
+  if (!absl::ConsumePrefix(&reference, "#")) return nullptr;
+  const OrderedJson* at = &root;
+  while (absl::ConsumePrefix(&reference, "/") && at != nullptr) {
+    const absl::string_view name = reference.substr(0, reference.find('/'));
+    at = Member(at, std::string(name));
+    reference.remove_prefix(name.size());
+  }
+  return at;
+}
+
+// Of a JSON schema within `root`: from type, enum, const, what it combines, and at most `refs` times what it refers to.
+ValueTypes TypesOfSchema(const OrderedJson& root, const OrderedJson& schema, int depth, int* refs) {
   ValueTypes types;
   if (!schema.is_object() || depth == kMaxSchemaDepth) return types;
   for (const auto& [key, value] : schema.items()) {
@@ -47,18 +67,15 @@ ValueTypes TypesOfSchema(const OrderedJson& schema, int depth) {
     } else if (key == "enum" && value.is_array()) {
       for (const OrderedJson& one : value) types.Add(TypesOfValue(one));
     } else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array()) {
-      for (const OrderedJson& one : value) types.Add(TypesOfSchema(one, depth + 1));
+      for (const OrderedJson& one : value) types.Add(TypesOfSchema(root, one, depth + 1, refs));
+    } else if (key == "$ref" && value.is_string() && --*refs >= 0) {
+      const OrderedJson* const target = Target(root, value.get_ref<const std::string&>());
+      if (target != nullptr) types.Add(TypesOfSchema(root, *target, depth + 1, refs));
     } else if (key == "nullable" && value == true) {
       types.Add(ValueTypes::kNull);
     }
   }
   return types;
-}
-
-const OrderedJson* Member(const OrderedJson* object, const char* key) {
-  if (object == nullptr || !object->is_object()) return nullptr;
-  const auto member = object->find(key);
-  return member == object->end() ? nullptr : &*member;
 }
 
 // Whether `text` is JSON, of one of the types.
@@ -75,14 +92,16 @@ bool IsOfTypes(absl::string_view text, ValueTypes types) {
 
 ToolTypes::ToolTypes(const OrderedJson& tools) {
   if (!tools.is_array()) return;
+  int refs = kMaxReferences;
   for (const OrderedJson& tool : tools) {
     const OrderedJson* function = Member(&tool, "function");
     const OrderedJson* name = Member(function, "name");
     if (name == nullptr || !name->is_string()) continue;
     auto& parameters = tools_[name->get_ref<const std::string&>()];
-    const OrderedJson* properties = Member(Member(function, "parameters"), "properties");
+    const OrderedJson* const root = Member(function, "parameters");
+    const OrderedJson* const properties = Member(root, "properties");
     if (properties == nullptr || !properties->is_object()) continue;
-    for (const auto& [key, schema] : properties->items()) parameters[key] = TypesOfSchema(schema, 0);
+    for (const auto& [key, schema] : properties->items()) parameters[key] = TypesOfSchema(*root, schema, 0, &refs);
   }
 }
 

@@ -50,6 +50,9 @@ struct ParameterSyntax {
   bool trims_newlines = false;   // a line feed at each end of a value is not part of it
   bool may_miss_close = false;   // a value also ends where key_open or `end` begins
   bool unknown_is_text = false;  // a value of unknown type is text; else it is JSON if it is valid
+  // White space where templates write it, which a call that is held to a schema has, too: behind key_close, before
+  // value_close, behind value_close.
+  absl::string_view behind_key = {}, before_close = {}, behind_close = {};
 };
 
 struct ToolFormat {
@@ -68,8 +71,8 @@ struct ToolFormat {
   absl::Span<const absl::string_view> end_tokens = {};
   // The text before the name and behind it in a call that is forced (tool_choice.h).
   absl::string_view force_before_name = {}, force_behind_name = {};
-  // Of such a call whose arguments are one JSON object: the text that ends it, that stands between its end and the next
-  // call's name (empty: there is only one), and behind the last one.
+  // Of such a call: the text behind its arguments (behind parameters: ParameterSyntax::end and what follows), between
+  // its end and the next call's name (empty: there is only one), and behind the last one.
   absl::string_view force_behind_arguments = {}, force_between = {}, force_end = {};
 
   bool has_json_arguments() const { return parameters.key_open.empty(); }
