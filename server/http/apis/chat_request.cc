@@ -1,8 +1,10 @@
 #include "server/http/apis/chat_request.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
@@ -13,11 +15,50 @@
 
 namespace switchyard::server {
 
-absl::Status ChatResponseWriter::PrepareCalls(const JsonFields& fields, const ToolChoice& choice) {
-  const text::ToolFormat& format = *text_->output_format().tools;
-  absl::StatusOr<std::string> forced = text::ForcedCall(format, choice.name);
+namespace {
+
+bool HasStrictFunction(const ToolChoice& choice) {
+  return choice.tools != nullptr &&
+         std::any_of(choice.tools->begin(), choice.tools->end(), [](const JsonFields::Json& tool) {
+           const auto strict = tool["function"].find("strict");
+           return strict != tool["function"].end() && *strict == true;
+         });
+}
+
+}  // namespace
+
+absl::Status ChatResponseWriter::ForceCall(const JsonFields& fields, const ToolChoice& choice) {
+  const text::ToolFormat* const format = text_->output_format().tools;
+  if (format == nullptr) {
+    return rpc::BadField(fields.Name("tool_choice"),
+                         "wants a call, but how this model writes calls is not known (--tool_call_parser)", "auto", "");
+  }
+  absl::StatusOr<std::string> forced = text::ForcedCall(*format, choice.name);
   if (!forced.ok()) return rpc::BadField(fields.Name("tool_choice"), forced.status().message(), "", choice.name);
   forced_ = *std::move(forced);
+  return PrepareCalls(choice);
+}
+
+absl::Status ChatResponseWriter::HoldCalls(const JsonFields& fields, const ToolChoice& choice) {
+  const text::ToolFormat& format = *text_->output_format().tools;
+  const absl::string_view opener = format.openers.empty() ? absl::string_view() : format.openers[0].marker;
+  if (opener.empty() || format.bare_objects) {
+    return rpc::BadField(fields.Name("tools"),
+                         absl::StrCat("a function with strict wants tool_choice \"required\" or its name here: in the "
+                                      "format ",
+                                      format.name, " calls do not begin with a marker of their own"),
+                         "strict false", "strict true");
+  }
+  RETURN_IF_ERROR(PrepareCalls(choice));
+  if (!calls_.has_value()) return absl::OkStatus();
+  calls_->opener = MarkSpecialTokens(*text_->tokenizer(), opener);
+  calls_->behind_opener = MarkSpecialTokens(*text_->tokenizer(), absl::StripPrefix(format.force_before_name, opener));
+  for (const text::CallOpener& other : format.openers) calls_->not_in_text.emplace_back(other.marker);
+  return absl::OkStatus();
+}
+
+absl::Status ChatResponseWriter::PrepareCalls(const ToolChoice& choice) {
+  const text::ToolFormat& format = *text_->output_format().tools;
   if (text_->tokenizer() == nullptr) return absl::OkStatus();
   const auto marked = [this](absl::string_view text) { return MarkSpecialTokens(*text_->tokenizer(), text); };
   ConstraintSpec spec = {
@@ -49,16 +90,13 @@ absl::Status ChatResponseWriter::PrepareOutput(const JsonFields& fields, v1::Gen
   RETURN_IF_ERROR(ReadTools(fields, &choice));
   const text::OutputFormat& format = text_->output_format();
   if (choice.tools != nullptr) tools_ = text::ToolTypes(*choice.tools);
-  if (choice.is_required) {
-    if (format.tools == nullptr) {
-      return rpc::BadField(fields.Name("tool_choice"),
-                           "wants a call, but how this model writes calls is not known (--tool_call_parser)", "auto",
-                           "");
-    }
-    RETURN_IF_ERROR(PrepareCalls(fields, choice));
-    constraint_field_ = "tools";
-  }
   constrained_ = message->has_constraint();
+  if (choice.is_required) {
+    RETURN_IF_ERROR(ForceCall(fields, choice));
+  } else if (format.tools != nullptr && !constrained_ && HasStrictFunction(choice)) {
+    RETURN_IF_ERROR(HoldCalls(fields, choice));
+  }
+  if (calls_.has_value()) constraint_field_ = "tools";
   if (format.needs_special_tokens() && !message->has_skip_special_tokens()) message->set_skip_special_tokens(false);
   if (format.tools == nullptr || text_->tokenizer() == nullptr || message->ignore_eos()) return absl::OkStatus();
   for (const absl::string_view token : format.tools->end_tokens) {
@@ -77,7 +115,8 @@ std::string ChatResponseWriter::BeginOutput(const std::string& rendered) {
 }
 
 std::optional<ConstraintSpec> ChatResponseWriter::Constrain(std::optional<ConstraintSpec> spec) {
-  if (calls_.has_value()) return calls_;
+  if (calls_.has_value()) spec = calls_;
+  if (calls_.has_value() && !forced_.empty()) return spec;
   if (!forced_.empty()) return text_->output_format().channels() ? spec : std::nullopt;
   const text::ReasoningFormat* const format = text_->output_format().reasoning;
   if (!spec.has_value() || reasoning_ == text::ReasoningStart::kOver || format == nullptr || !text_->has_tokenizer())
@@ -86,6 +125,10 @@ std::optional<ConstraintSpec> ChatResponseWriter::Constrain(std::optional<Constr
   spec->reasoning = {.open = is_open ? "" : MarkSpecialTokens(*text_->tokenizer(), format->open),
                      .close = MarkSpecialTokens(*text_->tokenizer(), format->close),
                      .may_be = !is_open};
+  if (calls_.has_value() && text_->output_format().tools->ends_reasoning) {
+    for (const text::CallOpener& opener : text_->output_format().tools->openers)
+      spec->reasoning.without.emplace_back(opener.marker);
+  }
   return spec;
 }
 

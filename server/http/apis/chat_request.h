@@ -33,8 +33,12 @@ class ChatResponseWriter : public ResponseWriter {
 
  private:
   absl::Status PrepareOutput(const JsonFields& fields, v1::GenerateRequest* message);
-  // Notes the calls that the output must be one of.
-  absl::Status PrepareCalls(const JsonFields& fields, const ToolChoice& choice);
+  // Begins the output with a call, of the function that the choice names or any.
+  absl::Status ForceCall(const JsonFields& fields, const ToolChoice& choice);
+  // Leaves it to the model whether it calls, and holds its calls to their schemas.
+  absl::Status HoldCalls(const JsonFields& fields, const ToolChoice& choice);
+  // Notes the calls that may come; none without a tokenizer.
+  absl::Status PrepareCalls(const ToolChoice& choice);
 
   const text::TextProcessor* const text_;
   text::ToolTypes tools_;

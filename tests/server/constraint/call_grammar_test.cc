@@ -66,6 +66,46 @@ TEST(Calls, ASchemaThatCannotBeHeldToIsAnyObjectUnlessStrict) {
   EXPECT_FALSE(Takes(Make(GrammarOfCalls(spec)), R"(f", "arguments": 7}</c>)"));
 }
 
+// tool_choice "auto" with strict functions.
+TEST(Calls, BehindFreeTextBeginWithTheirOpener) {
+  ConstraintSpec spec = TwoFunctions();
+  spec.between = ",";
+  spec.opener = "<call>";
+  spec.behind_opener = "\n";
+  spec.not_in_text = {"<call>", "<function="};
+  const auto run = Make(GrammarOfCalls(spec));
+  for (const char* const text : {"", "No call, <b>é</b>.", "<", "<cal", "a <<call", "<functio", "\n\n"})
+    EXPECT_TRUE(Takes(run, text)) << text;
+  EXPECT_TRUE(Takes(run, R"(So: <<call>)"
+                         "\n"
+                         R"(add", "arguments": {"a": 5}}</c>)"));
+  EXPECT_TRUE(Takes(run, R"(<call>)"
+                         "\n"
+                         R"(add", "arguments": {"a": 5}}</c>,say", "arguments": {"text": "hi"}}</c>)"));
+  for (const char* const text : {"<call>", "a<call>\n", "<call>add", "a <function=add>", "<<function="})
+    EXPECT_FALSE(Takes(run, text)) << text;
+  EXPECT_FALSE(Takes(run, R"(<call>)"
+                          "\n"
+                          R"(add", "arguments": {"a": "5"}}</c>)"));
+  EXPECT_FALSE(Takes(run, R"(<call>)"
+                          "\n"
+                          R"(add", "arguments": {"a": 5}}</c> and so on)"));
+}
+
+// A marker that is a special token opens a call; its name in other characters is in no text, as readers look for it.
+TEST(Calls, AnOpenerThatIsASpecialTokenIsNotSpelledOut) {
+  ConstraintSpec spec = TwoFunctions();
+  spec.opener = "\xFF<call>\xFF";
+  spec.not_in_text = {"<call>"};
+  const auto run = Make(GrammarOfCalls(spec));
+  EXPECT_TRUE(Takes(run,
+                    "a<ca\xFF<call>\xFF"
+                    R"(add", "arguments": {"a": 5}}</c>)"));
+  EXPECT_TRUE(Takes(run, "a<cal"));
+  EXPECT_FALSE(Takes(run, "a<call>"));
+  EXPECT_FALSE(Takes(run, R"(<call>add", "arguments": {"a": 5}}</c>)"));
+}
+
 TEST(Reasoning, EndsWithItsFirstMarker) {
   const auto inner = GrammarOfSchema(R"({"type": "boolean"})");
   ASSERT_TRUE(inner.ok());
@@ -82,6 +122,9 @@ TEST(Reasoning, EndsWithItsFirstMarker) {
   EXPECT_TRUE(Takes(may, "<think>a</think> true"));
   EXPECT_FALSE(Takes(may, "a</think>true"));
   EXPECT_FALSE(Takes(may, "<think>true"));
+  const auto without = Make(BehindFreeText({.close = "</think>", .without = {"<call>"}}, **inner));
+  EXPECT_TRUE(Takes(without, "a <call </think>true"));
+  EXPECT_FALSE(Takes(without, "a <call></think>true"));
 }
 
 // Every prefix of the marker that begins again inside of it.

@@ -194,7 +194,8 @@ TEST(Markup, CallsAsTemplatesWriteThem) {
 
 TEST(Markup, TextsHaveNoneOfTheMarkersThatEndThem) {
   const Spelling spelling{*text::FindToolFormat("qwen3_coder")};
-  const auto run = spelling.Make(spelling.Spec({{"f", R"({"type": "object", "properties": {"a": {"type": "string"}}})"}}));
+  const auto run =
+      spelling.Make(spelling.Spec({{"f", R"({"type": "object", "properties": {"a": {"type": "string"}}})"}}));
   const auto with = [](const std::string& value) {
     return absl::StrCat("f>\n<parameter=a>\n", value, "\n</parameter>\n</function>\n</tool_call>");
   };
