@@ -39,16 +39,11 @@ absl::Status ChatResponseWriter::ForceCall(const JsonFields& fields, const ToolC
   return PrepareCalls(choice);
 }
 
-absl::Status ChatResponseWriter::HoldCalls(const JsonFields& fields, const ToolChoice& choice) {
+absl::Status ChatResponseWriter::HoldCalls(const ToolChoice& choice) {
   const text::ToolFormat& format = *text_->output_format().tools;
   const absl::string_view opener = format.openers.empty() ? absl::string_view() : format.openers[0].marker;
-  if (opener.empty() || format.bare_objects) {
-    return rpc::BadField(fields.Name("tools"),
-                         absl::StrCat("a function with strict wants tool_choice \"required\" or its name here: in the "
-                                      "format ",
-                                      format.name, " calls do not begin with a marker of their own"),
-                         "strict false", "strict true");
-  }
+  // Nothing shows where a call would begin.  (Clients that set strict for every function still work.)
+  if (opener.empty() || format.bare_objects) return absl::OkStatus();
   RETURN_IF_ERROR(PrepareCalls(choice));
   if (!calls_.has_value()) return absl::OkStatus();
   calls_->opener = MarkSpecialTokens(*text_->tokenizer(), opener);
@@ -94,7 +89,7 @@ absl::Status ChatResponseWriter::PrepareOutput(const JsonFields& fields, v1::Gen
   if (choice.is_required) {
     RETURN_IF_ERROR(ForceCall(fields, choice));
   } else if (format.tools != nullptr && !constrained_ && HasStrictFunction(choice)) {
-    RETURN_IF_ERROR(HoldCalls(fields, choice));
+    RETURN_IF_ERROR(HoldCalls(choice));
   }
   if (calls_.has_value()) constraint_field_ = "tools";
   if (format.needs_special_tokens() && !message->has_skip_special_tokens()) message->set_skip_special_tokens(false);

@@ -35,8 +35,8 @@ class ChatResponseWriter : public ResponseWriter {
   absl::Status PrepareOutput(const JsonFields& fields, v1::GenerateRequest* message);
   // Begins the output with a call, of the function that the choice names or any.
   absl::Status ForceCall(const JsonFields& fields, const ToolChoice& choice);
-  // Leaves it to the model whether it calls, and holds its calls to their schemas.
-  absl::Status HoldCalls(const JsonFields& fields, const ToolChoice& choice);
+  // Leaves it to the model whether it calls, and holds its calls to their schemas, where a marker begins them.
+  absl::Status HoldCalls(const ToolChoice& choice);
   // Notes the calls that may come; none without a tokenizer.
   absl::Status PrepareCalls(const ToolChoice& choice);
 
