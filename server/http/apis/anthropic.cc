@@ -139,8 +139,13 @@ absl::StatusOr<Json> ConvertAnthropicBody(const std::string& body) {
     RETURN_IF_ERROR(ConvertTurn(path, (*messages)[i], &out["messages"]));
   }
   RETURN_IF_ERROR(fields.Object("thinking", &thinking));
-  if (thinking != nullptr)
-    out["chat_template_kwargs"] = {{"enable_thinking", thinking->value("type", "") != "disabled"}};
+  if (thinking != nullptr) {
+    bool enabled = true;
+    RETURN_IF_ERROR(JsonFields(*thinking, "thinking.").String("type", [&enabled](const std::string& type) {
+      enabled = type != "disabled";
+    }));
+    out["chat_template_kwargs"] = {{"enable_thinking", enabled}};
+  }
   RETURN_IF_ERROR(ConvertAnthropicTools(fields, &out));
   return out;
 }

@@ -1,7 +1,9 @@
 // What the APIs make of an output with reasoning, text and tool calls: whole, and in pieces that are cut anywhere.
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -272,6 +274,92 @@ TEST_F(ApisTest, ResponsesItems) {
     EXPECT_EQ(text, "I look.");
     EXPECT_EQ(arguments, whole["output"][2]["arguments"]);
   }
+}
+
+// Calls `visit` while each of the values in `value`, and it itself, is replaced by `by`.
+void WithEachReplaced(json* value, const json& by, const std::function<void()>& visit) {
+  if (value->is_structured()) {
+    for (json& member : *value) WithEachReplaced(&member, by, visit);
+  }
+  const json kept = std::exchange(*value, by);
+  visit();
+  *value = kept;
+}
+
+TEST_F(ApisTest, MembersOfAnyTypeAreReadOrRefused) {
+  const json function = {{"name", "get"}, {"description", "d"}, {"strict", true}, {"parameters", {{"type", "object"}}}};
+  const json tool = {{"type", "function"}, {"function", function}};
+  const json call = {{"id", "c"}, {"type", "function"}, {"function", {{"name", "get"}, {"arguments", "{}"}}}};
+  const json schema = {{"name", "s"}, {"strict", true}, {"schema", {{"type", "object"}}}};
+  json chat = {{"model", "m"},
+               {"messages",
+                {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}}}},
+                 {{"role", "assistant"}, {"content", "b"}, {"tool_calls", {call}}},
+                 {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "d"}}}},
+               {"tools", {tool}},
+               {"tool_choice", {{"type", "function"}, {"function", {{"name", "get"}}}}},
+               {"parallel_tool_calls", true},
+               {"response_format", {{"type", "json_schema"}, {"json_schema", schema}}},
+               {"chat_template_kwargs", {{"a", 1}}},
+               {"reasoning_effort", "low"},
+               {"stop", {"x"}},
+               {"stop_token_ids", {1}},
+               {"logit_bias", {{"5", 1}}},
+               {"logprobs", true},
+               {"top_logprobs", 1},
+               {"stream", true},
+               {"stream_options", {{"include_usage", true}}}};
+  json completion = {{"prompt", {{1, 2}, {3}}},
+                     {"echo", true},
+                     {"logprobs", 1},
+                     {"n", 2},
+                     {"best_of", 2},
+                     {"structured_outputs", {{"choice", {"a"}}}},
+                     {"max_tokens", 3},
+                     {"seed", 4}};
+  json response = {{"instructions", "i"},
+                   {"input",
+                    {{{"type", "message"}, {"role", "user"}, {"content", {{{"type", "input_text"}, {"text", "a"}}}}},
+                     {{"type", "function_call"}, {"call_id", "c"}, {"name", "get"}, {"arguments", "{}"}},
+                     {{"type", "function_call_output"}, {"call_id", "c"}, {"output", "o"}}}},
+                   {"tools", {{{"type", "function"}, {"name", "get"}, {"parameters", {{"type", "object"}}}}}},
+                   {"tool_choice", {{"type", "function"}, {"name", "get"}}},
+                   {"reasoning", {{"effort", "low"}}},
+                   {"include", {"reasoning.encrypted_content"}},
+                   {"text", {{"format", {{"type", "json_schema"}, {"schema", {{"type", "object"}}}}}}},
+                   {"max_output_tokens", 3}};
+  json message = {
+      {"max_tokens", 3},
+      {"system", {{{"type", "text"}, {"text", "s"}}}},
+      {"messages",
+       {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}}}},
+        {{"role", "assistant"},
+         {"content",
+          {{{"type", "thinking"}, {"thinking", "t"}},
+           {{"type", "tool_use"}, {"id", "c"}, {"name", "get"}, {"input", {{"a", 1}}}}}}},
+        {{"role", "user"},
+         {"content",
+          {{{"type", "tool_result"}, {"tool_use_id", "c"}, {"content", {{{"type", "text"}, {"text", "r"}}}}}}}}}},
+      {"tools", {{{"name", "get"}, {"input_schema", {{"type", "object"}}}}}},
+      {"tool_choice", {{"type", "tool"}, {"name", "get"}}},
+      {"thinking", {{"type", "enabled"}, {"budget_tokens", 1024}}},
+      {"stop_sequences", {"x"}}};
+  int refused = 0;
+  for (const char* const text : {"null", "true", "5", "-1.5", "1e300", "\"x\"", "[]", "{}", "[null]", "[[1]]",
+                                 R"({"type": 5})", R"({"type": null, "name": [], "text": {}})"}) {
+    const json by = json::parse(text);
+    // An exception, which would end the server, fails the test.
+    const auto parse = [&](const json& body, std::unique_ptr<ResponseWriter> writer) {
+      const absl::Status status = writer->Parse(body.dump()).status();
+      refused += status.ok() ? 0 : 1;
+      EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status << " " << body;
+    };
+    WithEachReplaced(&chat, by, [&] { parse(chat, NewChatWriter(text_, 5)); });
+    WithEachReplaced(&completion, by, [&] { parse(completion, NewCompletionsWriter(text_, 5)); });
+    WithEachReplaced(&response, by, [&] { parse(response, NewResponsesWriter(text_, 5)); });
+    WithEachReplaced(&message, by, [&] { parse(message, NewAnthropicWriter(text_)); });
+  }
+  EXPECT_GT(refused, 500);
 }
 
 TEST_F(ApisTest, WhatIsNotSupportedIsNamed) {
