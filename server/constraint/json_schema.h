@@ -9,7 +9,8 @@
 //  - oneOf needs branches that differ in type, constants or required properties;
 //  - `pattern` beside minLength or maxLength must keep to them by itself, or repeat one class of letters.
 // Refused: not, if, then, else, dependent…, contains, unevaluated…, uniqueItems of more than one item, references to
-// other documents, unknown formats, and what regex.h refuses.
+// other documents, formats of JSON Schema that RegexOfFormat does not know, and what regex.h refuses.  Formats that
+// JSON Schema does not define, as pydantic's "path", are notes.
 #pragma once
 
 #include <memory>
@@ -30,5 +31,7 @@ absl::StatusOr<std::unique_ptr<const grammar::Grammar>> GrammarOfAnyObject();
 
 // A regex of the values of a `format`; empty: it is not known.
 absl::string_view RegexOfFormat(absl::string_view format);
+// Whether JSON Schema defines a `format` that RegexOfFormat does not know.
+bool IsStandardFormat(absl::string_view format);
 
 }  // namespace switchyard::server

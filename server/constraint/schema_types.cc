@@ -105,8 +105,10 @@ absl::StatusOr<std::optional<Expression>> SchemaCompiler::InsideOf(const SchemaJ
     const auto text = it->get<std::string>();
     const bool pattern = absl::string_view(keyword) == "pattern";
     const absl::string_view regex = pattern ? absl::string_view(text) : RegexOfFormat(text);
-    if (regex.empty() && !pattern)
-      return BadKeyword("format", absl::StrCat("\"", text.substr(0, 40), "\" is not supported"));
+    if (regex.empty() && !pattern) {
+      if (IsStandardFormat(text)) return BadKeyword("format", absl::StrCat("\"", text, "\" is not supported"));
+      continue;  // a note, which any text is valid under
+    }
     if (inside) return BadKeyword("pattern", "beside \"format\" is not supported");
     absl::StatusOr<Expression> parsed =
         ParseRegex(regex, pattern ? grammar::RegexMatch::kSearch : grammar::RegexMatch::kWhole);

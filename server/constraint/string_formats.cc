@@ -4,9 +4,12 @@
 namespace switchyard::server {
 namespace {
 
-#define SY_DATE \
-  "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
-#define SY_TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+// Narrower than RFC 3339 where readers are: years from 1000, at most microseconds, four digits of each part of a
+// duration.
+#define SY_DATE                                                                                                       \
+  "[1-9][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-" \
+  "8]))"
+#define SY_TIME "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 #define SY_LABEL "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
 #define SY_BYTE "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 #define SY_H16 "[0-9a-fA-F]{1,4}"
@@ -21,9 +24,9 @@ absl::string_view RegexOfFormat(absl::string_view format) {
       {"date", SY_DATE},
       {"time", SY_TIME},
       {"duration",
-       "P([0-9]{1,9}W|([0-9]{1,9}Y([0-9]{1,9}M([0-9]{1,9}D)?)?|[0-9]{1,9}M([0-9]{1,9}D)?|[0-9]{1,9}D)"
-       "(T([0-9]{1,9}H([0-9]{1,9}M([0-9]{1,9}S)?)?|[0-9]{1,9}M([0-9]{1,9}S)?|[0-9]{1,9}S))?|"
-       "T([0-9]{1,9}H([0-9]{1,9}M([0-9]{1,9}S)?)?|[0-9]{1,9}M([0-9]{1,9}S)?|[0-9]{1,9}S))"},
+       "P([0-9]{1,4}W|([0-9]{1,4}Y([0-9]{1,4}M([0-9]{1,4}D)?)?|[0-9]{1,4}M([0-9]{1,4}D)?|[0-9]{1,4}D)"
+       "(T([0-9]{1,4}H([0-9]{1,4}M([0-9]{1,4}S)?)?|[0-9]{1,4}M([0-9]{1,4}S)?|[0-9]{1,4}S))?|"
+       "T([0-9]{1,4}H([0-9]{1,4}M([0-9]{1,4}S)?)?|[0-9]{1,4}M([0-9]{1,4}S)?|[0-9]{1,4}S))"},
       {"email", "[a-zA-Z0-9_+-]{1,30}(\\.[a-zA-Z0-9_+-]{1,30})?@" SY_LABEL "(\\." SY_LABEL "){1,3}"},
       {"hostname", SY_LABEL "(\\." SY_LABEL "){0,3}"},
       {"ipv4", SY_BYTE "(\\." SY_BYTE "){3}"},
@@ -38,6 +41,14 @@ absl::string_view RegexOfFormat(absl::string_view format) {
     if (known.format == format) return known.regex;
   }
   return "";
+}
+
+bool IsStandardFormat(absl::string_view format) {
+  for (const absl::string_view known :
+       {"idn-email", "idn-hostname", "iri", "iri-reference", "uri-template", "relative-json-pointer", "regex"}) {
+    if (format == known) return true;
+  }
+  return false;
 }
 
 #undef SY_DATE

@@ -58,6 +58,12 @@ TEST(Schema, FaultsSayWhere) {
   EXPECT_THAT(FaultOf("7"), HasSubstr("$: a schema must be"));
 }
 
+TEST(Schema, FormatsThatJsonSchemaDoesNotDefineAreNotes) {
+  EXPECT_EQ(FaultOf(R"({"type": "string", "format": "path"})"), "");
+  EXPECT_EQ(FaultOf(R"({"type": "string", "format": "password", "pattern": "^a+$"})"), "");
+  EXPECT_NE(FaultOf(R"({"type": "string", "format": "iri"})"), "");
+}
+
 TEST(Schema, HostileOnesAreRefused) {
   std::string deep, many = R"({"allOf": [)", wide = R"({"type": "object", "properties": {)";
   for (int i = 0; i < 1000; ++i) deep += R"({"items":)";
