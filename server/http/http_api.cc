@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -30,6 +31,18 @@ namespace {
 using Json = JsonFields::Json;
 
 constexpr int64_t kHttpBodies = int64_t{96} << 20;
+
+// Clients write the slash of ORG/NAME as %2F.
+std::string PercentDecoded(absl::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_code = text[i] == '%' && i + 2 < text.size() && absl::ascii_isxdigit(text[i + 1]) != 0 &&
+                         absl::ascii_isxdigit(text[i + 2]) != 0;
+    decoded += is_code ? absl::HexStringToBytes(text.substr(i + 1, 2)) : std::string(1, text[i]);
+    if (is_code) i += 2;
+  }
+  return decoded;
+}
 constexpr absl::string_view kGenerate = "InferenceService/Generate";
 
 }  // namespace
@@ -95,7 +108,8 @@ class HttpApi::Handlers {
     call.Reply({{"object", "list"}, {"data", Json::array({ModelJson(*call.context)})}});
   }
   static void Model(const Call& call) {
-    const std::string name = call.exchange->request().path.substr(std::string("/v1/models/").size());
+    const std::string name =
+        PercentDecoded(absl::string_view(call.exchange->request().path).substr(std::string("/v1/models/").size()));
     if (name == call.context->config->served_model_name) return call.Reply(ModelJson(*call.context));
     call.exchange->Reply(
         ErrorReply(ErrorShape::kOpenAi,

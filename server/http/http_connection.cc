@@ -106,6 +106,8 @@ void HttpConnection::OnHead(const error_code& error) {
     return Refuse(400, "Content-Length beside Transfer-Encoding, or Transfer-Encoding in HTTP/1.0");
   if (head.count(http::field::host) > 1 || (head.version() >= 11 && head.count(http::field::host) == 0))
     return Refuse(400, "HTTP/1.1 wants one Host header");
+  if (const auto coding = head[http::field::content_encoding]; !coding.empty() && coding != "identity")
+    return Refuse(415, "a body with Content-Encoding is not read; send it as it is");
   const auto length = parser_->content_length();
   if (length && static_cast<int64_t>(*length) > shared_->options.body_bytes) {
     return Refuse(413, absl::StrCat("the body has ", *length, " bytes, limit ", shared_->options.body_bytes));

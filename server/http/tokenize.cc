@@ -71,13 +71,16 @@ absl::StatusOr<Json> DetokenizeBody(const RequestContext& context, const std::st
   const Json* tokens = nullptr;
   RETURN_IF_ERROR(fields.Array("tokens", &tokens));
   if (tokens == nullptr) return rpc::BadField("tokens", "is missing", "1", "0");
-  for (size_t i = 0; i < tokens->size(); ++i) {
-    const std::optional<int64_t> id = IntegerIn((*tokens)[i], INT32_MIN, INT32_MAX);
-    if (!id.has_value()) return fields.Wrong(absl::StrCat("tokens[", i, "]"), "a token id", (*tokens)[i]);
-    request.add_token_ids(static_cast<int32_t>(*id));
-  }
   std::shared_ptr<const ServedModel> model;
   ASSIGN_OR_RETURN(const ConvertArgs args, context.Args(std::nullopt, &model));
+  for (size_t i = 0; i < tokens->size(); ++i) {
+    const std::optional<int64_t> id = IntegerIn((*tokens)[i], 0, model->vocab_size - 1);
+    if (!id.has_value()) {
+      return fields.Wrong(absl::StrCat("tokens[", i, "]"),
+                          absl::StrCat("a token id within [0, ", model->vocab_size, ")"), (*tokens)[i]);
+    }
+    request.add_token_ids(static_cast<int32_t>(*id));
+  }
   ASSIGN_OR_RETURN(const v1::DetokenizeResponse response, ConvertDetokenize(request, args));
   return Json{{"prompt", response.text()}};
 }
