@@ -161,7 +161,7 @@ TEST_F(HttpHostileTest, EachBadFieldIsNamed) {
       {"chat_template_kwargs", "[]", "chat_template_kwargs: must be an object"},
       {"reasoning_effort", "3", "reasoning_effort: must be a string"},
       {"add_generation_prompt", "0", "add_generation_prompt: must be true or false"},
-      {"continue_final_message", "true", "continue_final_message"},
+      {"continue_final_message", "true", "continue_final_message: wants a last message of the assistant"},
       {"functions", "[{}]", "functions"},
       {"audio", "{\"voice\":\"a\"}", "audio"},
       {"logprobs", "3", "logprobs: must be true or false"},

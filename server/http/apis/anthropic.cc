@@ -97,6 +97,10 @@ absl::Status ConvertAnthropicTools(const JsonFields& fields, Json* out) {
     const Json& tool = (*tools)[i];
     if (!tool.is_object() || !tool.value("name", Json()).is_string())
       return fields.Wrong(name, "an object with name and input_schema", tool);
+    // Anthropic's own tools, whose schemas a model knows or which its servers run.
+    if (const Json type = tool.value("type", Json()); !type.is_null() && type != "custom")
+      return JsonFields(tool, absl::StrCat(name, "."))
+          .Wrong("type", "\"custom\", the only kind that is served here", type);
     Json function = {{"name", tool["name"]}};
     if (tool.contains("description")) function["description"] = tool["description"];
     function["parameters"] = tool.value("input_schema", Json::object());
@@ -121,6 +125,7 @@ absl::StatusOr<Json> ConvertAnthropicBody(const std::string& body) {
   Json json;
   RETURN_IF_ERROR(ParseBody(body, &json));
   const JsonFields fields(json);
+  RETURN_IF_ERROR(RefuseSet(fields, "mcp_servers", "is not supported"));
   Json out = Json::object();
   for (const char* const key : {"model", "temperature", "top_p", "top_k", "stream"}) {
     if (const Json* const value = fields.Find(key); value != nullptr) out[key] = *value;
@@ -138,6 +143,10 @@ absl::StatusOr<Json> ConvertAnthropicBody(const std::string& body) {
     if (!(*messages)[i].is_object()) return fields.Wrong(path, "an object", (*messages)[i]);
     RETURN_IF_ERROR(ConvertTurn(path, (*messages)[i], &out["messages"]));
   }
+  // The model goes on with what the last message begins.
+  const Json last = out["messages"].empty() ? Json::object() : out["messages"].back();
+  if (last.value("role", Json()) == "assistant" && last["content"].is_string() && !last.contains("tool_calls"))
+    out["continue_final_message"] = true;
   RETURN_IF_ERROR(fields.Object("thinking", &thinking));
   if (thinking != nullptr) {
     bool enabled = true;

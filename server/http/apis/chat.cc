@@ -33,6 +33,7 @@ class ChatWriter final : public ChatResponseWriter {
 
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
   bool streams() const override { return options_.stream; }
+  void SetPromptTokens(size_t, int64_t tokens) override { prompt_tokens_ = tokens; }
   std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
   std::string Finish() override;
   std::string Fail(const absl::Status& status) override {
@@ -44,6 +45,7 @@ class ChatWriter final : public ChatResponseWriter {
     std::unique_ptr<AssistantOutput> output;
     Json logprobs = Json::array();
     Json finish = nullptr, stop_reason = nullptr;
+    int64_t tokens = 0;  // so far
     bool begun = false;
   };
   absl::Status ReadLengths(const JsonFields& fields, v1::GenerateRequest* message);
@@ -65,6 +67,7 @@ class ChatWriter final : public ChatResponseWriter {
   std::vector<Choice> choices_;
   std::string id_, model_;
   std::string event_head_;  // the members of events that are always the same
+  int64_t prompt_tokens_ = 0;
   UsageSum usage_;
 };
 
@@ -93,7 +96,6 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> ChatWriter::Parse(const std::st
   RETURN_IF_ERROR(ReadChat(fields, message));
   RETURN_IF_ERROR(ReadStreamOptions(fields, &options_));
   RETURN_IF_ERROR(ReadLengths(fields, message));
-  RETURN_IF_ERROR(RefuseSet(fields, "continue_final_message", "is not supported"));
   RETURN_IF_ERROR(RefuseSet(fields, "functions", "is not supported; use tools"));
   RETURN_IF_ERROR(RefuseSet(fields, "audio", "is not supported"));
   RETURN_IF_ERROR(fields.Bool("add_special_tokens", [&](bool value) { message->set_add_special_tokens(value); }));
@@ -116,7 +118,7 @@ std::string ChatWriter::DeltaEvent(int index, absl::string_view delta, const Jso
   } else {
     text += "null";
   }
-  return ChoiceEvent(event_head_, text, options_, usage_);
+  return ChoiceEvent(event_head_, text, options_, {prompt_tokens_, choice.tokens});
 }
 
 AssistantOutput* ChatWriter::OutputOf(int index) {
@@ -181,6 +183,7 @@ std::string ChatWriter::Add(size_t, const v1::GenerateResponse& message) {
   if (message.token_ids_size() == 0 && !message.has_finish() && message.text().empty()) return "";
   const int index = message.choice();
   Choice& choice = choices_[static_cast<size_t>(index)];
+  choice.tokens += message.token_ids_size();
   Json positions = Json::array();
   if (top_logprobs_ >= 0) {
     for (const v1::PositionLogprobs& position : message.logprobs())

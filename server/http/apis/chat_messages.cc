@@ -86,10 +86,13 @@ absl::Status ReadTools(const JsonFields& fields, ToolChoice* to) {
   };
   std::vector<std::string> names;
   for (size_t i = 0; i < count; ++i) {
-    const Json function = function_of((*to->tools)[i]);
+    const Json& tool = (*to->tools)[i];
+    if (const Json type = tool.is_object() ? tool.value("type", Json()) : Json(); !type.is_null() && type != "function")
+      return fields.Wrong(absl::StrCat("tools[", i, "].type"), "\"function\", the only kind that is served here", type);
+    const Json function = function_of(tool);
     const auto name = function.find("name");
     if (function.is_null() || name == function.end() || !name->is_string())
-      return fields.Wrong(absl::StrCat("tools[", i, "].function"), "an object with a name", (*to->tools)[i]);
+      return fields.Wrong(absl::StrCat("tools[", i, "].function"), "an object with a name", tool);
     names.push_back(*name);
   }
   RETURN_IF_ERROR(fields.Bool("parallel_tool_calls", [to](bool value) { to->may_be_many = value; }));

@@ -33,6 +33,10 @@ absl::Status ChatResponseWriter::ForceCall(const JsonFields& fields, const ToolC
     return rpc::BadField(fields.Name("tool_choice"),
                          "wants a call, but how this model writes calls is not known (--tool_call_parser)", "auto", "");
   }
+  if (!continued_.empty()) {
+    return rpc::BadField(fields.Name("tool_choice"), "wants a call, but the answer is to go on with a text", "auto",
+                         "");
+  }
   absl::StatusOr<std::string> forced = text::ForcedCall(*format, choice.name);
   if (!forced.ok()) return rpc::BadField(fields.Name("tool_choice"), forced.status().message(), "", choice.name);
   forced_ = *std::move(forced);
@@ -76,8 +80,29 @@ absl::Status ChatResponseWriter::PrepareCalls(const ToolChoice& choice) {
 
 absl::Status ChatResponseWriter::ReadChat(const JsonFields& fields, v1::GenerateRequest* message) {
   RETURN_IF_ERROR(ReadMessages(fields, "messages", message->mutable_messages()));
+  RETURN_IF_ERROR(ReadContinued(fields, message->mutable_messages()));
   RETURN_IF_ERROR(ReadCommon(fields, message, &constraint_field_));
   return PrepareOutput(fields, message);
+}
+
+absl::Status ChatResponseWriter::ReadContinued(const JsonFields& fields, v1::Messages* messages) {
+  bool continues = false;
+  RETURN_IF_ERROR(fields.Bool("continue_final_message", [&continues](bool value) { continues = value; }));
+  if (!continues || messages->messages().empty()) return absl::OkStatus();
+  const auto bad = [&](absl::string_view why) {
+    return rpc::BadField(fields.Name("continue_final_message"), why, "false", "true");
+  };
+  if (text_->output_format().channels()) return bad("is not supported for a model that writes in channels");
+  const JsonFields::Json& last = fields.Find("messages")->back();
+  if (last["role"] != "assistant" || !last.contains("content") || last["content"].is_null() ||
+      !last.value("tool_calls", JsonFields::Json()).is_null())
+    return bad("wants a last message of the assistant, with content and without tool calls");
+  if (last["content"].is_string()) continued_ = last["content"];
+  for (size_t i = 0; last["content"].is_array() && i < last["content"].size(); ++i)
+    absl::StrAppend(&continued_, i == 0 ? "" : "\n", last["content"][i]["text"].get_ref<const std::string&>());
+  messages->mutable_messages()->RemoveLast();
+  messages->set_add_generation_prompt(true);
+  return absl::OkStatus();
 }
 
 absl::Status ChatResponseWriter::PrepareOutput(const JsonFields& fields, v1::GenerateRequest* message) {
@@ -104,9 +129,10 @@ std::string ChatResponseWriter::BeginOutput(const std::string& rendered) {
   const text::OutputFormat& format = text_->output_format();
   reasoning_ = text::ReasoningAfterPrompt(format, rendered);
   if (forced_.empty() && constrained_ && format.channels()) forced_ = std::string(text::kFinalChannel);
-  if (forced_.empty()) return "";
+  const std::string& begins = continued_.empty() ? forced_ : continued_;
+  if (begins.empty()) return "";
   const bool closes = std::exchange(reasoning_, text::ReasoningStart::kOver) == text::ReasoningStart::kOpen;
-  return closes ? absl::StrCat("\n", format.reasoning->close, "\n\n", forced_) : forced_;
+  return closes ? absl::StrCat("\n", format.reasoning->close, "\n\n", begins) : begins;
 }
 
 std::optional<ConstraintSpec> ChatResponseWriter::Constrain(std::optional<ConstraintSpec> spec) {

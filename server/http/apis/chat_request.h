@@ -17,7 +17,7 @@ namespace switchyard::server {
 class ChatResponseWriter : public ResponseWriter {
  public:
   // Notes the rendered prompt, which may leave reasoning open; returns what the output begins with, where a call must
-  // be made, or a constrained answer in its channel.
+  // be made, or a constrained answer in its channel, or the last message is to be continued.
   std::string BeginOutput(const std::string& rendered) override;
   // The call that must be made, in the words of the model's format; else `spec`, behind what the model may think first.
   std::optional<ConstraintSpec> Constrain(std::optional<ConstraintSpec> spec) override;
@@ -32,6 +32,8 @@ class ChatResponseWriter : public ResponseWriter {
   AssistantOutput NewOutput(bool whole, std::string call_prefix) const;
 
  private:
+  // Where the model is to go on with the last message: takes it from `messages`.
+  absl::Status ReadContinued(const JsonFields& fields, v1::Messages* messages);
   absl::Status PrepareOutput(const JsonFields& fields, v1::GenerateRequest* message);
   // Begins the output with a call, of the function that the choice names or any.
   absl::Status ForceCall(const JsonFields& fields, const ToolChoice& choice);
@@ -43,6 +45,7 @@ class ChatResponseWriter : public ResponseWriter {
   const text::TextProcessor* const text_;
   text::ToolTypes tools_;
   std::string forced_;        // begins the output
+  std::string continued_;     // likewise, but the client has it
   bool constrained_ = false;  // by the request itself
   std::optional<ConstraintSpec> calls_;
   text::ReasoningStart reasoning_ = text::ReasoningStart::kMayOpen;

@@ -71,6 +71,7 @@ class CompletionsWriter final : public ResponseWriter {
 
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
   bool streams() const override { return options_.stream; }
+  void SetPromptTokens(size_t prompt, int64_t tokens) override { prompts_[prompt].tokens = tokens; }
   std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
   std::string Finish() override;
   std::string Fail(const absl::Status& status) override {
@@ -82,12 +83,14 @@ class CompletionsWriter final : public ResponseWriter {
     std::string text;          // to be echoed
     std::vector<int32_t> ids;  // likewise, where logprobs are asked for
     std::vector<v1::PositionLogprobs> logprobs;
+    int64_t tokens = 0;
   };
   struct Choice {
     std::string text;
     LogprobLists logprobs;
     Json finish = nullptr, stop_reason = nullptr;
     size_t characters = 0;  // of the text so far: offsets of tokens
+    int64_t tokens = 0;     // so far
     bool begun = false;
   };
   absl::Status ReadPrompts(const JsonFields& fields, const v1::GenerateRequest& common,
@@ -241,6 +244,7 @@ std::string CompletionsWriter::Add(size_t prompt_index, const v1::GenerateRespon
   }
   if (!drops_output_) {
     text += message.text();
+    choice.tokens += message.token_ids_size();
     for (const v1::PositionLogprobs& position : message.logprobs()) AddLogprobs(position, &choice, to);
   }
   if (message.has_finish()) {
@@ -260,7 +264,7 @@ std::string CompletionsWriter::Add(size_t prompt_index, const v1::GenerateRespon
       absl::StrCat("\"index\":", index, ",\"text\":", JsonText(Json(text)),
                    ",\"logprobs\":", logprobs_ >= 0 ? JsonText(lists.ToJson()) : "null",
                    ",\"finish_reason\":", JsonText(choice.finish), ",\"stop_reason\":", JsonText(choice.stop_reason)),
-      options_, usage_);
+      options_, {prompt.tokens, choice.tokens});
 }
 
 std::string CompletionsWriter::Finish() {

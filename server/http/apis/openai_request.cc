@@ -224,10 +224,14 @@ std::string MembersText(const Json& object) {
 }
 
 std::string ChoiceEvent(absl::string_view head, absl::string_view choice, const StreamOptions& options,
-                        const UsageSum& usage) {
+                        const ChoiceUsage& usage) {
   std::string event = absl::StrCat("data: {", head, ",\"choices\":[{", choice, "}]");
-  if (options.include_usage)
-    absl::StrAppend(&event, ",\"usage\":", options.continuous_usage ? JsonText(usage.ToJson()) : "null");
+  if (options.include_usage && !options.continuous_usage) event += ",\"usage\":null";
+  if (options.include_usage && options.continuous_usage) {
+    absl::StrAppend(&event, ",\"usage\":{\"prompt_tokens\":", usage.prompt_tokens,
+                    ",\"completion_tokens\":", usage.completion_tokens,
+                    ",\"total_tokens\":", usage.prompt_tokens + usage.completion_tokens, "}");
+  }
   return absl::StrCat(event, "}\n\n");
 }
 

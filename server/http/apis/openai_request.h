@@ -49,8 +49,12 @@ inline constexpr char kDone[] = "data: [DONE]\n\n";
 // Events of one choice, which are most of a stream: written as text, since an object for each costs more than the
 // token. The members of an object, as JSON without its braces.
 std::string MembersText(const JsonFields::Json& object);
+// What a choice has used so far, for vLLM's `continuous_usage_stats`.
+struct ChoiceUsage {
+  int64_t prompt_tokens = 0, completion_tokens = 0;
+};
 // The event whose members are `head`, the one choice with the members `choice`, and the usage that `options` ask for.
 std::string ChoiceEvent(absl::string_view head, absl::string_view choice, const StreamOptions& options,
-                        const UsageSum& usage);
+                        const ChoiceUsage& usage);
 
 }  // namespace switchyard::server

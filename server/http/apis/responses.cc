@@ -38,8 +38,14 @@ absl::StatusOr<std::string> TextOfResponsesParts(const std::string& path, const 
 
 absl::Status ConvertResponsesItem(const std::string& path, const Json& item, Json* messages) {
   if (!item.is_object()) return rpc::BadField(path, "must be an object", "an object", JsonText(item).substr(0, 60));
-  const Json type = item.value("type", Json("message"));
-  if (type == "reasoning" || type == "item_reference") return absl::OkStatus();
+  Json type = item.value("type", Json());
+  if (type.is_null()) type = "message";
+  if (type == "reasoning") return absl::OkStatus();
+  if (type == "item_reference") {
+    return rpc::BadField(absl::StrCat(path, ".type"),
+                         "item_reference is not supported: this server stores nothing; send the item", "message",
+                         JsonText(type));
+  }
   if (type == "function_call_output") {
     ASSIGN_OR_RETURN(const std::string output,
                      TextOfResponsesParts(absl::StrCat(path, ".output"), item.value("output", Json(""))));
@@ -68,6 +74,7 @@ absl::Status ConvertResponsesItem(const std::string& path, const Json& item, Jso
   ASSIGN_OR_RETURN(const std::string text,
                    TextOfResponsesParts(absl::StrCat(path, ".content"), item.value("content", Json())));
   Json role = item.value("role", Json());
+  if (!role.is_string()) return JsonFields(item, absl::StrCat(path, ".")).Wrong("role", "a string", role);
   if (role == "developer") role = "system";
   messages->push_back({{"role", role}, {"content", text}});
   return absl::OkStatus();
@@ -78,8 +85,12 @@ absl::Status ConvertResponsesTools(const JsonFields& fields, Json* out) {
   RETURN_IF_ERROR(fields.Array("tools", &tools));
   for (size_t i = 0; tools != nullptr && i < tools->size(); ++i) {
     const Json& tool = (*tools)[i];
-    if (!tool.is_object() || tool.value("type", Json()) != "function" || !tool.value("name", Json()).is_string())
-      return fields.Wrong(absl::StrCat("tools[", i, "]"), "a tool of type \"function\" with a name", tool);
+    const std::string path = absl::StrCat("tools[", i, "]");
+    if (!tool.is_object()) return fields.Wrong(path, "an object", tool);
+    const JsonFields inner(tool, absl::StrCat(path, "."));
+    if (const Json type = tool.value("type", Json()); type != "function")
+      return inner.Wrong("type", "\"function\", the only kind that is served here", type);
+    if (const Json name = tool.value("name", Json()); !name.is_string()) return inner.Wrong("name", "a string", name);
     Json function = {{"name", tool["name"]}};
     for (const char* const key : {"description", "parameters", "strict"}) {
       if (tool.contains(key)) function[key] = tool[key];
@@ -94,14 +105,30 @@ absl::Status ConvertResponsesTools(const JsonFields& fields, Json* out) {
   return absl::OkStatus();
 }
 
+// What `include` asks for and nothing here has.
+absl::Status RefuseIncluded(const JsonFields& fields) {
+  const Json* include = nullptr;
+  RETURN_IF_ERROR(fields.Array("include", &include));
+  for (size_t i = 0; include != nullptr && i < include->size(); ++i) {
+    if ((*include)[i] == "message.output_text.logprobs") {
+      return rpc::BadField(absl::StrCat("include[", i, "]"), "logprobs are not supported; chat completions have them",
+                           "", JsonText((*include)[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Json> ConvertResponsesBody(const Json& json) {
   const JsonFields fields(json);
   Json out = {{"messages", Json::array()}};
   RETURN_IF_ERROR(
       RefuseSet(fields, "previous_response_id", "is not supported: this server stores nothing; send all items"));
   RETURN_IF_ERROR(RefuseSet(fields, "conversation", "is not supported: this server stores nothing"));
-  RETURN_IF_ERROR(RefuseSet(fields, "background", "is not supported"));
-  for (const char* const key : {"model", "temperature", "top_p", "stream", "top_k", "seed", "chat_template_kwargs"}) {
+  for (const char* const key : {"background", "prompt", "top_logprobs"})
+    RETURN_IF_ERROR(RefuseSet(fields, key, "is not supported"));
+  RETURN_IF_ERROR(RefuseIncluded(fields));
+  for (const char* const key :
+       {"model", "temperature", "top_p", "stream", "top_k", "seed", "chat_template_kwargs", "parallel_tool_calls"}) {
     if (const Json* const value = fields.Find(key); value != nullptr) out[key] = *value;
   }
   RETURN_IF_ERROR(fields.String("instructions", [&](const std::string& text) {
@@ -112,12 +139,14 @@ absl::StatusOr<Json> ConvertResponsesBody(const Json& json) {
   if (input->is_string()) {
     out["messages"].push_back({{"role", "user"}, {"content", *input}});
   } else if (input->is_array()) {
+    if (input->empty()) return rpc::BadField("input", "is empty", "1", "0");
     for (size_t i = 0; i < input->size(); ++i)
       RETURN_IF_ERROR(ConvertResponsesItem(absl::StrCat("input[", i, "]"), (*input)[i], &out["messages"]));
   } else {
     return fields.Wrong("input", "a string or an array of items", *input);
   }
-  RETURN_IF_ERROR(fields.Integer("max_output_tokens", [&](int64_t value) { out["max_tokens"] = value; }));
+  RETURN_IF_ERROR(fields.Integer(
+      "max_output_tokens", [&](int64_t value) { out["max_tokens"] = value; }, 1));
   const Json* reasoning = nullptr;
   RETURN_IF_ERROR(fields.Object("reasoning", &reasoning));
   if (reasoning != nullptr && reasoning->value("effort", Json()).is_string())
@@ -186,7 +215,8 @@ std::string ResponsesWriter::ItemId(size_t index) const { return absl::StrCat("i
 
 Json ResponsesWriter::Item(size_t index, const OutputPart& part, bool is_done) const {
   const std::string text = is_done ? part.text : "";
-  const char* const status = !is_done ? "in_progress" : part.is_whole ? "completed" : "incomplete";
+  const bool is_cut = !is_complete_ && index + 1 == output_->parts().size();
+  const char* const status = !is_done ? "in_progress" : part.is_whole && !is_cut ? "completed" : "incomplete";
   Json content = Json::array();
   switch (part.kind) {
     case OutputPart::Kind::kReasoning:
@@ -295,10 +325,10 @@ std::string ResponsesWriter::Add(size_t, const v1::GenerateResponse& message) {
       events += Event("response.in_progress", {{"response", Body("in_progress")}});
     }
   }
+  if (message.has_finish()) is_complete_ = message.finish().reason() == v1::FINISH_REASON_STOP;
   output_->Add(message, streams_ ? StreamEvents(&events) : AssistantOutput::Events());
   if (message.has_finish()) {
     const v1::Usage& usage = message.finish().usage();
-    is_complete_ = message.finish().reason() == v1::FINISH_REASON_STOP;
     usage_ = {{"input_tokens", usage.prompt_tokens()},
               {"input_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
               {"output_tokens", usage.completion_tokens()},

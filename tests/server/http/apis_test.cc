@@ -1,9 +1,7 @@
 // What the APIs make of an output with reasoning, text and tool calls: whole, and in pieces that are cut anywhere.
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -276,110 +274,30 @@ TEST_F(ApisTest, ResponsesItems) {
   }
 }
 
-// Calls `visit` while each of the values in `value`, and it itself, is replaced by `by`.
-void WithEachReplaced(json* value, const json& by, const std::function<void()>& visit) {
-  if (value->is_structured()) {
-    for (json& member : *value) WithEachReplaced(&member, by, visit);
-  }
-  const json kept = std::exchange(*value, by);
-  visit();
-  *value = kept;
+TEST_F(ApisTest, AResponseThatIsCutSaysSo) {
+  const auto writer = NewResponsesWriter(text_, 5);
+  ASSERT_TRUE(writer->Parse(R"({"input": "a", "max_output_tokens": 1})").ok());
+  writer->BeginOutput("prompt");
+  v1::GenerateResponse message;
+  message.set_request_id("req-1");
+  message.set_text("The");
+  message.mutable_finish()->set_reason(v1::FINISH_REASON_LENGTH);
+  writer->Add(0, message);
+  const json body = json::parse(writer->Finish());
+  EXPECT_EQ(body["status"], "incomplete");
+  EXPECT_EQ(body["output"][0]["status"], "incomplete");
 }
 
-TEST_F(ApisTest, MembersOfAnyTypeAreReadOrRefused) {
-  const json function = {{"name", "get"}, {"description", "d"}, {"strict", true}, {"parameters", {{"type", "object"}}}};
-  const json tool = {{"type", "function"}, {"function", function}};
-  const json call = {{"id", "c"}, {"type", "function"}, {"function", {{"name", "get"}, {"arguments", "{}"}}}};
-  const json schema = {{"name", "s"}, {"strict", true}, {"schema", {{"type", "object"}}}};
-  json chat = {{"model", "m"},
-               {"messages",
-                {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}}}},
-                 {{"role", "assistant"}, {"content", "b"}, {"tool_calls", {call}}},
-                 {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "d"}}}},
-               {"tools", {tool}},
-               {"tool_choice", {{"type", "function"}, {"function", {{"name", "get"}}}}},
-               {"parallel_tool_calls", true},
-               {"response_format", {{"type", "json_schema"}, {"json_schema", schema}}},
-               {"chat_template_kwargs", {{"a", 1}}},
-               {"reasoning_effort", "low"},
-               {"stop", {"x"}},
-               {"stop_token_ids", {1}},
-               {"logit_bias", {{"5", 1}}},
-               {"logprobs", true},
-               {"top_logprobs", 1},
-               {"stream", true},
-               {"stream_options", {{"include_usage", true}}}};
-  json completion = {{"prompt", {{1, 2}, {3}}},
-                     {"echo", true},
-                     {"logprobs", 1},
-                     {"n", 2},
-                     {"best_of", 2},
-                     {"structured_outputs", {{"choice", {"a"}}}},
-                     {"max_tokens", 3},
-                     {"seed", 4}};
-  json response = {{"instructions", "i"},
-                   {"input",
-                    {{{"type", "message"}, {"role", "user"}, {"content", {{{"type", "input_text"}, {"text", "a"}}}}},
-                     {{"type", "function_call"}, {"call_id", "c"}, {"name", "get"}, {"arguments", "{}"}},
-                     {{"type", "function_call_output"}, {"call_id", "c"}, {"output", "o"}}}},
-                   {"tools", {{{"type", "function"}, {"name", "get"}, {"parameters", {{"type", "object"}}}}}},
-                   {"tool_choice", {{"type", "function"}, {"name", "get"}}},
-                   {"reasoning", {{"effort", "low"}}},
-                   {"include", {"reasoning.encrypted_content"}},
-                   {"text", {{"format", {{"type", "json_schema"}, {"schema", {{"type", "object"}}}}}}},
-                   {"max_output_tokens", 3}};
-  json message = {
-      {"max_tokens", 3},
-      {"system", {{{"type", "text"}, {"text", "s"}}}},
-      {"messages",
-       {{{"role", "user"}, {"content", {{{"type", "text"}, {"text", "a"}}}}},
-        {{"role", "assistant"},
-         {"content",
-          {{{"type", "thinking"}, {"thinking", "t"}},
-           {{"type", "tool_use"}, {"id", "c"}, {"name", "get"}, {"input", {{"a", 1}}}}}}},
-        {{"role", "user"},
-         {"content",
-          {{{"type", "tool_result"}, {"tool_use_id", "c"}, {"content", {{{"type", "text"}, {"text", "r"}}}}}}}}}},
-      {"tools", {{{"name", "get"}, {"input_schema", {{"type", "object"}}}}}},
-      {"tool_choice", {{"type", "tool"}, {"name", "get"}}},
-      {"thinking", {{"type", "enabled"}, {"budget_tokens", 1024}}},
-      {"stop_sequences", {"x"}}};
-  int refused = 0;
-  for (const char* const text : {"null", "true", "5", "-1.5", "1e300", "\"x\"", "[]", "{}", "[null]", "[[1]]",
-                                 R"({"type": 5})", R"({"type": null, "name": [], "text": {}})"}) {
-    const json by = json::parse(text);
-    // An exception, which would end the server, fails the test.
-    const auto parse = [&](const json& body, std::unique_ptr<ResponseWriter> writer) {
-      const absl::Status status = writer->Parse(body.dump()).status();
-      refused += status.ok() ? 0 : 1;
-      EXPECT_TRUE(status.ok() || status.code() == absl::StatusCode::kInvalidArgument) << status << " " << body;
-    };
-    WithEachReplaced(&chat, by, [&] { parse(chat, NewChatWriter(text_, 5)); });
-    WithEachReplaced(&completion, by, [&] { parse(completion, NewCompletionsWriter(text_, 5)); });
-    WithEachReplaced(&response, by, [&] { parse(response, NewResponsesWriter(text_, 5)); });
-    WithEachReplaced(&message, by, [&] { parse(message, NewAnthropicWriter(text_)); });
+TEST_F(ApisTest, EventsHaveTheUsageSoFar) {
+  json request = ChatBody(true);
+  request["stream_options"] = {{"include_usage", true}, {"continuous_usage_stats", true}};
+  const std::vector<json> events = Events(Run(NewChatWriter(text_, 5).get(), request, "abc", 1));
+  ASSERT_EQ(events.size(), 5u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(events[i]["usage"], json({{"prompt_tokens", 9}, {"completion_tokens", i + 1}, {"total_tokens", i + 10}}));
   }
-  EXPECT_GT(refused, 500);
-}
-
-TEST_F(ApisTest, WhatIsNotSupportedIsNamed) {
-  const auto error = [](ResponseWriter* writer, const json& body) {
-    return std::string(writer->Parse(body.dump()).status().message());
-  };
-  EXPECT_THAT(error(NewResponsesWriter(text_, 5).get(), {{"input", "a"}, {"previous_response_id", "resp_1"}}),
-              HasSubstr("previous_response_id"));
-  EXPECT_THAT(error(NewResponsesWriter(text_, 5).get(), {{"input", {{{"type", "image"}}}}}),
-              HasSubstr("input[0].type"));
-  EXPECT_THAT(error(NewResponsesWriter(text_, 5).get(), {{"input", "a"}, {"tools", {{{"type", "web_search"}}}}}),
-              HasSubstr("tools[0]"));
-  EXPECT_THAT(error(NewAnthropicWriter(text_).get(), {{"messages", {{{"role", "user"}, {"content", "a"}}}}}),
-              HasSubstr("max_tokens"));
-  const json image = {{"role", "user"}, {"content", {{{"type", "image"}}}}};
-  EXPECT_THAT(error(NewAnthropicWriter(text_).get(), {{"max_tokens", 1}, {"messages", {image}}}),
-              HasSubstr("messages[0].content[0].type"));
-  EXPECT_THAT(error(NewAnthropicWriter(text_).get(),
-                    {{"max_tokens", 1}, {"messages", {{{"role", "system"}, {"content", "a"}}}}}),
-              HasSubstr("messages[0].role"));
+  request = {{"prompt", "a"}, {"stream", true}, {"stream_options", request["stream_options"]}};
+  EXPECT_EQ(Events(Run(NewCompletionsWriter(text_, 5).get(), request, "abc", 1))[1]["usage"]["total_tokens"], 11);
 }
 
 }  // namespace
