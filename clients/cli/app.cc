@@ -194,7 +194,8 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
   AdviseOnNames(chosen.command->flags());
   std::vector<FlagProblem> problems = chosen.command->flags()->Parse(chosen.rest);
   for (const FlagProblem& problem : problems) help = help || problem.argument == "-h";
-  if (help || version) {
+  const bool is_unknown = !chosen.command->HasRun() && !chosen.rest.empty() && !absl::StartsWith(chosen.rest[0], "-");
+  if ((help && !is_unknown) || version) {
     console.out << (help ? chosen.command->Help(chosen.path) : absl::StrCat("switchyard ", console.version, "\n"))
                 << std::flush;
     return kExitOk;
@@ -203,10 +204,9 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
   if (chosen.command->HasRun()) {
     texts = ProblemTexts(app, chosen, std::move(problems));
   } else {
-    const bool names_one = !chosen.rest.empty() && !absl::StartsWith(chosen.rest[0], "-");
-    texts = {names_one ? UnexpectedText(app, chosen, {chosen.rest[0]})
-                       : absl::StrCat("a command is missing; known are: ",
-                                      absl::StrJoin(chosen.command->CommandNames(), ", "))};
+    texts = {is_unknown ? UnexpectedText(app, chosen, {chosen.rest[0]})
+                        : absl::StrCat("a command is missing; known are: ",
+                                       absl::StrJoin(chosen.command->CommandNames(), ", "))};
   }
   if (texts.empty()) return chosen.command->Run(console);
   return ComplainOfArguments(console, texts, chosen.command == &app ? "" : args[0]);

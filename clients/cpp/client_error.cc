@@ -1,6 +1,7 @@
 #include "clients/cpp/client_error.h"
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 
@@ -102,6 +103,9 @@ ErrorDescription Describe(const absl::Status& status) {
   }
   if (out.reason.empty()) out.reason = ReasonWithoutDetails(status.code());
   out.advice = std::string(AdviceFor(out.reason));
+  // It runs, but this is another of its ports.
+  if (out.reason == kUnreachable && absl::StrContains(out.message, "; gRPC is on "))
+    out.advice = "give the address of that port: --server=HOST:PORT";
   return out;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "clients/cpp/client_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -16,7 +17,9 @@ namespace switchyard {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class HttpTest : public testing::Test {
  protected:
@@ -281,6 +284,7 @@ TEST_F(HttpTest, SmallPaths) {
   const json models = HttpCall(At(), "GET", "/v1/models").json();
   EXPECT_EQ(models["data"][0]["id"], "demo-model");
   EXPECT_EQ(HttpCall(At(), "GET", "/v1/models/demo-model").json(), models["data"][0]);
+  EXPECT_EQ(HttpCall(At(), "GET", "/v1/models/demo%2Dmodel").json(), models["data"][0]);
   EXPECT_EQ(HttpCall(At(), "GET", "/v1/models/other").json()["error"]["code"], "model_not_found");
   EXPECT_THAT(HttpCall(At(), "GET", "/metrics").body, HasSubstr("switchyard_http_requests_total"));
   EXPECT_EQ(HttpCall(At(), "GET", "/nowhere?a=b").status, 404);
@@ -363,6 +367,8 @@ TEST_F(HttpTest, PortsNameEachOther) {
   EXPECT_EQ(
       client::Client::Connect(At()).status().message(),
       absl::StrCat("cannot reach ", At(), ": this is the HTTP port; gRPC is on port ", port_of(server_->address())));
+  EXPECT_THAT(client::Explain(client::Client::Connect(At()).status()),
+              AllOf(HasSubstr("give the address of that port"), Not(HasSubstr("is the server running"))));
   EXPECT_THAT(std::string(client::Client::Connect(server_->metrics_address()).status().message()),
               HasSubstr("this is the page of metrics; gRPC is on the server's --port"));
   const HttpAnswer answer = HttpCall(server_->address(), "GET", "/v1/models");

@@ -104,6 +104,9 @@ TEST(AppTest, UnknownCommandsOfACommandSuggest) {
   const client::CliRun run = client::RunCliWith({"train", "submitt"});
   EXPECT_EQ(run.exit_code, 2);
   EXPECT_THAT(run.err, HasSubstr("unknown command \"submitt\"; did you mean \"submit\"?\n"));
+  const client::CliRun help = client::RunCliWith({"help", "generat"});
+  EXPECT_EQ(help.exit_code, 2);
+  EXPECT_THAT(help.err, HasSubstr("unknown command \"generat\"; did you mean \"generate\"?\n"));
   EXPECT_THAT(client::RunCliWith({"xyzzy"}).err, HasSubstr("unknown command \"xyzzy\"; known are: generate, chat, "));
 }
 
