@@ -1,0 +1,144 @@
+#include "workers/checkpoint/quantized/column_matrix.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/quantized/decode.h"
+
+namespace switchyard::checkpoint {
+
+ColumnMatrix::ColumnMatrix(const StoredWeights& weights, int64_t rows, int64_t columns)
+    : MatrixReader(rows, columns),
+      weights_(weights),
+      group_size_(weights.scope == ScaleScope::kGroup ? weights.group : columns),
+      groups_((columns + group_size_ - 1) / group_size_) {
+  set_row_step(factor());
+}
+
+absl::StatusOr<std::unique_ptr<MatrixReader>> ColumnMatrix::Open(const Checkpoint& checkpoint,
+                                                                 const StoredWeights& weights, const std::string& name,
+                                                                 absl::Span<const int64_t> shape) {
+  std::unique_ptr<ColumnMatrix> matrix(new ColumnMatrix(weights, shape[0], shape[1]));
+  RETURN_IF_ERROR(matrix->Check(name));
+  RETURN_IF_ERROR(matrix->Find(checkpoint, std::string(absl::StripSuffix(name, ".weight"))));
+  return matrix;
+}
+
+absl::Status ColumnMatrix::Check(const std::string& name) const {
+  if (rows() % factor() != 0 || (!is_awq() && columns() % factor() != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\": words of ", factor(),
+                                                   " codes do not divide its ", rows(), " rows and ", columns(),
+                                                   " columns"));
+  }
+  if (is_awq() && columns() % group_size_ != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\": groups of ", group_size_,
+                                                   " columns do not divide its ", columns(), " columns"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ColumnMatrix::Find(const Checkpoint& checkpoint, const std::string& module) {
+  const std::vector<int64_t> codes = is_awq() ? std::vector<int64_t>{columns(), rows() / factor()}
+                                              : std::vector<int64_t>{columns() / factor(), rows()};
+  const std::string why = absl::StrCat("of ", rows(), " x ", columns(), " values, transposed");
+  ASSIGN_OR_RETURN(
+      codes_, StoredPart::Find(checkpoint,
+                               {.name = module + ".qweight", .dtypes = kWordDTypes, .shapes = {codes}, .why = why}));
+  AddTensor(codes_.name(), codes_.location());
+  ASSIGN_OR_RETURN(scales_, StoredPart::Find(checkpoint, {.name = module + ".scales",
+                                                          .dtypes = absl::MakeConstSpan(kScaleDTypes).first(3),
+                                                          .shapes = {{groups_, rows()}},
+                                                          .why = absl::StrCat("groups of ", group_size_)}));
+  AddTensor(scales_.name(), scales_.location());
+  const bool needs_zeros = !is_awq() || !weights_.symmetric || checkpoint.Find(module + ".qzeros").file != nullptr;
+  if (needs_zeros) {
+    ASSIGN_OR_RETURN(zeros_, StoredPart::Find(checkpoint, {.name = module + ".qzeros",
+                                                           .dtypes = kWordDTypes,
+                                                           .shapes = {{groups_, rows() / factor()}},
+                                                           .why = absl::StrCat("groups of ", group_size_)}));
+    AddTensor(zeros_.name(), zeros_.location());
+  }
+  if (is_awq() || (!weights_.ordered && checkpoint.Find(module + ".g_idx").file == nullptr)) return absl::OkStatus();
+  ASSIGN_OR_RETURN(order_, StoredPart::Find(checkpoint, {.name = module + ".g_idx",
+                                                         .dtypes = kWordDTypes,
+                                                         .shapes = {{columns()}},
+                                                         .why = "the group of each column"}));
+  AddTensor(order_.name(), order_.location());
+  return absl::OkStatus();
+}
+
+absl::Status ColumnMatrix::ReadCodes(int64_t first, int64_t count, ReadBytes read, MatrixScratch* scratch) const {
+  const int64_t word_columns = is_awq() ? rows() / factor() : rows();
+  const int64_t begin = is_awq() ? first / factor() : first, words = is_awq() ? count / factor() : count;
+  scratch->bytes.resize(static_cast<size_t>(codes_.size() / word_columns * words * 4));
+  scratch->codes.resize(static_cast<size_t>(count * columns()));
+  RETURN_IF_ERROR(codes_.ReadColumns(word_columns, begin, words, scratch->bytes.data(), read));
+  const auto* const from = reinterpret_cast<const uint32_t*>(scratch->bytes.data());  // a vector's memory is aligned
+  if (is_awq()) {
+    TransposeAwq(from, count, columns(), scratch->codes.data());
+  } else {
+    TransposeGptq(from, weights_.bits, count, columns(), scratch->codes.data());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ColumnMatrix::ReadGroups(int64_t first, int64_t count, ReadBytes read, MatrixScratch* scratch) const {
+  const auto size = static_cast<size_t>(count * groups_);
+  scratch->columns.resize(size);  // [groups, count]
+  scratch->bytes.resize(size * static_cast<size_t>(scales_.element_bytes()));
+  RETURN_IF_ERROR(scales_.ReadColumns(rows(), first, count, scratch->bytes.data(), read));
+  scales_.ToFloats(scratch->bytes, absl::MakeSpan(scratch->columns));
+  for (int64_t g = 0; g < groups_; ++g) {
+    const auto of_group =
+        absl::MakeConstSpan(scratch->columns).subspan(static_cast<size_t>(g * count), static_cast<size_t>(count));
+    RETURN_IF_ERROR(scales_.CheckScales(of_group, g * rows() + first));
+  }
+  const auto transpose = [&](std::vector<float>* to) {
+    to->resize(size);
+    for (int64_t g = 0; g < groups_; ++g) {
+      for (int64_t n = 0; n < count; ++n) (*to)[n * groups_ + g] = scratch->columns[g * count + n];
+    }
+  };
+  transpose(&scratch->scales);
+  const float middle = static_cast<float>(1 << (weights_.bits - 1));
+  scratch->zeros.assign(size, middle);
+  if (zeros_.empty()) return absl::OkStatus();
+  const int64_t words = count / factor();
+  scratch->bytes.resize(static_cast<size_t>(groups_ * words * 4));
+  RETURN_IF_ERROR(zeros_.ReadColumns(rows() / factor(), first / factor(), words, scratch->bytes.data(), read));
+  const auto* const from = reinterpret_cast<const uint32_t*>(scratch->bytes.data());
+  for (int64_t g = 0; g < groups_; ++g) {
+    float* const to = scratch->columns.data() + g * count;
+    is_awq() ? UnpackAwqZeros(from + g * words, count, to) : UnpackZeros(from + g * words, weights_.bits, count, to);
+  }
+  if (weights_.zeros_less_one) {
+    // Modulo the range of codes: -1, which stands for 0, is stored as the largest.
+    for (float& zero : scratch->columns) zero = zero + 1 == 2 * middle ? 0 : zero + 1;
+  }
+  transpose(&scratch->zeros);
+  return absl::OkStatus();
+}
+
+absl::Status ColumnMatrix::Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const {
+  RETURN_IF_ERROR(ReadGroups(first, count, read, scratch));
+  scratch->order.clear();
+  if (!order_.empty()) RETURN_IF_ERROR(ReadOrder(order_, groups_, read, scratch));
+  RETURN_IF_ERROR(ReadCodes(first, count, read, scratch));
+  const absl::Span<const float> scales = scratch->scales, zeros = scratch->zeros;
+  const auto groups = static_cast<size_t>(groups_), width = static_cast<size_t>(columns());
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    const absl::Span<float> row(to + i * width, width);
+    DecodeCodes(CodeType::kUint8, absl::MakeConstSpan(scratch->codes).subspan(i * width, width), row);
+    ApplyGroups({.scales = scales.subspan(i * groups, groups),
+                 .zeros = zeros.subspan(i * groups, groups),
+                 .size = group_size_,
+                 .order = scratch->order},
+                row);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard::checkpoint
