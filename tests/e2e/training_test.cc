@@ -245,9 +245,9 @@ TEST(TrainingTest, WhatNoWorkerTrainsIsRefusedWhenItIsSubmitted) {
        "spiral"},
       {"quantized",
        [](auto* c) {
-         (*c)["quantization_config"] = {{"bits", 4}};
+         (*c)["quantization_config"] = {{"quant_method", "awq"}};
        },
-       "quantized weights are not supported"},
+       "training from quantized weights (awq) is not supported"},
   };
   for (const Case& each : cases) {
     nlohmann::json config = good;

@@ -107,8 +107,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   auto worker = std::unique_ptr<Worker>(new Worker(std::move(options), std::move(config), std::move(checkpoint)));
   worker->dtype_ = dtype;
   worker->format_ = format;
-  worker->weights_hash_ =
-      worker->checkpoint_.has_value() ? worker->checkpoint_->Hash() : DummyHash(worker->options_.model_dir);
+  worker->weights_hash_ = worker->checkpoint_.has_value() ? worker->checkpoint_->Hash(worker->config_.reading())
+                                                          : DummyHash(worker->options_.model_dir);
   if (const ForecastOptions& forecast = worker->options_.forecast; !forecast.profile.empty())
     RETURN_IF_ERROR(ReadProfile(forecast, worker->weights_hash_).status());
   const WorkerOptions& made = worker->options_;

@@ -196,7 +196,7 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
   RankExpertFileInput input;
   input.config = &config_;
   input.checkpoint = checkpoint_.has_value() ? &*checkpoint_ : nullptr;
-  input.weights = checkpoint_.has_value() ? checkpoint_->Stamp() : weights_hash_;
+  input.weights = checkpoint_.has_value() ? checkpoint_->Stamp(config_.reading()) : weights_hash_;
   input.type = weight_type();
   input.num_threads = options_.threads;
   input.dir = expert_budget_.file_dir;

@@ -218,19 +218,20 @@ std::vector<std::string> Checkpoint::TensorNames() const {
   return names;
 }
 
-std::string Checkpoint::Hash() const {
+std::string Checkpoint::Hash(absl::string_view reading) const {
   Fnv128 hash;
   for (const std::unique_ptr<SafetensorsFile>& file : files_) {
     hash.Add(absl::StrCat(file->name(), "\n", file->size(), "\n", file->header().size(), "\n"));
     hash.Add(file->header());
   }
+  hash.Add(reading);
   return hash.Hex();
 }
 
-std::string Checkpoint::Stamp() const {
+std::string Checkpoint::Stamp(absl::string_view reading) const {
   Fnv128 hash;
   for (const std::unique_ptr<SafetensorsFile>& file : files_) hash.Add(absl::StrCat(file->modified_ns(), "\n"));
-  return absl::StrCat(Hash(), "-", hash.Hex());
+  return absl::StrCat(Hash(reading), "-", hash.Hex());
 }
 
 }  // namespace switchyard::checkpoint

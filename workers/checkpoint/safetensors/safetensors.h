@@ -94,10 +94,11 @@ class Checkpoint {
   std::vector<std::string> TensorNames() const;
   const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
   // 32 hex digits over file names, sizes and headers, which must be equal on the ranks of a group.  No defence against
-  // deliberate collisions.
-  std::string Hash() const;
+  // deliberate collisions.  `reading`: how their bits are understood, where config.json says that
+  // (QuantizationConfig::ToString); empty: as their dtypes say.
+  std::string Hash(absl::string_view reading = "") const;
   // The hash, and one over the files' times: the name under which this machine caches what it makes of their contents.
-  std::string Stamp() const;
+  std::string Stamp(absl::string_view reading = "") const;
 
  private:
   using WeightMap = absl::flat_hash_map<std::string, std::string>;  // tensor → file

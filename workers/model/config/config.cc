@@ -1,9 +1,11 @@
 #include "workers/model/config/config.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/check.h"
 #include "scheduler/base/io/model_dir.h"
@@ -70,11 +72,21 @@ absl::Status CheckFields(const nlohmann::json& root) {
   if (root.contains("auto_map")) {
     return absl::InvalidArgumentError(absl::StrCat(kConfigFile, ": auto_map: remote code is refused"));
   }
-  if (root.contains("quantization_config") && !root["quantization_config"].is_null()) {
-    return absl::UnimplementedError(
-        absl::StrCat(kConfigFile, ": quantization_config: quantized weights are not supported"));
-  }
   return absl::OkStatus();
+}
+
+void ReadQuantization(const nlohmann::json& root, ConfigReader& reader, ModelConfig* config) {
+  constexpr char kKey[] = "quantization_config";
+  if (!reader.Has(kKey)) return;
+  absl::StatusOr<checkpoint::QuantizationConfig> read = checkpoint::ReadQuantizationConfig(kKey, root[kKey]);
+  if (read.ok()) {
+    config->quantization = *std::move(read);
+    return;
+  }
+  for (const absl::string_view line : absl::StrSplit(read.status().message(), '\n')) {
+    const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(": ", 1));
+    reader.Problem(parts.first, parts.second);
+  }
 }
 
 absl::StatusOr<const ModelFamily*> ChooseFamily(const nlohmann::json& root) {
@@ -294,6 +306,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl
   reader.Know(kOtherKeys);
   ModelConfig config;
   ReadCommonConfig(reader, *family, &config);
+  ReadQuantization(root, reader, &config);
   family->read_config(reader, &config);
   reader.CheckSpelling();
   RETURN_IF_ERROR(reader.Finish());
@@ -311,6 +324,12 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& path) {
     ASSIGN_OR_RETURN(generation_text, dir.ReadSmallFile(kGenerationFile, kMaxConfigBytes));
   }
   return ParseModelConfig(config_text, generation_text);
+}
+
+absl::Status NoQuantizedTraining(const checkpoint::QuantizationConfig& quantization) {
+  return absl::UnimplementedError(absl::StrCat(
+      kConfigFile, ": quantization_config: training from quantized weights (", quantization.method,
+      ") is not supported: train from the model's bf16 or fp32 checkpoint, or dequantize it first with transformers"));
 }
 
 absl::StatusOr<TrainingConfig> ParseTrainingConfig(absl::string_view config_text) {

@@ -4,7 +4,7 @@
 // ModelConfig is a value that ReadModelConfig fills.  It has everything that a family decides (which layers are dense,
 // which norm q and k get, defaults) but the names of tensors (families/family.h).
 // Errors: InvalidArgument (the file is wrong, or asks for what we do not run), NotFound, Unimplemented (an unknown
-// architecture; a quantized checkpoint).  All problems of a file are reported together, each with the key, what was
+// architecture).  All problems of a file are reported together, each with the key, what was
 // expected and what was found; a misspelled key is named with its nearest known one.
 // Does not do: weights (loader.h), the tokenizer (server), remote code (`auto_map` is refused).
 #pragma once
@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "workers/checkpoint/quantized/quantization_config.h"
 #include "workers/ops/activation/activation.h"
 #include "workers/ops/rope/rope.h"
 #include "workers/tensor/dtype.h"
@@ -69,11 +70,15 @@ struct ModelConfig {
 
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-6;
-  bool tie_embeddings = false;         // lm_head is the embedding table
-  std::optional<DType> file_dtype;     // of the weights, if the file has it
+  bool tie_embeddings = false;      // lm_head is the embedding table
+  std::optional<DType> file_dtype;  // of the weights, if the file has it
+  // In which formats matrices are stored that are not stored plainly; the loader decodes them.
+  std::optional<checkpoint::QuantizationConfig> quantization;
   std::vector<int32_t> eos_token_ids;  // of generation_config.json if it names any, else of config.json
   std::optional<int32_t> bos_token_id;
 
+  // How the bits of a checkpoint are read (Checkpoint::Hash); empty: plainly.
+  std::string reading() const { return quantization.has_value() ? quantization->ToString() : ""; }
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   int64_t num_moe_layers() const;
   int64_t q_width() const { return num_heads * head_dim; }
@@ -89,6 +94,9 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& dir);
 
 // The same from texts; generation_text may be empty.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl::string_view generation_text);
+
+// Unimplemented: "training from quantized weights (…) is not supported; …", with the remedy.
+absl::Status NoQuantizedTraining(const checkpoint::QuantizationConfig& quantization);
 
 // The fields that training alone reads.  Errors name the key, what was found and what to do.
 struct TrainingConfig {

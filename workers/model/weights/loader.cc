@@ -9,13 +9,8 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -24,6 +19,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/safetensors/block_check.h"
+#include "workers/model/weights/unused_tensors.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/tensor/device_writer.h"
 #include "workers/tensor/yield_point.h"
@@ -39,12 +35,13 @@ constexpr absl::Duration kLogEvery = absl::Seconds(2);
 struct Piece {
   const Param* param = nullptr;
   checkpoint::TensorLocation at = {};
-  DType dtype = DType::kBf16;  // of the file
-  int64_t begin = 0;           // in the file
+  DType dtype = DType::kBf16;  // of the file, or of decoded values
+  int64_t begin = 0;           // in the file; of a quantized matrix: rises with its rows
   int64_t row = 0;             // first, of the param's
   int64_t rows = 0;
 
   int64_t bytes() const { return rows * param->columns * DTypeBytes(dtype); }
+  int64_t read_bytes() const { return param->matrix == nullptr ? bytes() : param->matrix->ReadSize(rows); }
 };
 
 // Largest magnitude that the served dtype can hold.
@@ -85,6 +82,7 @@ class Loader {
     Tensor rows;
     int64_t capacity = 0;
     std::string block;
+    checkpoint::MatrixScratch matrix;
   };
 
   void Work();
@@ -114,23 +112,28 @@ class Loader {
 
 void Loader::AddPieces(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params) {
   for (const Param& param : params) {
-    const checkpoint::TensorLocation at = checkpoint.Find(param.name);
-    const DType dtype = *checkpoint::ParseSafetensorsDType(at.entry->dtype);
+    const checkpoint::MatrixReader* const matrix = param.matrix.get();
+    const checkpoint::TensorLocation at = matrix != nullptr ? matrix->location() : checkpoint.Find(param.name);
+    const DType dtype = matrix != nullptr ? DType::kF32 : *checkpoint::ParseSafetensorsDType(at.entry->dtype);
     const int64_t row_bytes = param.columns * DTypeBytes(dtype);
-    int64_t step = std::max<int64_t>(kChunkBytes / row_bytes, 1);
+    const int64_t row_step = matrix != nullptr ? matrix->row_step() : 1;
+    // What is decoded lies beside its codes.
+    int64_t step = std::max<int64_t>((matrix != nullptr ? kChunkBytes / 2 : kChunkBytes) / row_bytes, 1);
+    step = (step + row_step - 1) / row_step * row_step;
     if (step > ops::kPanelColumns) step -= step % ops::kPanelColumns;  // whole panels pack best
     for (int64_t row = 0; row < param.rows; row += step) {
+      const int64_t first = param.source_row + row;
       pieces_.push_back({.param = &param,
                          .at = at,
                          .dtype = dtype,
-                         .begin = at.entry->begin + (param.source_row + row) * row_bytes,
+                         .begin = at.entry->begin + (matrix != nullptr ? first : first * row_bytes),
                          .row = row,
                          .rows = std::min(step, param.rows - row)});
-      total_bytes_ += pieces_.back().bytes();
+      total_bytes_ += pieces_.back().read_bytes();
     }
-    if (!at.file->block_sums().empty() && !checks_.contains(at.file)) {
-      checks_[at.file] = std::make_unique<checkpoint::BlockCheck>(at.file);
-    }
+  }
+  for (const std::unique_ptr<checkpoint::SafetensorsFile>& file : checkpoint.files()) {
+    if (!file->block_sums().empty()) checks_[file.get()] = std::make_unique<checkpoint::BlockCheck>(file.get());
   }
   std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
     return a.at.file != b.at.file ? a.at.file->name() < b.at.file->name() : a.begin < b.begin;
@@ -170,18 +173,27 @@ void Loader::Work() {
       staging.rows = Tensor(DType::kU8, {staging.capacity});
     }
     if (absl::Status status = Load(pieces_[i], &staging); !status.ok()) return Fail(status);
-    Report(pieces_[i].bytes());
+    Report(pieces_[i].read_bytes());
   }
 }
 
 absl::Status Loader::Load(const Piece& piece, Staging* staging) {
-  char* const to = reinterpret_cast<char*>(staging->rows.data<uint8_t>());
-  RETURN_IF_ERROR(piece.at.file->Read(piece.begin, piece.bytes(), to));
-  const absl::string_view bytes(to, static_cast<size_t>(piece.bytes()));
-  if (const auto check = checks_.find(piece.at.file); check != checks_.end()) {
-    RETURN_IF_ERROR(check->second->Check(piece.begin, bytes, &staging->block));
+  uint8_t* const to = staging->rows.data<uint8_t>();
+  const absl::Span<uint8_t> bytes(to, static_cast<size_t>(piece.bytes()));
+  const auto read = [&](const checkpoint::SafetensorsFile& file, int64_t begin, absl::Span<uint8_t> part) {
+    RETURN_IF_ERROR(file.Read(begin, static_cast<int64_t>(part.size()), part.data()));
+    const auto check = checks_.find(&file);
+    if (check == checks_.end()) return absl::OkStatus();
+    const absl::string_view text(reinterpret_cast<const char*>(part.data()), part.size());
+    return check->second->Check(begin, text, &staging->block);
+  };
+  if (const checkpoint::MatrixReader* const matrix = piece.param->matrix.get(); matrix != nullptr) {
+    RETURN_IF_ERROR(matrix->Read(piece.param->source_row + piece.row, piece.rows, reinterpret_cast<float*>(to), read,
+                                 &staging->matrix));
+  } else {
+    RETURN_IF_ERROR(read(*piece.at.file, piece.begin, bytes));
   }
-  AddSum(piece, bytes);
+  AddSum(piece, absl::string_view(reinterpret_cast<const char*>(to), bytes.size()));
   const TensorView rows(to, piece.dtype, {piece.rows, piece.param->columns});
   RETURN_IF_ERROR(CheckValues(piece, rows));
   return Place(piece, rows);
@@ -253,50 +265,6 @@ void Loader::Fail(const absl::Status& status) {
   stop_ = true;
 }
 
-constexpr absl::string_view kExpertsKey = ".experts.";
-
-// A tensor's name without its expert's number.
-std::string OfAnyExpert(absl::string_view name) {
-  const size_t key = name.find(kExpertsKey);
-  if (key == absl::string_view::npos) return std::string(name);
-  const size_t number = key + kExpertsKey.size();
-  return absl::StrCat(name.substr(0, number),
-                      name.substr(std::min(name.size(), name.find_first_not_of("0123456789", number))));
-}
-
-std::vector<std::string> UnusedTensors(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params) {
-  absl::flat_hash_set<std::string> used;
-  for (const Param& param : params) used.insert(OfAnyExpert(param.name));
-  // Other ranks use other experts; with an expert file, none are used here.
-  const bool has_experts =
-      std::any_of(params.begin(), params.end(), [](const Param& param) { return param.shard == Shard::kExpert; });
-  std::vector<std::string> unused;
-  for (std::string& name : checkpoint.TensorNames()) {
-    if (used.contains(OfAnyExpert(name)) || (!has_experts && absl::StrContains(name, kExpertsKey))) continue;
-    unused.push_back(std::move(name));
-  }
-  return unused;
-}
-
-std::string ToString(const std::vector<std::string>& unused, const ModelConfig& config) {
-  const size_t shown = std::min<size_t>(unused.size(), 3);
-  std::vector<std::string> names;
-  for (size_t i = 0; i < shown; ++i) names.push_back(Excerpt(unused[i]));
-  return absl::StrCat(unused.size(), " tensors of the checkpoint are not part of ", config.architecture, ": ",
-                      absl::StrJoin(names, ", "), unused.size() > shown ? " ..." : "");
-}
-
-// One more than the highest layer of the names; 0: no name has a layer.
-int64_t LayersOf(const std::vector<std::string>& names) {
-  int64_t layers = 0;
-  for (absl::string_view name : names) {
-    int64_t layer = 0;
-    if (!absl::ConsumePrefix(&name, "model.layers.")) continue;
-    if (absl::SimpleAtoi(name.substr(0, name.find('.')), &layer)) layers = std::max(layers, layer + 1);
-  }
-  return layers;
-}
-
 const ModelFamily& FamilyOf(const ModelConfig& config) {
   const ModelFamily* const family = FindFamily(config.model_type);
   SY_CHECK(family != nullptr);
@@ -320,10 +288,13 @@ absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoin
                                    {.none = !options.experts}, /*in_arena=*/true));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
   ASSIGN_OR_RETURN(const std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
+  if (config.quantization.has_value()) {
+    LogInfo("weights are stored as ", config.reading(), "; they are decoded to ", DTypeName(options.dtype));
+  }
   // Unused tensors may be harmless (an untied copy of a tied head, buffers of old versions) or a sign of a wrong
   // config.
   const std::vector<std::string> unused = UnusedTensors(checkpoint, params);
-  if (!unused.empty()) LogWarn(ToString(unused, config));
+  if (!unused.empty()) LogWarn(UnusedText(unused, config));
   RETURN_IF_ERROR(RunLoader(checkpoint, params, &options, writer.get()));
   if (writer != nullptr) RETURN_IF_ERROR(writer->Finish());
   return weights;
@@ -340,21 +311,6 @@ absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelCo
     return param.shard != Shard::kExpert || param.weight == nullptr || param.weight->bytes() == 0;
   });
   return RunLoader(checkpoint, params, &options, nullptr);
-}
-
-absl::Status CheckAllUsed(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config,
-                          const std::vector<Param>& params) {
-  std::vector<std::string> unused = UnusedTensors(checkpoint, params);
-  std::erase_if(unused, [&](const std::string& name) {
-    return (config.tie_embeddings && name == "lm_head.weight") || absl::EndsWith(name, ".rotary_emb.inv_freq");
-  });
-  if (unused.empty()) return absl::OkStatus();
-  const int64_t layers = LayersOf(unused);
-  const std::string cause = layers > config.num_layers() ? absl::StrCat("num_hidden_layers is ", config.num_layers(),
-                                                                        ", the checkpoint has ", layers, " layers")
-                                                         : "config.json is of another model, or lacks what they are of";
-  return absl::InvalidArgumentError(absl::StrCat(ToString(unused, config), "; they would not be trained nor saved: ",
-                                                 cause, "; correct config.json, or take them out of the checkpoint"));
 }
 
 absl::Status LoadParams(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params,
@@ -374,8 +330,15 @@ absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& co
                                    const checkpoint::Checkpoint& checkpoint) {
   if (name != "auto") return NamedDType(name);
   if (config.file_dtype.has_value()) return *config.file_dtype;
-  const checkpoint::TensorLocation embedding = checkpoint.Find("model.embed_tokens.weight");
-  if (embedding.file == nullptr) return absl::InvalidArgumentError("tensor \"model.embed_tokens.weight\" is missing");
+  constexpr char kEmbedding[] = "model.embed_tokens.weight";
+  const checkpoint::TensorLocation embedding = checkpoint.Find(kEmbedding);
+  if (config.quantization.has_value() && checkpoint::HasMatrix(checkpoint, kEmbedding)) {
+    const absl::StatusOr<DType> dtype =
+        embedding.file == nullptr ? DType::kBf16 : checkpoint::ParseSafetensorsDType(embedding.entry->dtype);
+    return dtype.ok() && IsFloating(*dtype) ? *dtype : DType::kBf16;
+  }
+  if (embedding.file == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat("tensor \"", kEmbedding, "\" is missing"));
   return checkpoint::ParseSafetensorsDType(embedding.entry->dtype);
 }
 

@@ -1,9 +1,11 @@
 // Loads a rank's weights from a checkpoint: each needed byte is read once, compared with its file's block sums (of a
-// manifest of ours), checked, converted to the model's dtype and packed, through small staging buffers.
+// manifest of ours), checked, decoded where it is quantized (matrix_reader.h), converted to the model's dtype and
+// packed, through small staging buffers.
 //
-// Resident memory stays below the held weights + kStagingBytes + a few MB.  Several threads read and pack; LoadWeights
-// blocks until all is done.  Errors name file, tensor, expected and found.  NaN and Inf weights are errors, as are
-// those that fp16 cannot hold; DataLoss: the manifest has other bytes.  Does not do: memory limits (memory_plan.h).
+// Resident memory stays below the held weights + kStagingBytes (half as much again with quantized ones) + a few MB.
+// Several threads read and pack; LoadWeights blocks until all is done.  Errors name file, tensor, expected and found.
+// NaN and Inf weights are errors, as are those that fp16 cannot hold; DataLoss: the manifest has other bytes.  Does not
+// do: memory limits (memory_plan.h).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +28,7 @@ namespace switchyard::model {
 
 inline constexpr int64_t kStagingBytes = 32 << 20;  // of all threads together
 
-// A checksum of each tensor's bytes as read, by name.
+// A checksum of each tensor's bytes as read (of a quantized matrix: of its decoded values), by name.
 using TensorSums = absl::btree_map<std::string, uint64_t>;
 
 struct LoadOptions {
@@ -50,19 +52,14 @@ absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoin
 absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config, LoadOptions options,
                          std::function<char*(int layer, int32_t expert)> place);
 
-// InvalidArgument if the checkpoint has tensors that the model does not use, which training would silently lose, with
-// some names and the likely cause.  Allows what transformers does not use either: the untied copy of a tied head, and
-// buffers of old versions.
-absl::Status CheckAllUsed(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config,
-                          const std::vector<Param>& params);
-
 // Loads the params of a table (params.h); options.dtype is that of its tensors.  After an error contents are undefined.
 absl::Status LoadParams(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params,
                         LoadOptions options);
 
 // fp32, bf16, fp16, fp64.  InvalidArgument for another name.
 absl::StatusOr<DType> NamedDType(absl::string_view name);
-// The dtype of --dtype=NAME: auto (the config's dtype, else that of the checkpoint's embedding), or as NamedDType.
+// The dtype of --dtype=NAME: auto (the config's dtype, else that of the checkpoint's embedding, bf16 where that is
+// quantized), or as NamedDType.
 absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config,
                                    const checkpoint::Checkpoint& checkpoint);
 

@@ -1,6 +1,7 @@
 #include "workers/model/weights/params.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -71,8 +72,21 @@ class Table {
   void Add(Param param) {
     param.columns = param.shape.size() > 1 ? param.shape.back() : 1;
     if (param.rows == 0) param.rows = param.shape.front();
-    if (checkpoint_ != nullptr) Compare(param);
+    if (checkpoint_ != nullptr && !FindQuantized(&param)) Compare(param);
     params_.push_back(std::move(param));
+  }
+
+  // Whether the checkpoint has it in a quantized format, well or with problems.
+  bool FindQuantized(Param* param) {
+    if (!config_.quantization.has_value() || param->shape.size() < 2) return false;
+    absl::StatusOr<std::unique_ptr<checkpoint::MatrixReader>> matrix =
+        checkpoint::OpenMatrix(*checkpoint_, *config_.quantization, param->name, param->shape);
+    if (!matrix.ok()) {
+      problems_.emplace_back(matrix.status().message());
+      return true;
+    }
+    param->matrix = *std::move(matrix);
+    return param->matrix != nullptr;
   }
 
   void Compare(const Param& param) {
@@ -93,7 +107,9 @@ class Table {
     }
   }
 
-  bool Has(const std::string& name) const { return checkpoint_ != nullptr && checkpoint_->Find(name).file != nullptr; }
+  bool Has(const std::string& name) const {
+    return checkpoint_ != nullptr && checkpoint::HasMatrix(*checkpoint_, name);
+  }
 
   void AddAttention(int64_t layer_idx, LayerWeights* layer) {
     const std::string prefix = absl::StrCat("model.layers.", layer_idx, ".");

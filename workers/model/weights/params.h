@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "workers/checkpoint/quantized/matrix_reader.h"
 #include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/model/config/config.h"
 #include "workers/model/families/family.h"
@@ -27,8 +29,10 @@ struct Param {
   int64_t columns = 0;
   Shard shard = Shard::kReplicated;
   int32_t layer = -1, expert = -1;  // of Shard::kExpert: which of the model's
-  ops::Weight* weight = nullptr;    // exactly one of the two, borrowed
-  Tensor* tensor = nullptr;         // [rows, columns] in all, or [n] as a column
+  // Of a quantized matrix; null: the tensor has its values as they are.  Owners: this table, and its copies.
+  std::shared_ptr<const checkpoint::MatrixReader> matrix = nullptr;
+  ops::Weight* weight = nullptr;  // exactly one of the two, borrowed
+  Tensor* tensor = nullptr;       // [rows, columns] in all, or [n] as a column
   int64_t first_row = 0;
   // A router's bias: held in AccDType and written as such whatever the model's dtype; no gradient trains it.
   bool router_bias = false;
@@ -36,8 +40,8 @@ struct Param {
 
 // All params of this rank.  `weights` is from AllocateWeights with the same config and must stay where it is.  Experts
 // are fused or not as the checkpoint has them, layer by layer. Errors (InvalidArgument): every tensor that is missing
-// or has another shape or a dtype that cannot be loaded, with file, tensor, expected and found; at most kMaxReported of
-// them and how many more.
+// or has another shape or a dtype that cannot be loaded, or scales that do not fit (matrix_reader.h), with file,
+// tensor, expected and found; at most kMaxReported of them and how many more.
 absl::StatusOr<std::vector<Param>> BuildParams(const ModelConfig& config, const ModelFamily& family,
                                                const checkpoint::Checkpoint& checkpoint, ModelWeights* weights);
 

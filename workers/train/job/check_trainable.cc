@@ -17,6 +17,7 @@ absl::StatusOr<model::ModelConfig> ParseTrainableConfig(absl::string_view config
   if (config.num_experts == 0) {
     return absl::UnimplementedError("config.json: training of a model without experts is not supported");
   }
+  if (config.quantization.has_value()) return model::NoQuantizedTraining(*config.quantization);
   RETURN_IF_ERROR(model::ParseTrainingConfig(config_text).status());
   return config;
 }

@@ -10,6 +10,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/model/families/family.h"
 #include "workers/model/weights/loader.h"
+#include "workers/model/weights/unused_tensors.h"
 #include "workers/ops/gemm/backward/transposed_weight.h"
 #include "workers/ops/sampling/random.h"
 #include "workers/tensor/copy.h"
