@@ -1,0 +1,159 @@
+// Tokenizers of GGUF files: the goldens' tokenizer.json as a GGUF file has it, and back, gives the oracle's ids.
+#include "server/text/tokenizer/gguf_vocabulary.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "absl/strings/str_cat.h"
+#include "server/text/tokenizer/tokenizer.h"
+#include "tests/server/text/tokenizer/golden_files.h"
+
+namespace switchyard::tokenizer {
+namespace {
+
+using Ids = std::vector<int32_t>;
+using ::testing::HasSubstr;
+
+// What llama.cpp's converter writes of a tokenizer.json; it owns the texts.
+struct Converted {
+  std::vector<std::string> tokens;
+  std::vector<std::string> merges;
+  GgufVocabulary vocabulary;
+};
+
+void Convert(const nlohmann::json& json, const std::string& pre, Converted* out) {
+  std::vector<int32_t>& types = out->vocabulary.token_type;
+  const auto place = [&](const std::string& token, size_t id, GgufTokenType type) {
+    while (out->tokens.size() <= id) {
+      out->tokens.push_back(absl::StrCat("[PAD", out->tokens.size(), "]"));
+      types.push_back(static_cast<int32_t>(GgufTokenType::kUnused));
+    }
+    out->tokens[id] = token;
+    types[id] = static_cast<int32_t>(type);
+  };
+  for (const auto& [token, id] : json["model"]["vocab"].items()) place(token, id.get<size_t>(), GgufTokenType::kNormal);
+  for (const auto& each : json["added_tokens"]) {
+    place(each["content"], each["id"], each["special"] ? GgufTokenType::kControl : GgufTokenType::kUserDefined);
+  }
+  place("[PAD]", out->tokens.size() + 2, GgufTokenType::kUnused);  // a vocabulary that was padded
+  for (const auto& merge : json["model"]["merges"]) {
+    out->merges.push_back(merge.is_array() ? absl::StrCat(merge[0].get<std::string>(), " ", merge[1].get<std::string>())
+                                           : merge.get<std::string>());
+  }
+  out->vocabulary.model = "gpt2";
+  out->vocabulary.pre = pre;
+  out->vocabulary.tokens.assign(out->tokens.begin(), out->tokens.end());
+  out->vocabulary.merges.assign(out->merges.begin(), out->merges.end());
+}
+
+struct Kind {
+  const char* golden;
+  const char* pre;
+};
+class GgufGoldenTest : public testing::TestWithParam<Kind> {};
+
+TEST_P(GgufGoldenTest, IdsEqualTheOracles) {
+  const auto json = nlohmann::json::parse(KindJson(GetParam().golden));
+  Converted converted;
+  Convert(json, GetParam().pre, &converted);
+  for (const auto& each : json["added_tokens"]) {
+    if (each["content"] == "<|endoftext|>") converted.vocabulary.bos_token_id = each["id"].get<int32_t>();
+  }
+  const auto text = TokenizerJsonOf(converted.vocabulary);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto tokenizer = Tokenizer::FromJson(*text);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto lines = ReadGoldenLines("lines/lines.jsonl");
+  const auto expected = ReadGoldenLines(absl::StrCat(GetParam().golden, "/expected.jsonl"));
+  ASSERT_GE(lines.size(), 10'000u);
+  // A GGUF file cannot say that a token takes the spaces around it, or is only a whole word.
+  std::vector<std::string> lost;
+  for (const auto& each : json["added_tokens"]) {
+    if (each["lstrip"] || each["rstrip"] || each["single_word"] || each["normalized"]) lost.push_back(each["content"]);
+  }
+  int different = 0;
+  size_t compared = 0;
+  for (size_t i = 0; i < lines.size() && different < 5; ++i) {
+    const auto& line = lines[i].get_ref<const std::string&>();
+    const auto has = [&](const std::string& token) { return line.find(token) != std::string::npos; };
+    if (std::any_of(lost.begin(), lost.end(), has)) continue;
+    ++compared;
+    const auto plain = expected[i].at("i").get<Ids>();
+    const auto ids = (*tokenizer)->Encode(line, {.add_special_tokens = false});
+    const auto with_special = (*tokenizer)->Encode(line);
+    ASSERT_TRUE(ids.ok() && with_special.ok()) << ids.status();
+    if (*ids == plain && *with_special == expected[i].value("s", plain)) continue;
+    ++different;
+    ADD_FAILURE() << "line " << i << " " << lines[i].dump() << "\ngot  " << testing::PrintToString(*ids) << "\nwant "
+                  << testing::PrintToString(plain);
+  }
+  EXPECT_GE(compared, 9'000u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, GgufGoldenTest,
+                         testing::Values(Kind{"gpt2", "gpt-2"}, Kind{"llama3", "llama-bpe"}, Kind{"qwen", "qwen2"}),
+                         [](const auto& each) { return std::string(each.param.golden); });
+
+TEST(GgufVocabularyTest, AddsBosAndEosAsTheFileSays) {
+  GgufVocabulary vocabulary = {.model = "gpt2",
+                               .pre = "gpt-2",
+                               .tokens = {"a", "b", "<s>", "</s>"},
+                               .token_type = {1, 1, 3, 3},
+                               .bos_token_id = 2,
+                               .eos_token_id = 3};
+  const auto ids = [&]() -> Ids {
+    const auto text = TokenizerJsonOf(vocabulary);
+    EXPECT_TRUE(text.ok()) << text.status();
+    const auto tokenizer = Tokenizer::FromJson(*text);
+    EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+    return *(*tokenizer)->Encode("ab");
+  };
+  EXPECT_EQ(ids(), (Ids{0, 1}));
+  vocabulary.add_bos_token = true;
+  EXPECT_EQ(ids(), (Ids{2, 0, 1}));
+  vocabulary.add_eos_token = true;
+  EXPECT_EQ(ids(), (Ids{2, 0, 1, 3}));
+  vocabulary.add_bos_token = std::nullopt;
+  vocabulary.pre = "llama-bpe";
+  EXPECT_EQ(ids(), (Ids{2, 0, 1, 3}));
+  vocabulary.add_bos_token = false;
+  EXPECT_EQ(ids(), (Ids{0, 1, 3}));
+}
+
+TEST(GgufVocabularyTest, RefusesWhatItDoesNotUnderstand) {
+  struct Case {
+    std::function<void(GgufVocabulary*)> change;
+    std::string error;
+  };
+  const Case cases[] = {
+      {[](GgufVocabulary* v) { v->model = "llama"; },
+       "key \"tokenizer.ggml.model\": expected \"gpt2\" (byte-level BPE), found \"llama\""},
+      {[](GgufVocabulary* v) { v->pre = "viking"; },
+       "key \"tokenizer.ggml.pre\": unknown pre-tokenizer \"viking\"; known: gpt-2, olmo"},
+      {[](GgufVocabulary* v) { v->tokens.clear(); },
+       "key \"tokenizer.ggml.tokens\": expected 1 to 4194303 tokens, found 0"},
+      {[](GgufVocabulary* v) { v->token_type = {1}; },
+       "key \"tokenizer.ggml.token_type\": expected 2 types, as there are tokens, found 1"},
+      {[](GgufVocabulary* v) {
+         v->token_type = {1, 7};
+       },
+       "token 1: unknown type 7, expected 1 to 6"},
+      {[](GgufVocabulary* v) { v->tokens[1] = "a"; }, "token 1 \"a\" is there twice"},
+      {[](GgufVocabulary* v) { v->bos_token_id = 2; }, "key \"tokenizer.ggml.bos_token_id\": expected 0 to 1, found 2"},
+      {[](GgufVocabulary* v) { v->eos_token_id = -1; },
+       "key \"tokenizer.ggml.eos_token_id\": expected 0 to 1, found -1"},
+      {[](GgufVocabulary* v) { v->add_bos_token = true; }, "bos_token_id\": is missing, and add_bos_token is true"},
+      {[](GgufVocabulary* v) { v->add_eos_token = true; }, "eos_token_id\": is missing, and add_eos_token is true"},
+  };
+  for (const Case& each : cases) {
+    GgufVocabulary vocabulary = {.model = "gpt2", .pre = "gpt-2", .tokens = {"a", "b"}};
+    each.change(&vocabulary);
+    EXPECT_THAT(TokenizerJsonOf(vocabulary).status().message(), HasSubstr(each.error));
+  }
+}
+
+}  // namespace
+}  // namespace switchyard::tokenizer
