@@ -33,6 +33,17 @@ const std::array<float, 256>& E4m3Values() {
   return values;
 }
 
+// Two codes in a byte, the lower four bits first.
+template <class Fn>
+void DecodeHalves(absl::Span<const uint8_t> bytes, absl::Span<float> to, Fn value) {
+  const size_t pairs = to.size() / 2;
+  for (size_t i = 0; i < pairs; ++i) {
+    to[2 * i] = value(bytes[i] & 15);
+    to[2 * i + 1] = value(bytes[i] >> 4);
+  }
+  if (to.size() % 2 != 0) to.back() = value(bytes[pairs] & 15);
+}
+
 }  // namespace
 
 int CodeBits(CodeType type) { return type == CodeType::kUint4 || type == CodeType::kE2m1 ? 4 : 8; }
@@ -59,11 +70,9 @@ void DecodeCodes(CodeType type, absl::Span<const uint8_t> bytes, absl::Span<floa
       for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(bytes[i]);
       return;
     case CodeType::kUint4:
-      for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>((bytes[i / 2] >> (4 * (i % 2))) & 15);
-      return;
+      return DecodeHalves(bytes, to, [](int code) { return static_cast<float>(code); });
     case CodeType::kE2m1:
-      for (int64_t i = 0; i < count; ++i) to[i] = kE2m1Values[(bytes[i / 2] >> (4 * (i % 2))) & 15];
-      return;
+      return DecodeHalves(bytes, to, [](int code) { return kE2m1Values[code]; });
   }
 }
 

@@ -94,7 +94,7 @@ void ReadScope(QuantizationFields& fields, StoredWeights* weights) {
 }
 
 // Whether columns name their groups.  "weight" and "static" only say how scales were found.
-bool ReadOrder(QuantizationFields& fields) {
+bool HasColumnGroups(QuantizationFields& fields) {
   const nlohmann::json* order = fields.Find("actorder");
   if (order == nullptr) return false;
   if (order->is_boolean()) return order->get<bool>();
@@ -108,7 +108,7 @@ StoredWeights ReadScheme(const std::string& format, QuantizationFields& fields) 
   const std::string type = fields.OneOf("type", "int", {"int", "float"});
   weights.bits = static_cast<int>(fields.Int("num_bits", 8, 1, 16, format == "pack-quantized" ? "4, 8" : "8"));
   weights.symmetric = fields.Bool("symmetric", true);
-  weights.ordered = ReadOrder(fields);
+  weights.ordered = HasColumnGroups(fields);
   ReadScope(fields, &weights);
   const bool packed = format == "pack-quantized";
   const bool floats = format == "float-quantized" || (format == "naive-quantized" && type == "float");
