@@ -338,5 +338,21 @@ TEST(ConfigTest, AnUnknownArchitectureIsReportedBeforeRemoteCodeAndQuantization)
               HasSubstr("unknown architecture \"deepseek_v3\"; known: mixtral (MixtralForCausalLM)"));
 }
 
+TEST(ConfigTest, QuantizationInItsNewerAndOlderSpelling) {
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    nlohmann::json config = Qwen3();
+    config[key] = {{"quant_method", "awq"}, {"group_size", 64}};
+    const auto read = ParseModelConfig(config.dump(), "");
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->reading(), "awq: awq, 4 bits, groups of 64, with zero points");
+    config[key]["bits"] = 3;
+    config["num_experts_per_tok"] = 0;
+    EXPECT_THAT(std::string(ParseModelConfig(config.dump(), "").status().message()),
+                AllOf(HasSubstr(std::string("config.json: ") + key + ".bits: found 3; understood: 4"),
+                      HasSubstr("config.json: num_experts_per_tok: expected")));
+  }
+  EXPECT_EQ(ParseModelConfig(Qwen3().dump(), "")->reading(), "");
+}
+
 }  // namespace
 }  // namespace switchyard::model

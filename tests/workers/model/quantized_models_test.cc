@@ -158,6 +158,18 @@ TEST(QuantizedCheckpointTest, ErrorsNameTensorAndPlace) {
   EXPECT_THAT(error(tensors, Fp8Config()), HasSubstr("found inf at row 0, column 4"));
 }
 
+// A checkpoint for kernels with 8-bit activations and caches has their scales, too, which nothing here reads.
+TEST(QuantizedCheckpointTest, ScalesOfActivationsAreNoUnknownTensors) {
+  Tensors tensors = WithFp8(kModule, 0x40);
+  tensors[std::string(kModule) + ".input_scale"] = checkpoint::FloatTensor("F32", {1}, {1});
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(Load(tensors, AllExperts(DType::kBf16), Fp8Config()).ok());
+  EXPECT_THAT(
+      testing::internal::GetCapturedStderr(),
+      testing::AllOf(testing::Not(HasSubstr("not part of")),
+                     HasSubstr("weights are stored as fp8: fp8, 8 bits, blocks of 4 x 4; they are decoded to bf16")));
+}
+
 // The sums that ranks compare cover the scales, too.
 TEST(QuantizedCheckpointTest, SumsAreOfTheValues) {
   TensorSums one, two;

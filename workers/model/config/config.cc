@@ -76,9 +76,9 @@ absl::Status CheckFields(const nlohmann::json& root) {
 }
 
 void ReadQuantization(const nlohmann::json& root, ConfigReader& reader, ModelConfig* config) {
-  constexpr char kKey[] = "quantization_config";
-  if (!reader.Has(kKey)) return;
-  absl::StatusOr<checkpoint::QuantizationConfig> read = checkpoint::ReadQuantizationConfig(kKey, root[kKey]);
+  const std::string key = reader.FirstOf({"quantization_config", "compression_config"});  // newer, older
+  if (!reader.Has(key)) return;
+  absl::StatusOr<checkpoint::QuantizationConfig> read = checkpoint::ReadQuantizationConfig(key, root[key]);
   if (read.ok()) {
     config->quantization = *std::move(read);
     return;

@@ -36,6 +36,14 @@ int64_t LayersOf(const std::vector<std::string>& names) {
   return layers;
 }
 
+// Scales of activations and of the KV cache, which quantized checkpoints may have; both stay in the served dtype.
+bool IsOfActivations(absl::string_view name) {
+  for (const char* suffix : {".input_scale", ".input_zero_point", ".output_scale", ".k_scale", ".v_scale"}) {
+    if (absl::EndsWith(name, suffix)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<std::string> UnusedTensors(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params) {
@@ -48,9 +56,12 @@ std::vector<std::string> UnusedTensors(const checkpoint::Checkpoint& checkpoint,
   // Other ranks use other experts; with an expert file, none are used here.
   const bool has_experts =
       std::any_of(params.begin(), params.end(), [](const Param& param) { return param.shard == Shard::kExpert; });
+  const bool quantized =
+      std::any_of(params.begin(), params.end(), [](const Param& param) { return param.matrix != nullptr; });
   std::vector<std::string> unused;
   for (std::string& name : checkpoint.TensorNames()) {
     if (used.contains(OfAnyExpert(name)) || (!has_experts && absl::StrContains(name, kExpertsKey))) continue;
+    if (quantized && IsOfActivations(name)) continue;
     unused.push_back(std::move(name));
   }
   return unused;
