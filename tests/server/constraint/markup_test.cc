@@ -25,7 +25,8 @@ constexpr char kPlace[] = R"({"type": "object", "properties": {
     "city": {"type": "string"}, "unit": {"enum": ["celsius", "kelvin", "<b>", "7", 7]}, "days": {"type": "integer", "maximum": 14},
     "exact": {"type": "boolean"}, "note": {"type": ["string", "null"]}, "size": {"type": ["string", "number"]},
     "zip": {"type": "string", "pattern": "^[0-9]{5}$"}, "short": {"type": "string", "maxLength": 3},
-    "long": {"type": "string", "minLength": 2}, "where": {"$ref": "#/$defs/point"}, "tags": {"type": "array", "items": {"enum": ["a<b", "c"]}},
+    "long": {"type": "string", "minLength": 2}, "where": {"$ref": "#/$defs/point"},
+    "tags": {"type": "array", "items": {"enum": ["a<b", "c"]}},
     "mixed": {"anyOf": [{"type": "integer"}, {"type": "string", "minLength": 1}]}, "kind": {"const": "x"}},
   "required": ["city", "days", "mixed"],
   "$defs": {"point": {"type": "object", "properties": {"x": {"type": "number"}, "name": {"type": "string"}}, "required": ["x"]}}})";
