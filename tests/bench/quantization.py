@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What weights of few bits cost and give: bits per byte of text, and speed, of each --quantization beside none.
 
-  quantization.py [--model=DIR] [--text=FILE.jsonl] [--documents=200] [--rounds=5] [--threads=2]
+  quantization.py [--model=DIR [--dummy]] [--text=FILE.jsonl] [--documents=200] [--rounds=5] [--threads=2]
 
 Bits per byte: by the log probabilities of the documents' own tokens, as a client of HTTP gets them (echo), over the bytes of
 the text; documents are lines {"text": …} or {"messages": […]}, of which the text is what a chat template makes.  Without
@@ -74,15 +74,15 @@ def main():
     parser.add_argument("--documents", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--no_bits", action="store_true", help="speed alone, of random weights")
+    parser.add_argument("--dummy", action="store_true", help="random weights for the model's config.json: speed alone")
     args = parser.parse_args()
     rounds = 1 if args.quick else args.rounds
-    texts = [] if args.no_bits else read_texts(args.text, args.documents) if args.text else texts_of_the_grammar(args.documents)
+    texts = [] if args.dummy else read_texts(args.text, args.documents) if args.text else texts_of_the_grammar(args.documents)
     vocabulary = json.loads((Path(args.model) / "config.json").read_text())["vocab_size"]
     figures, rates, bits = {}, {}, {}
     with tempfile.TemporaryDirectory(prefix="sy-bench-") as folder, ExitStack() as stack:
         engines = {name: stack.enter_context(Switchyard(args.bin, args.model, Path(folder) / f"{name}.log", threads=args.threads,
-                                                        flags=[f"--quantization={name}", "--http_port=0"])) for name in FORMATS}
+                                                        flags=[f"--quantization={name}", "--http_port=0", *(["--load_format=dummy"] if args.dummy else [])])) for name in FORMATS}
         for name, engine in engines.items():
             if texts:
                 bits[name] = bits_per_byte(engine, texts)
