@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<MatrixReader>> OpenMatrix(const Checkpoint& check
   absl::Status first;
   for (const StoredWeights& weights : config.weights) {
     if (checkpoint.Find(CodesOf(weights.format, name)).file == nullptr) continue;
-    // Where the file has several ways, that of a matrix is told by what it has.
+    // Where the file has several ways, a matrix has the first one that its tensors fit.
     const bool has_zeros = checkpoint.Find(absl::StrCat(name, "_zero_point")).file != nullptr;
     if (config.weights.size() > 1 && has_zeros == weights.symmetric) continue;
     absl::StatusOr<std::unique_ptr<MatrixReader>> reader = OpenAs(checkpoint, weights, std::string(name), shape);
