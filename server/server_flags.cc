@@ -28,10 +28,8 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
   set->Add("dtype=NAME", &c->dtype,
            "data type that all workers compute in: auto (the checkpoint's), fp32, bf16, fp16, fp64")
       .Mark(kToServingWorkers);
-  set->Add(
-         "quantization=NAME", &c->quantization,
-         "how workers on CPUs hold matrices: none (in the data type), or int8 or int4 in groups of 32, made when they "
-         "are loaded")
+  set->Add("quantization=NAME", &c->quantization,
+           "how workers on CPUs hold matrices: none (in the data type), int8 or int4 (groups of 32, made at load)")
       .Mark(kToServingWorkers);
   set->Add("max_model_len", &c->batching.max_model_len,
            "longest sequence in tokens, prompt and output together; 0 = the model's context");
@@ -39,8 +37,7 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
   set->Add("chat_template=FILE", &c->chat_template, "chat template (Jinja) to use instead of the model's");
   set->Add("tool_call_parser=NAME", &c->tool_call_parser,
            "how the model writes tool calls, as vLLM names it (hermes, qwen3_coder, mistral, llama3_json, openai ...); "
-           "auto = by "
-           "the chat template; none = calls are text");
+           "auto = by the chat template; none = calls are text");
   set->Add(
       "reasoning_parser=NAME", &c->reasoning_parser,
       "how the model writes reasoning (deepseek_r1, qwen3, mistral, openai_gptoss ...); auto = by the chat template; "
@@ -342,8 +339,7 @@ std::map<std::string, std::string> AdviceForUsersOfVllm() {
   constexpr char kModel[] = "the model is given by --model=DIR";
   constexpr char kWorkers[] =
       "attention is data-parallel and experts are sharded over workers: --local_workers=N, and --workers=N with some "
-      "on "
-      "other machines";
+      "on other machines";
   constexpr char kNone[] =
       "there is no tensor or pipeline parallelism; --local_workers=N shards experts over N workers";
   return {{"", kModel},

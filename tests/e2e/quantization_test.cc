@@ -1,5 +1,5 @@
-// --quantization: greedy tokens of each format do not depend on workers, company, chunks, preemption or where experts
-// are; what is shown of it; errors.
+// --quantization: greedy tokens of each format do not depend on workers, other requests, chunks, preemption or where
+// experts are; what is shown of it; errors.
 #include <string>
 #include <vector>
 

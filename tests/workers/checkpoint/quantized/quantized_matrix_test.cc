@@ -314,7 +314,7 @@ TEST(QuantizedMatrixTest, WhatIsStoredPlainlyOrNotAtAllHasNoReader) {
   EXPECT_EQ(Try(plain).code(), absl::StatusCode::kNotFound);
 }
 
-// Two schemes of one checkpoint: what a matrix has tells which is its own.
+// Two schemes of one checkpoint: a matrix has the one that its tensors fit.
 TEST(QuantizedMatrixTest, AMatrixHasTheFirstSchemeThatFits) {
   Attempt mixed = Packed();
   mixed.config = R"({"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {

@@ -11,9 +11,8 @@ namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 constexpr int kIntRows = 4;
-constexpr int kIntGroup = 32, kIntQuads = kIntGroup / 4;
-constexpr int kIntScaleBytes = 64;  // of a panel's block, before its numbers
-constexpr int kIntAhead = 2048;     // bytes that are prefetched ahead of the loads
+constexpr int kIntGroup = kGemmQuantGroup, kIntQuads = kIntGroup / 4;
+constexpr int kIntAhead = 2048;  // bytes that are prefetched ahead of the loads
 
 // What follows the quads of a group in an A block.
 struct RowGroup {
@@ -116,7 +115,7 @@ SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
   for (int p = 0; p < 4; ++p) {
 #pragma GCC unroll 4
     for (int n = 0; n < NV; ++n) {
-      const __m256i both = LoadInts(b + kIntScaleBytes + (p * 4 + v + n) * 32);
+      const __m256i both = LoadInts(b + kGemmScaleBytes + (p * 4 + v + n) * 32);
       const __m256i low = _mm256_and_si256(both, low_half);
       const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), low_half);
 #pragma GCC unroll 4
@@ -152,7 +151,7 @@ SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
   for (int quad = 0; quad < kIntQuads; ++quad) {
 #pragma GCC unroll 4
     for (int n = 0; n < NV; ++n) {
-      const auto* w = reinterpret_cast<const __m128i*>(b + kIntScaleBytes + (quad * 4 + v + n) * 32);
+      const auto* w = reinterpret_cast<const __m128i*>(b + kGemmScaleBytes + (quad * 4 + v + n) * 32);
       const __m256i w0 = _mm256_cvtepu8_epi16(_mm_loadu_si128(w));
       const __m256i w1 = _mm256_cvtepu8_epi16(_mm_loadu_si128(w + 1));
 #pragma GCC unroll 4
@@ -176,7 +175,7 @@ SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
 
 template <int kBits, int MR>
 void MultiplyInt(const GemmBlockArgs& args) {
-  constexpr int kBlockBytes = kIntScaleBytes + kIntGroup * kGemmPanel * kBits / 8;
+  constexpr int kBlockBytes = GemmQuantBlockBytes(kBits);
   constexpr int kRowBytes = (kBits == 4 ? 1 : 2) * kIntGroup + static_cast<int>(sizeof(RowGroup));
   constexpr int NV = kBits == 4 ? (MR == 1 ? 4 : 2) : (MR <= 2 ? 2 : 1);
   const char* a = static_cast<const char*>(args.a);
@@ -202,7 +201,7 @@ void MultiplyInt(const GemmBlockArgs& args) {
 // The panel's number of a column for k of a group (quantize_panel.h).
 template <int kBits>
 SY_INLINE int32_t IntWeightAt(const char* b, int column, int k) {
-  const char* numbers = b + kIntScaleBytes;
+  const char* numbers = b + kGemmScaleBytes;
   if constexpr (kBits == 8) return static_cast<uint8_t>(numbers[(k / 4 * kGemmPanel + column) * 4 + k % 4]);
   const uint32_t both = static_cast<uint8_t>(numbers[(k / 8 * kGemmPanel + column) * 4 + k % 4]);
   return static_cast<int32_t>(both >> (k % 8 / 4 * 4) & 15u);
@@ -211,7 +210,7 @@ SY_INLINE int32_t IntWeightAt(const char* b, int column, int k) {
 // The plain way, for any processor.
 template <int kBits, int MR>
 void MultiplyInt(const GemmBlockArgs& args) {
-  constexpr int kBlockBytes = kIntScaleBytes + kIntGroup * kGemmPanel * kBits / 8;
+  constexpr int kBlockBytes = GemmQuantBlockBytes(kBits);
   using Number = typename NumberOf<kBits>::Type;
   constexpr int kRowBytes = kIntGroup * static_cast<int>(sizeof(Number)) + static_cast<int>(sizeof(RowGroup));
   const char* a = static_cast<const char*>(args.a);

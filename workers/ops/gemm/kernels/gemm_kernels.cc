@@ -2,11 +2,14 @@
 
 #include "scheduler/base/check.h"
 #include "workers/ops/gemm/kernels/find_gemm_kernel.h"
+#include "workers/ops/gemm/quantized/quantize_panel.h"
 #include "workers/ops/gemm/weight.h"
 
 namespace switchyard::ops {
 
-static_assert(kGemmPanel == kPanelColumns);
+static_assert(kGemmPanel == kPanelColumns && kGemmQuantGroup == kQuantGroup);
+static_assert(GemmQuantBlockBytes(8) == QuantBlockBytes(WeightFormat::kInt8));
+static_assert(GemmQuantBlockBytes(4) == QuantBlockBytes(WeightFormat::kInt4));
 
 namespace {
 

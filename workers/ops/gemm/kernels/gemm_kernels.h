@@ -12,6 +12,11 @@ namespace switchyard::ops {
 inline constexpr int kGemmPanel = 32;     // = kPanelColumns
 inline constexpr int kGemmMaxRows = 32;   // of any kernel's A block
 inline constexpr int kGemmMaxPanels = 2;  // gate and up
+// Of weights of few bits (quantize_panel.h): numbers of a column with one scale, and of a panel's blocks the scales'
+// bytes, which come first, and all bytes.
+inline constexpr int kGemmQuantGroup = 32;
+inline constexpr int kGemmScaleBytes = 2 * kGemmPanel;
+constexpr int GemmQuantBlockBytes(int bits) { return kGemmScaleBytes + kGemmQuantGroup * kGemmPanel * bits / 8; }
 
 // Copies rows into an A block, converting them to the kernel's dtype.
 struct GemmPackArgs {
@@ -68,7 +73,7 @@ struct GemmEpilogueArgs {
 struct GemmKernel {
   int max_rows;
   int a_bytes;            // per element of an A block
-  int a_group_bytes = 0;  // beside, for each 32 elements of a row
+  int a_group_bytes = 0;  // beside, for each kGemmQuantGroup elements of a row
   void (*pack)(const GemmPackArgs& args);
   // Both null for weights of few bits, which are not trained.
   void (*pack_columns)(const GemmPackColumnsArgs& args) = nullptr;
@@ -78,7 +83,9 @@ struct GemmKernel {
   void (*end)() = nullptr;  // after a thread's series of blocks; may be null
 
   // Of an A block.
-  constexpr int64_t ARowBytes(int64_t padded_k) const { return padded_k * a_bytes + padded_k / 32 * a_group_bytes; }
+  constexpr int64_t ARowBytes(int64_t padded_k) const {
+    return padded_k * a_bytes + padded_k / kGemmQuantGroup * a_group_bytes;
+  }
 };
 
 // The dtypes in the order of DType's values: fp32, fp64, bf16, fp16.
