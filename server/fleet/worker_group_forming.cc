@@ -30,11 +30,6 @@ absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& 
   if (group.dtype != info.dtype) {
     return absl::FailedPreconditionError(absl::StrCat("dtype ", info.dtype, ": the group runs ", group.dtype));
   }
-  if (group.quantization != info.quantization) {
-    return absl::FailedPreconditionError(absl::StrCat("quantization ", NameOfQuantization(info.quantization),
-                                                      ": the group runs ", NameOfQuantization(group.quantization),
-                                                      "; give all workers the same --quantization"));
-  }
   return absl::OkStatus();
 }
 

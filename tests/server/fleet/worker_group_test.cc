@@ -91,6 +91,9 @@ INSTANTIATE_TEST_SUITE_P(
                            absl::StatusCode::kFailedPrecondition, "ISA avx512: the group runs avx2"},
                     Misfit{"dtype", [](fleet::WorkerInfo* i) { i->dtype = "bf16"; },
                            absl::StatusCode::kFailedPrecondition, "dtype bf16: the group runs fp32"},
+                    Misfit{"quantization", [](fleet::WorkerInfo* i) { i->quantization = "int8"; },
+                           absl::StatusCode::kFailedPrecondition,
+                           "quantization int8: this server's --quantization is none"},
                     Misfit{"twin", [](fleet::WorkerInfo* i) { i->incarnation = "a"; }, absl::StatusCode::kAlreadyExists,
                            "worker a is registered"}),
     [](const auto& info) { return std::string(info.param.name); });

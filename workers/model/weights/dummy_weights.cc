@@ -42,11 +42,24 @@ class Filler {
   // key: names the matrix in the model.
   absl::Status Fill(ops::Weight* weight, uint64_t key) {
     if (weight->empty()) return absl::OkStatus();
-    const int64_t k = weight->k(), step = std::max<int64_t>(1, (kPoolElements / 2) / k);
+    const int64_t k = weight->k(), step = StepOf(k);
     for (int64_t row = 0; row < weight->n(); row += step) {
       const int64_t count = std::min(step, weight->n() - row);
       RETURN_IF_ERROR(weight->PackRows(row, Window(key, row, count, k), writer_));
       RETURN_IF_ERROR(Report(count * k));
+    }
+    return absl::OkStatus();
+  }
+
+  // The rows that a weight of that key gets.
+  absl::Status FillLike(Tensor* table, const ops::Weight& weight, uint64_t key) {
+    if (table->bytes() == 0) return absl::OkStatus();
+    const int64_t k = weight.k(), step = StepOf(k);
+    for (int64_t row = 0; row < weight.n(); ++row) {
+      const int64_t first = row - row % step;
+      const TensorView window = Window(key, first, std::min(step, weight.n() - first), k);
+      RETURN_IF_ERROR(Write(*table, row, window.Rows(row - first, 1)));
+      RETURN_IF_ERROR(Report(k));
     }
     return absl::OkStatus();
   }
@@ -77,6 +90,8 @@ class Filler {
   }
 
  private:
+  // Rows of a weight that come from one window.
+  static int64_t StepOf(int64_t columns) { return std::max<int64_t>(1, (kPoolElements / 2) / columns); }
   TensorView Window(uint64_t key, int64_t row, int64_t count, int64_t columns) const {
     const int64_t room = pool_.dim(0) - count * columns;
     const int64_t offset = static_cast<int64_t>(SplitMix(key * 1000003 + static_cast<uint64_t>(row)) % (room + 1));
@@ -171,7 +186,11 @@ absl::StatusOr<ModelWeights> MakeDummyWeights(const ModelConfig& config, LoadOpt
                                    {.none = !options.experts}, /*in_arena=*/true));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
   Filler filler(options.dtype, writer.get(), WidestRow(config), weights.bytes(), &options);
-  RETURN_IF_ERROR(filler.Fill(&weights.embedding, 0));
+  if (config.tie_embeddings) {
+    RETURN_IF_ERROR(filler.FillLike(&weights.embedding, weights.lm_head, 1));
+  } else {
+    RETURN_IF_ERROR(filler.Fill(&weights.embedding, 0));
+  }
   RETURN_IF_ERROR(filler.Fill(&weights.lm_head, 1));
   RETURN_IF_ERROR(filler.Fill(&weights.positions, 2));
   RETURN_IF_ERROR(filler.FillVector(&weights.final_norm, 1));

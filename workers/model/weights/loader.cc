@@ -289,7 +289,8 @@ absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoin
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
   ASSIGN_OR_RETURN(const std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
   if (config.quantization.has_value()) {
-    LogInfo("weights are stored as ", config.reading(), "; they are decoded to ", DTypeName(options.dtype));
+    LogInfo("weights are stored as ", config.reading(), "; they are decoded to ",
+            ops::ToString({options.dtype, options.format}));
   }
   // Unused tensors may be harmless (an untied copy of a tied head, buffers of old versions) or a sign of a wrong
   // config.

@@ -1,6 +1,6 @@
-// Loads a rank's weights from a checkpoint: each needed byte is read once, compared with its file's block sums (of a
-// manifest of ours), checked, decoded where it is quantized (matrix_reader.h), converted to the model's dtype and
-// packed, through small staging buffers.
+// Loads a rank's weights from a checkpoint: each needed byte is read once (those of an embedding twice that is tied to
+// a quantized lm_head), compared with its file's block sums (of a manifest of ours), checked, decoded where it is
+// quantized (matrix_reader.h), converted to the model's dtype and packed, through small staging buffers.
 //
 // Resident memory stays below the held weights + kStagingBytes (half as much again with quantized ones) + a few MB.
 // Several threads read and pack; LoadWeights blocks until all is done.  Errors name file, tensor, expected and found.

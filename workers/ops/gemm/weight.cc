@@ -76,6 +76,7 @@ std::string WeightDesc::ToString() const {
 }
 
 int64_t PackedBytes(const WeightDesc& desc, DeviceKind device) {
+  SY_CHECK(Plain(desc) || device == DeviceKind::kCpu);
   if (device != DeviceKind::kCpu) return desc.n * RowElements(desc) * DTypeBytes(desc.dtype);
   return NumPanels(desc) * PanelBytes(desc);
 }

@@ -60,12 +60,11 @@ class Weight {
   Weight& operator=(Weight&& other) noexcept;
 
   // Rows [first_row, first_row + rows.dim(0)) of [n, k] from row-major `rows` [rows, k] of any floating dtype,
-  // converted to the weight's (rounded to nearest even).  Single-threaded. Errors (InvalidArgument): shape, dtype or
+  // converted to the weight's (rounded to nearest even), or quantized, each row by itself; then they must be finite.
+  // Single-threaded. Errors (InvalidArgument): shape, dtype or
   // range that do not fit.  For a weight on a device `writer` copies them; they are there after its Finish.  Without a
   // writer its memory is the host's, in a device's form, to be copied from later (packed_expert.h).
   absl::Status PackRows(int64_t first_row, const TensorView& rows, DeviceWriter* writer = nullptr);
-  // Rows of a weight of few bits are quantized from fp32, each output by itself.
-
   // The same rows back, in the weight's dtype.  REQUIRES: on the CPU.
   absl::Status UnpackRows(int64_t first_row, const TensorView& rows) const;
 

@@ -17,7 +17,8 @@ absl::Status Check(const Stream& stream, const TensorView& rows, const Weight& w
   const OpSite at = {"pack_transposed", stream.device()};
   RETURN_IF_ERROR(ExpectHost(at));
   RETURN_IF_ERROR(ExpectFloatMatrix(at, "rows", rows));
-  if (!w.empty() && !w.gated() && w.n() == rows.dim(1) && w.k() == rows.dim(0) && w.device() == at.device) {
+  if (!w.empty() && !w.gated() && w.format() == WeightFormat::kPlain && w.n() == rows.dim(1) && w.k() == rows.dim(0) &&
+      w.device() == at.device) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(absl::StrCat("pack_transposed: the weight must be plain [", rows.dim(1), ", ",

@@ -42,7 +42,8 @@ SY_INLINE float LargestLane(Floats x) {
   return largest;
 }
 
-// A group of x, `count` of which exist, as whole numbers from -127 to 127.  NaN and Inf make the scale NaN.
+// A group of x, `count` of which exist, as whole numbers from -127 to 127.  NaN and Inf make the scale NaN; a group
+// that is too small for 127 / x to be a number is zeros.
 template <class Elem>
 SY_INLINE RowGroup QuantizeGroup(const Elem* x, int64_t count, int32_t* numbers) {
   typedef int32_t Ints __attribute__((vector_size(kVectorBytes)));
@@ -57,7 +58,12 @@ SY_INLINE RowGroup QuantizeGroup(const Elem* x, int64_t count, int32_t* numbers)
     poison += values[i] * 0.0F;
   }
   const float largest = LargestLane(most);
-  const float inverse = largest > 0 ? 127 / largest : 0;
+  const float not_finite = SumLanes(poison);  // 0 or NaN
+  if (!(largest >= 1e-30F && not_finite == 0)) {
+    __builtin_memset(numbers, 0, kIntGroup * sizeof(*numbers));
+    return {not_finite, 0};
+  }
+  const float inverse = 127 / largest;
   Ints sum = {};
 #pragma GCC unroll 8
   for (int i = 0; i < kVectors; ++i) {
@@ -67,7 +73,7 @@ SY_INLINE RowGroup QuantizeGroup(const Elem* x, int64_t count, int32_t* numbers)
   }
   int32_t total = 0;
   for (int i = 0; i < kFloats; ++i) total += sum[i];
-  return {largest / 127 + SumLanes(poison), total};
+  return {largest / 127, total};
 }
 
 // [groups] of {[8][rows][4] Number, [rows] RowGroup}.

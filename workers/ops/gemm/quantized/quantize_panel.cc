@@ -100,7 +100,7 @@ float BestScale(WeightFormat format, const float* x) {
   const float largest = std::max(std::max(most[0], most[1]), std::max(most[2], most[3]));
   if (largest < kLeastMagnitude) return 0;
   if (format == WeightFormat::kInt8) return static_cast<float>(Bf16(largest / 127));
-  float best = 0;
+  float best = static_cast<float>(Bf16(largest / 8.5F));  // where errors are too large to be squared
   float least = std::numeric_limits<float>::infinity();
   constexpr int kSteps = 7;
   for (int step = 0; step < 2 * kSteps; ++step) {

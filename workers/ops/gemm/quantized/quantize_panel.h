@@ -17,7 +17,7 @@ namespace switchyard::ops {
 constexpr int64_t QuantBlockBytes(WeightFormat format) { return 64 + kQuantGroup * 32 * WeightBits(format) / 8; }
 
 // Numbers k of a column, [0, k) of which exist; what pads the last group becomes zero.  The scale is the one of several
-// candidates with the least sum of squared errors.
+// candidates with the least sum of squared errors.  REQUIRES: they are finite.
 void QuantizeColumn(WeightFormat format, const float* from, int64_t k, int64_t column, char* panel);
 // The same column's values, fp32.
 void DequantizeColumn(WeightFormat format, const char* panel, int64_t column, int64_t k, float* to);
