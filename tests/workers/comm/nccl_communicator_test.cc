@@ -134,7 +134,8 @@ TEST_P(NcclCommunicatorTest, AStepStartsNoThread) {
   });
   for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
   EXPECT_EQ(nccl_emulation::NumLaunchThreads(), launch_threads);
-  EXPECT_EQ(test::NumThreads(), threads);
+  // Fewer, where a joined thread of the group's forming was still listed above.
+  EXPECT_LE(test::NumThreads(), threads);
 }
 
 TEST_P(NcclCommunicatorTest, EpochAfterEpochLeavesNothingBehind) {
