@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -234,14 +235,28 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
                                ": is for local training workers (--local_train_workers); others have their own"));
 }
 
+// NAME of NAME.gguf and of NAME-00001-of-00003.gguf.
+std::string NameOfGguf(absl::string_view file) {
+  file.remove_suffix(sizeof(".gguf") - 1);
+  constexpr size_t kSplit = sizeof("-00001-of-00003") - 1;
+  const size_t begin = file.size() > kSplit ? file.size() - kSplit : 0;
+  const auto digits = [&](size_t at) {
+    const absl::string_view part = file.substr(begin + at, 5);
+    return std::all_of(part.begin(), part.end(), [](unsigned char c) { return absl::ascii_isdigit(c); });
+  };
+  const bool split = begin > 0 && file[begin] == '-' && file.substr(begin + 6, 4) == "-of-" && digits(1) && digits(10);
+  return std::string(split ? file.substr(0, begin) : file);
+}
+
 }  // namespace
 
-std::string NameOfModel(const std::string& directory) {
-  std::string given = directory;
+std::string NameOfModel(const std::string& path) {
+  std::string given = path;
   while (given.size() > 1 && given.back() == '/') given.pop_back();
   const std::string last = given.substr(given.find_last_of('/') + 1);
+  if (IsGgufFile(given)) return NameOfGguf(last);
   char buffer[PATH_MAX];
-  const std::string real = realpath(directory.c_str(), buffer) != nullptr ? buffer : given;
+  const std::string real = realpath(path.c_str(), buffer) != nullptr ? buffer : given;
   const std::vector<std::string> parts = absl::StrSplit(real, '/');
   // A symbolic link's own name counts.
   if (!last.empty() && last != "." && last != ".." && last != parts.back()) return last;
@@ -255,9 +270,10 @@ std::string NameOfModel(const std::string& directory) {
 absl::Status ServerConfig::Finish() {
   Problems problems;
   if (model.empty()) {
-    problems.Check(false, "--model: missing; give the directory of a HuggingFace checkpoint");
+    problems.Check(false, "--model: missing; give the directory of a HuggingFace checkpoint, or a GGUF file");
   } else {
-    problems.Check(S_ISDIR(ModeOf(model)), absl::StrCat("--model=", model, ": ", WhyNoModelDir(model)));
+    problems.Check(S_ISDIR(ModeOf(model)) || IsGgufFile(model),
+                   absl::StrCat("--model=", model, ": ", WhyNoModelDir(model)));
     problems.Check(!S_ISDIR(ModeOf(model)) || IsFile(model + "/config.json"),
                    absl::StrCat("--model=", model, ": ", WhyNoConfig(model)));
   }
@@ -266,7 +282,6 @@ absl::Status ServerConfig::Finish() {
   }
   if (!tokenizer.empty()) problems.File("tokenizer", tokenizer);
   if (!chat_template.empty()) problems.File("chat_template", chat_template);
-  if (tokenizer.empty() && IsFile(model + "/tokenizer.json")) tokenizer = model + "/tokenizer.json";
   if (served_model_name.empty()) served_model_name = NameOfModel(model);
   problems.Range("worker_metrics_port", worker_metrics_port, -1, 65536 - std::max(1, local_workers));
   FinishPorts(this, &problems);
@@ -284,8 +299,8 @@ absl::Status ServerConfig::Finish() {
   CheckTraining(this, &problems);
   CheckJoining(*this, &problems);
   problems.OneOf("dtype", dtype, {"auto", "fp32", "bf16", "fp16", "fp64"}, "one of auto, fp32, bf16, fp16, fp64");
-  problems.OneOf("quantization", quantization, {"none", "int8", "int4"},
-                 "one of none, int8, int4 (a checkpoint that is quantized says so itself)");
+  problems.OneOf("quantization", quantization, {"auto", "none", "int8", "int4"},
+                 "one of auto, none, int8, int4 (a checkpoint that is quantized says so itself)");
   problems.Range("max_streams_per_client", max_streams_per_client, 0, max_streams);
   problems.Range("max_connections_per_client", max_connections_per_client, 0, max_connections);
   // On loopback all clients have one address, this machine's; keys tell them apart.

@@ -17,9 +17,9 @@ inline constexpr int kMostMicroBatches = 8;
 
 struct ServerConfig {
   std::string version = "unknown";  // of this program, for clients
-  std::string model;                // directory of a HuggingFace checkpoint
+  std::string model;                // directory of a HuggingFace checkpoint, or a GGUF file
   std::string served_model_name;    // default: NameOfModel
-  std::string tokenizer;            // file; default: <model>/tokenizer.json if it exists
+  std::string tokenizer;            // file; default: the model's, if it has one
   std::string chat_template;        // file; default: the model's
   // How the model writes tool calls and reasoning: a parser's name, "none", or "auto" = by the chat template.
   std::string tool_call_parser = "auto", reasoning_parser = "auto";
@@ -54,7 +54,7 @@ struct ServerConfig {
   std::string local_token;     // drawn at the start; only local workers have it
   bool encrypt_links = false;  // TLS between workers
   std::string dtype = "auto";
-  std::string quantization = "none";
+  std::string quantization = "auto";
   int threads = 0;                   // per local worker; 0 = usable cores / local workers
   std::string device = "cpu";        // of local workers; "cuda": worker i uses GPU i
   double gpu_memory_fraction = 0.9;  // of a GPU's memory that may be in use: kGpuMemoryFractionHelp
@@ -116,8 +116,9 @@ struct ServerConfig {
   int MostResets() const { return std::max(2000, 2 * StreamsPerConnection()); }
 };
 
-// Returns a model's name by its directory: the path's last part, or that of the real path if it is "." or "..".  A
-// snapshot in the HuggingFace hub's cache (…/models--ORG--NAME/snapshots/HASH) is named ORG/NAME.
-std::string NameOfModel(const std::string& directory);
+// Returns a model's name by its path: the last part, or that of the real path if it is "." or "..".  A snapshot in the
+// HuggingFace hub's cache (…/models--ORG--NAME/snapshots/HASH) is named ORG/NAME; a GGUF file NAME.gguf, or
+// NAME-00001-of-00003.gguf, is named NAME.
+std::string NameOfModel(const std::string& path);
 
 }  // namespace switchyard::server

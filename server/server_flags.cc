@@ -20,7 +20,8 @@ constexpr absl::Duration kShortest = absl::Milliseconds(1), kLongest = absl::Hou
 void AddModelFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Model");
   set->Add("model=DIR", &c->model,
-           "directory of a HuggingFace checkpoint: config.json, *.safetensors, tokenizer.json (required)")
+           "directory of a HuggingFace checkpoint (config.json, *.safetensors, tokenizer.json), or a GGUF file "
+           "(required)")
       .Mark(kToServingWorkers);
   set->Add("served_model_name=NAME", &c->served_model_name,
            "the model's name in requests (default: the last part of --model; ORG/NAME for a snapshot of the "
@@ -29,7 +30,9 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
            "data type that all workers compute in: auto (the checkpoint's), fp32, bf16, fp16, fp64")
       .Mark(kToServingWorkers);
   set->Add("quantization=NAME", &c->quantization,
-           "how workers on CPUs hold matrices: none (in the data type), int8 or int4 (groups of 32, made at load)")
+           "how workers on CPUs hold matrices: auto (as GGUF files of Q8_0 or Q4_0 have them, else as none), none (in "
+           "the "
+           "data type), int8 or int4 (groups of 32, made at load)")
       .Mark(kToServingWorkers);
   set->Add("max_model_len", &c->batching.max_model_len,
            "longest sequence in tokens, prompt and output together; 0 = the model's context");

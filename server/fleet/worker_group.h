@@ -37,7 +37,7 @@ class WorkerGroup {
     int world = 1;
     int local_workers = 0;              // started by this server; the others must match them
     std::string dtype = "auto";         // of all workers; auto: any that they agree on
-    std::string quantization = "none";  // of all workers' matrices
+    std::string quantization = "auto";  // of all workers' matrices; auto: the same of all
     JoinTokens tokens;
     bool encrypt_links = false;  // TLS between the workers
     absl::Duration suspect_after = absl::Seconds(1);

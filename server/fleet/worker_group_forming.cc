@@ -30,6 +30,10 @@ absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& 
   if (group.dtype != info.dtype) {
     return absl::FailedPreconditionError(absl::StrCat("dtype ", info.dtype, ": the group runs ", group.dtype));
   }
+  if (group.quantization != info.quantization) {
+    return absl::FailedPreconditionError(absl::StrCat("quantization ", NameOfQuantization(info.quantization),
+                                                      ": the group runs ", NameOfQuantization(group.quantization)));
+  }
   return absl::OkStatus();
 }
 
@@ -87,7 +91,7 @@ absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
     return absl::FailedPreconditionError(
         absl::StrCat("dtype ", info.dtype, ": this server's --dtype is ", options_.dtype));
   }
-  if (NameOfQuantization(info.quantization) != options_.quantization) {
+  if (options_.quantization != "auto" && NameOfQuantization(info.quantization) != options_.quantization) {
     return absl::FailedPreconditionError(absl::StrCat("quantization ", NameOfQuantization(info.quantization),
                                                       ": this server's --quantization is ", options_.quantization));
   }

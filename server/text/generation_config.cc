@@ -82,13 +82,12 @@ absl::Status ReadStopStrings(const json& root, const std::string& path, std::vec
 
 }  // namespace
 
-absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir) {
+absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const ModelDir& dir) {
   GenerationDefaults defaults;
-  const std::string path = absl::StrCat(model_dir, "/", kFile);
-  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(model_dir));
+  const std::string path = absl::StrCat(dir.path(), "/", kFile);
   const absl::StatusOr<std::string> text = dir.ReadSmallFile(kFile, kMaxFileBytes);
   if (absl::IsNotFound(text.status())) return defaults;
-  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat(model_dir, "/", text.status().message()));
+  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat(dir.path(), "/", text.status().message()));
   ASSIGN_OR_RETURN(const json root, ParseJsonObject(path, *text, LenientJson(kMaxDepth)));
   RETURN_IF_ERROR(ReadNumber(root, path, "temperature", {0, 100}, &defaults.temperature));
   RETURN_IF_ERROR(ReadNumber(root, path, "top_p", {.min = 0, .max = 1, .open = true}, &defaults.top_p));

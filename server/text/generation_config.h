@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "scheduler/base/io/model_dir.h"
 
 namespace switchyard::text {
 
@@ -23,6 +24,6 @@ struct GenerationDefaults {
 };
 
 // A missing file gives no defaults.  InvalidArgument names file, key, expected and found value.
-absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const std::string& model_dir);
+absl::StatusOr<GenerationDefaults> LoadGenerationDefaults(const ModelDir& dir);
 
 }  // namespace switchyard::text

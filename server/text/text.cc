@@ -8,6 +8,7 @@
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "server/text/model_files.h"
 
 namespace switchyard::text {
 namespace {
@@ -22,14 +23,14 @@ absl::Status NoTokenizer(const char* field) {
 }
 
 // Loads the tokenizer: any file for --tokenizer; the model's own must not be a link that leads out of its directory.
-absl::StatusOr<std::unique_ptr<const tokenizer::Tokenizer>> LoadTokenizer(const server::ServerConfig& config) {
-  if (config.tokenizer != absl::StrCat(config.model, "/", kTokenizerFile)) {
-    return tokenizer::Tokenizer::FromFile(config.tokenizer);
-  }
-  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(config.model));
+// Null: there is none.
+absl::StatusOr<std::unique_ptr<const tokenizer::Tokenizer>> LoadTokenizer(const server::ServerConfig& config,
+                                                                          const ModelDir& dir) {
+  if (!config.tokenizer.empty()) return tokenizer::Tokenizer::FromFile(config.tokenizer);
+  if (!dir.Exists(kTokenizerFile)) return nullptr;
   const absl::StatusOr<std::string> json = dir.ReadSmallFile(kTokenizerFile, tokenizer::kMaxTokenizerBytes);
   if (!json.ok()) return absl::Status(json.status().code(), absl::StrCat(config.model, "/", json.status().message()));
-  return tokenizer::Tokenizer::FromJson(*json, config.tokenizer);
+  return tokenizer::Tokenizer::FromJson(*json, absl::StrCat(config.model, "/", kTokenizerFile));
 }
 
 // By the flags, or by the chat template's markers.
@@ -62,16 +63,17 @@ absl::StatusOr<OutputFormat> ChooseOutputFormat(const server::ServerConfig& conf
 
 absl::StatusOr<std::unique_ptr<const TextProcessor>> TextProcessor::Load(const server::ServerConfig& config) {
   auto processor = std::unique_ptr<TextProcessor>(new TextProcessor());
-  ASSIGN_OR_RETURN(processor->defaults_, LoadGenerationDefaults(config.model));
-  if (!config.tokenizer.empty()) {
-    const absl::Time start = absl::Now();
-    ASSIGN_OR_RETURN(processor->tokenizer_, LoadTokenizer(config));
+  const absl::Time start = absl::Now();
+  ASSIGN_OR_RETURN(const ModelDir dir, OpenModelFiles(config.model, config.tokenizer.empty()));
+  ASSIGN_OR_RETURN(processor->defaults_, LoadGenerationDefaults(dir));
+  ASSIGN_OR_RETURN(processor->tokenizer_, LoadTokenizer(config, dir));
+  if (processor->tokenizer_ != nullptr) {
     LogInfo("tokenizer: ", processor->tokenizer_->vocab_size(), " tokens, read in ",
             absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))));
   } else {
     LogInfo("no tokenizer: token ids only");
   }
-  absl::StatusOr<ModelChatTemplate> chat = ModelChatTemplate::Load(config.model, config.chat_template);
+  absl::StatusOr<ModelChatTemplate> chat = ModelChatTemplate::Load(dir, config.model, config.chat_template);
   if (chat.ok()) {
     processor->template_ = *std::move(chat);
   } else if (!absl::IsNotFound(chat.status()) || !config.chat_template.empty()) {

@@ -136,7 +136,7 @@ void RunRounds(const Options& options, ThreadPool* pool, std::vector<Contender>*
 
 // Random weights in few bits: errors of many products, which mostly cancel.
 double Allowed(ops::WeightFormat format) {
-  return format == ops::WeightFormat::kPlain ? 1e-3 : format == ops::WeightFormat::kInt8 ? 3e-3 : 2e-2;
+  return format == ops::WeightFormat::kPlain ? 1e-3 : ops::WeightBits(format) == 8 ? 3e-3 : 2e-2;
 }
 
 void CheckElement(const char* what, double got, double want, double magnitude, ops::WeightFormat format) {

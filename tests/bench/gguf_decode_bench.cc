@@ -42,8 +42,8 @@ void Measure(const GgufBlockFormat& format) {
 }  // namespace switchyard::checkpoint
 
 int main() {
-  for (const auto& format : switchyard::checkpoint::GgufBlockFormats()) {
-    if (format.decode != nullptr) switchyard::checkpoint::Measure(format);
+  for (const auto& format : switchyard::GgufBlockFormats()) {
+    if (switchyard::checkpoint::DecoderOf(format) != nullptr) switchyard::checkpoint::Measure(format);
   }
   return 0;
 }

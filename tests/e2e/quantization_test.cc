@@ -53,9 +53,10 @@ INSTANTIATE_TEST_SUITE_P(Formats, QuantizationTest, testing::Values("int8", "int
 using QuantizationErrors = ExpertServersTest;
 
 TEST_F(QuantizationErrors, AreSaid) {
-  EXPECT_THAT(Refusal({"--quantization=awq"}),
-              HasSubstr("--quantization=awq: must be one of none, int8, int4 (a checkpoint that is quantized says so "
-                        "itself)"));
+  EXPECT_THAT(
+      Refusal({"--quantization=awq"}),
+      HasSubstr("--quantization=awq: must be one of auto, none, int8, int4 (a checkpoint that is quantized says so "
+                "itself)"));
   EXPECT_THAT(Refusal({"--quantization=int8", "--dtype=fp64"}),
               HasSubstr("--quantization=int8: computes in fp32, bf16 or fp16, not --dtype=fp64"));
 }

@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"PageOfAHub",
                  {"--model=https://huggingface.co/Qwen/Qwen3-30B-A3B"},
                  "no such directory; .*: hf download Qwen/Qwen3-30B-A3B --local-dir Qwen3-30B-A3B"},
-        BadStart{"GgufFile", {"--model=model.gguf"}, "GGUF is not read yet"},
+        BadStart{"GgufFile", {"--model=model.gguf"}, "no such file"},
         BadStart{"UnknownFlag", {kModelFlag, "--modle=x"}, "unknown flag --modle; did you mean --model\\?"},
         BadStart{"SeveralUnknown", {"--xyzzyx=1", "--ports=2"}, "unknown flag --xyzzyx\n.*unknown flag --ports"},
         BadStart{"NotAFlag", {kModelFlag, "serve"}, "unexpected argument serve"},
@@ -268,7 +268,7 @@ INSTANTIATE_TEST_SUITE_P(
                    fs::rename(dir / "model.safetensors", dir / "model.Q4_K_M.gguf");
                    fs::remove(dir / "config.json");
                  },
-                 "has no config.json, but model.Q4_K_M.gguf: GGUF is not read yet"},
+                 "has no config.json, but model.Q4_K_M.gguf: give that file"},
         BadModel{"Adapter", [](const fs::path& dir) { fs::rename(dir / "config.json", dir / "adapter_config.json"); },
                  "has no config.json, but an adapter .LoRA."},
         BadModel{"Empty",

@@ -4,19 +4,14 @@
 #include <cstring>
 #include <string>
 
+#include "scheduler/base/gguf/gguf_header.h"
 #include "tests/fuzz/fuzz.h"
-#include "workers/checkpoint/gguf/gguf_header.h"
 
 namespace switchyard::fuzz {
 namespace {
 
-using checkpoint::GgufHeader;
-using checkpoint::GgufTensor;
-using checkpoint::GgufValue;
-using checkpoint::GgufValueType;
-
 absl::StatusOr<GgufHeader> ReadFile(absl::string_view file) {
-  return checkpoint::ReadGgufHeader(static_cast<int64_t>(file.size()), [&](int64_t begin, absl::Span<char> to) {
+  return ReadGgufHeader(static_cast<int64_t>(file.size()), [&](int64_t begin, absl::Span<char> to) {
     SY_CHECK(begin >= 0 && begin + static_cast<int64_t>(to.size()) <= static_cast<int64_t>(file.size()));
     std::memcpy(to.data(), file.data() + begin, to.size());
     return absl::OkStatus();
@@ -86,7 +81,7 @@ void CheckTensors(const GgufHeader& header, int64_t file_bytes) {
   for (const GgufTensor& tensor : header.tensors) {
     SY_CHECK(tensor.begin >= at);
     SY_CHECK_EQ((tensor.begin - header.data_begin) % header.alignment, 0);
-    SY_CHECK(tensor.shape.size() >= 1 && tensor.shape.size() <= checkpoint::kMaxGgufRank);
+    SY_CHECK(tensor.shape.size() >= 1 && tensor.shape.size() <= kMaxGgufRank);
     int64_t rows = 1;
     for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) rows *= tensor.shape[i];
     SY_CHECK_EQ(tensor.bytes, rows * tensor.row_bytes());

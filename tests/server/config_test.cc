@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <limits>
 #include <string>
@@ -22,12 +23,10 @@ namespace {
 using testing::HasSubstr;
 
 TEST_F(ConfigTest, DerivesNamesAndWorkers) {
-  dir_.Write("tokenizer.json", "{}");
   config_.model += "/";
   config_.local_workers = 2;
   ASSERT_TRUE(config_.Finish().ok()) << config_.Finish();
   EXPECT_EQ(config_.served_model_name, dir_.path().substr(dir_.path().find_last_of('/') + 1));
-  EXPECT_EQ(config_.tokenizer, dir_.path() + "//tokenizer.json");
   EXPECT_EQ(config_.workers, 2);
   EXPECT_GE(config_.threads, 1);
 }
@@ -345,6 +344,12 @@ TEST_F(ConfigTest, AModelIsCalledWhatItsDirectoryIsCalled) {
   EXPECT_EQ(NameOfModel(root / "models" / "llm" / ".." / "llm/."), "llm");
   const fs::path before = fs::current_path();
   fs::current_path(root / "models" / "llm");
+  for (const auto& [file, name] :
+       {std::pair("OLMoE-Q4_K_M.gguf", "OLMoE-Q4_K_M"), std::pair("big-00002-of-00003.gguf", "big"),
+        std::pair("-00002-of-00003.gguf", "-00002-of-00003"), std::pair("x-0000a-of-00003.gguf", "x-0000a-of-00003")}) {
+    std::ofstream(root / file) << "GGUF";
+    EXPECT_EQ(NameOfModel(root / file), name);
+  }
   EXPECT_EQ(NameOfModel("."), "llm");
   EXPECT_EQ(NameOfModel("./"), "llm");
   EXPECT_EQ(NameOfModel(".."), "models");

@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 TEST(GenerationConfig, AMissingFileGivesNothing) {
   model::TempDir dir;
-  const auto defaults = text::LoadGenerationDefaults(dir.path());
+  const auto defaults = text::LoadGenerationDefaults(*ModelDir::Open(dir.path()));
   ASSERT_TRUE(defaults.ok());
   EXPECT_FALSE(defaults->temperature);
   EXPECT_TRUE(defaults->eos_token_ids.empty());
@@ -30,13 +30,13 @@ TEST(GenerationConfig, ReadsOneOrSeveralEndTokensAndIgnoresTheRest) {
   dir.Write(
       "generation_config.json",
       R"({"eos_token_id": [7, 8], "temperature": null, "top_k": 50, "transformers_version": "5.0", "x": {"y": 1}})");
-  auto defaults = text::LoadGenerationDefaults(dir.path());
+  auto defaults = text::LoadGenerationDefaults(*ModelDir::Open(dir.path()));
   ASSERT_TRUE(defaults.ok()) << defaults.status();
   EXPECT_EQ(defaults->eos_token_ids, (std::vector<int32_t>{7, 8}));
   EXPECT_FALSE(defaults->temperature);
   EXPECT_EQ(defaults->top_k, 50);
   dir.Write("generation_config.json", R"({"eos_token_id": 2})");
-  defaults = text::LoadGenerationDefaults(dir.path());
+  defaults = text::LoadGenerationDefaults(*ModelDir::Open(dir.path()));
   ASSERT_TRUE(defaults.ok());
   EXPECT_EQ(defaults->eos_token_ids, std::vector<int32_t>{2});
 }
@@ -79,7 +79,7 @@ TEST(GenerationConfig, BadFilesSayWhatIsWrong) {
            BadFile{deep.c_str(), ": nested 100000 deep, limit 16"},
        }) {
     const std::string path = dir.Write("generation_config.json", bad.content);
-    const auto defaults = text::LoadGenerationDefaults(dir.path());
+    const auto defaults = text::LoadGenerationDefaults(*ModelDir::Open(dir.path()));
     EXPECT_EQ(defaults.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(std::string(defaults.status().message()), path + bad.message);
   }
@@ -90,17 +90,18 @@ TEST(GenerationConfig, OnlyRegularFilesOfTheModelAreRead) {
   model::TempDir dir, outside;
   const std::string path = dir.path() + "/generation_config.json";
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
-  EXPECT_EQ(std::string(text::LoadGenerationDefaults(dir.path()).status().message()), path + ": not a regular file");
+  EXPECT_EQ(std::string(text::LoadGenerationDefaults(*ModelDir::Open(dir.path())).status().message()),
+            path + ": not a regular file");
   unlink(path.c_str());
   outside.Write("elsewhere.json", R"({"top_k": 5})");
   std::filesystem::create_symlink(outside.path() + "/elsewhere.json", path);
-  const absl::Status status = text::LoadGenerationDefaults(dir.path()).status();
+  const absl::Status status = text::LoadGenerationDefaults(*ModelDir::Open(dir.path())).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
   EXPECT_EQ(std::string(status.message()), path + ": its link leads out of the model directory");
   std::filesystem::remove(path);
   dir.Write("here.json", R"({"top_k": 5})");
   std::filesystem::create_symlink("here.json", path);
-  EXPECT_EQ(text::LoadGenerationDefaults(dir.path())->top_k, 5);
+  EXPECT_EQ(text::LoadGenerationDefaults(*ModelDir::Open(dir.path()))->top_k, 5);
 }
 
 TEST(TextProcessorLoad, TheModelsTokenizerMustNotBeALinkOutOfItsDirectory) {
@@ -109,7 +110,6 @@ TEST(TextProcessorLoad, TheModelsTokenizerMustNotBeALinkOutOfItsDirectory) {
   std::filesystem::create_symlink(outside.path() + "/tokenizer.json", dir.path() + "/tokenizer.json");
   ServerConfig config;
   config.model = dir.path();
-  config.tokenizer = dir.path() + "/tokenizer.json";
   EXPECT_THAT(std::string(text::TextProcessor::Load(config).status().message()),
               HasSubstr("leads out of the model directory"));
   config.tokenizer = outside.path() + "/tokenizer.json";  // as --tokenizer=FILE it may be anywhere
@@ -129,9 +129,8 @@ TEST(NoModelDirectoryTest, SaysWhatToDoInstead) {
   for (const char* path : {"/none", "a/b/c", "./a/b", "/a/b", "none", "../none", "none/.."}) {
     EXPECT_EQ(why(path), "no such directory") << path;
   }
+  EXPECT_EQ(why("none.gguf"), "no such file");
   const model::TempDir dir;
-  EXPECT_EQ(why(dir.Write("x.gguf", "GGUF")),
-            "GGUF is not read yet; give the directory of a checkpoint with safetensors");
   EXPECT_EQ(why(dir.Write("model.safetensors", "")), "is a file; give the directory that holds it");
 }
 

@@ -22,7 +22,7 @@ struct WorkerFlags {
 
   std::string model;
   std::string dtype = "auto";
-  std::string quantization = "none";
+  std::string quantization = "auto";
   std::string load_format = "auto";
 
   std::string device = "cpu";

@@ -14,6 +14,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
+#include "workers/checkpoint/gguf/gguf_weights.h"
 #include "workers/model/config/config.h"
 
 namespace switchyard::worker {
@@ -79,7 +80,7 @@ std::string Difference(const model::TensorSums& mine, const model::TensorSums& t
 }  // namespace
 
 absl::StatusOr<uint64_t> SumConfig(const std::string& model_dir) {
-  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(model_dir));
+  ASSIGN_OR_RETURN(const ModelDir dir, checkpoint::OpenModelFiles(model_dir));
   ASSIGN_OR_RETURN(const std::string text, dir.ReadSmallFile("config.json", model::kMaxConfigBytes));
   nlohmann::json config;
   ASSIGN_OR_RETURN(config, ParseStrictJson("config.json", text, {.max_depth = model::kMaxConfigDepth}));

@@ -1,8 +1,6 @@
 #include "workers/serving/worker.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -13,6 +11,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/gguf/gguf_weights.h"
 #include "workers/checkpoint/manifest/base_folder.h"
 #include "workers/comm/group/link_fit.h"
 #include "workers/comm/tcp/socket_communicator.h"
@@ -30,30 +29,31 @@ constexpr int64_t kMostAddressSpace = int64_t{1} << 46;
 // Through which --pack_experts writes to a disk.
 constexpr int64_t kPackingBytes = 256 << 20;
 
-// Whether the checkpoint has every tensor that the model wants, in its shape: before anything is started.
-absl::Status CheckTensors(const checkpoint::Checkpoint& checkpoint, const model::ModelConfig& config,
-                          ops::WeightType type) {
-  // A config of absurd sizes must not get as far as address space; what one rank needs is checked when its assignment
-  // is known.
+// Whether the checkpoint has every tensor that the model wants, in its shape, before anything is started; returns
+// StoredFormat.
+absl::StatusOr<ops::WeightFormat> CheckTensors(const checkpoint::Checkpoint& checkpoint,
+                                               const model::ModelConfig& config, DType dtype) {
+  // A config of absurd sizes must not get as far as address space.
   RETURN_IF_ERROR(
-      model::CheckMemory(config, {.dtype = type.dtype, .format = type.format}, ReadMachineMemory().total_bytes));
-  RETURN_IF_ERROR(
-      model::CheckMemory(config, {.dtype = type.dtype, .experts_per_layer = config.num_experts, .format = type.format},
-                         kMostAddressSpace));
+      model::CheckMemory(config, {.dtype = dtype, .experts_per_layer = config.num_experts}, kMostAddressSpace));
   // The destinations are never touched, so they cost address space only.
   std::vector<int32_t> all_experts(static_cast<size_t>(config.num_experts));
   std::iota(all_experts.begin(), all_experts.end(), 0);
-  absl::StatusOr<model::ModelWeights> untouched = model::AllocateWeights(config, type, std::move(all_experts));
+  absl::StatusOr<model::ModelWeights> untouched = model::AllocateWeights(config, dtype, std::move(all_experts));
   RETURN_IF_ERROR(untouched.status());
-  return model::BuildParams(config, *model::FindFamily(config.model_type), checkpoint, &*untouched).status();
+  ASSIGN_OR_RETURN(const std::vector<model::Param> params,
+                   model::BuildParams(config, *model::FindFamily(config.model_type), checkpoint, &*untouched));
+  return model::StoredFormat(params);
 }
 
-// The format of --quantization=NAME.
-absl::StatusOr<ops::WeightFormat> ServingFormat(absl::string_view name, DType dtype, Device device) {
+// The format of --quantization=NAME; stored: that of the checkpoint.
+absl::StatusOr<ops::WeightFormat> ServingFormat(absl::string_view name, DType dtype, Device device,
+                                                ops::WeightFormat stored) {
   if (name == "none") return ops::WeightFormat::kPlain;
+  if (name == "auto") return device.is_cpu() && dtype != DType::kF64 ? stored : ops::WeightFormat::kPlain;
   const std::optional<ops::WeightFormat> format = ops::FindWeightFormat(name);
-  if (!format.has_value() || *format == ops::WeightFormat::kPlain) {
-    return absl::InvalidArgumentError(absl::StrCat("--quantization=", name, ": must be none, int8 or int4"));
+  if (format != ops::WeightFormat::kInt8 && format != ops::WeightFormat::kInt4) {
+    return absl::InvalidArgumentError(absl::StrCat("--quantization=", name, ": must be auto, none, int8 or int4"));
   }
   if (!device.is_cpu()) {
     return absl::InvalidArgumentError(
@@ -67,9 +67,9 @@ absl::StatusOr<ops::WeightFormat> ServingFormat(absl::string_view name, DType dt
 }
 
 // The hash of config.json, which is all that random weights depend on.
-std::string DummyHash(const std::string& model_dir) {
-  std::ifstream file(model_dir + "/config.json", std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+absl::StatusOr<std::string> DummyHash(const std::string& model_path) {
+  ASSIGN_OR_RETURN(const ModelDir dir, checkpoint::OpenModelFiles(model_path));
+  ASSIGN_OR_RETURN(const std::string text, dir.ReadSmallFile("config.json", model::kMaxConfigBytes));
   return absl::StrCat("dummy-", absl::Hex(Fnv1a(text), absl::kZeroPad16));
 }
 
@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   // Checked before any of the checkpoint's files is believed.
   std::optional<checkpoint::Manifest> manifest;
   if (!options.dummy_weights) {
-    ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(options.model_dir));
+    ASSIGN_OR_RETURN(const ModelDir dir, checkpoint::OpenModelFiles(options.model_dir));
     ASSIGN_OR_RETURN(manifest, checkpoint::CheckServedFolder(dir));
   }
   ASSIGN_OR_RETURN(model::ModelConfig config, model::ReadModelConfig(options.model_dir));
@@ -102,13 +102,23 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   } else if (options.dtype != "auto") {
     ASSIGN_OR_RETURN(dtype, model::NamedDType(options.dtype));
   }
-  ASSIGN_OR_RETURN(const ops::WeightFormat format, ServingFormat(options.quantization, dtype, options.device));
-  if (checkpoint.has_value()) RETURN_IF_ERROR(CheckTensors(*checkpoint, config, {dtype, format}));
+  ops::WeightFormat stored = ops::WeightFormat::kPlain;
+  if (checkpoint.has_value()) {
+    ASSIGN_OR_RETURN(stored, CheckTensors(*checkpoint, config, dtype));
+  }
+  ASSIGN_OR_RETURN(const ops::WeightFormat format, ServingFormat(options.quantization, dtype, options.device, stored));
+  // What one rank needs is checked when its assignment is known.
+  if (checkpoint.has_value()) {
+    RETURN_IF_ERROR(model::CheckMemory(config, {.dtype = dtype, .format = format}, ReadMachineMemory().total_bytes));
+  }
   auto worker = std::unique_ptr<Worker>(new Worker(std::move(options), std::move(config), std::move(checkpoint)));
   worker->dtype_ = dtype;
   worker->format_ = format;
-  worker->weights_hash_ = worker->checkpoint_.has_value() ? worker->checkpoint_->Hash(worker->config_.reading())
-                                                          : DummyHash(worker->options_.model_dir);
+  if (worker->checkpoint_.has_value()) {
+    worker->weights_hash_ = worker->checkpoint_->Hash(worker->config_.reading());
+  } else {
+    ASSIGN_OR_RETURN(worker->weights_hash_, DummyHash(worker->options_.model_dir));
+  }
   if (const ForecastOptions& forecast = worker->options_.forecast; !forecast.profile.empty())
     RETURN_IF_ERROR(ReadProfile(forecast, worker->weights_hash_).status());
   const WorkerOptions& made = worker->options_;

@@ -26,7 +26,7 @@
 #include "scheduler/fleet/group_ready.h"
 #include "scheduler/fleet/load_progress.h"
 #include "scheduler/fleet/rank_assignment.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/comm/group/epoch_group.h"
 #include "workers/comm/group/rendezvous_store.h"
@@ -53,7 +53,7 @@ namespace switchyard::worker {
 struct WorkerOptions {
   std::string model_dir;
   std::string dtype = "auto";         // or fp32, bf16, fp16, fp64
-  std::string quantization = "none";  // or int8, int4: of matrices, when they are loaded
+  std::string quantization = "auto";  // of matrices: as GGUF has them; or none, int8, int4, when they are loaded
   int threads = 1;
   Device device = Device::Cpu();
   double gpu_memory_fraction = 0.9;  // of a device's memory that may be in use: kGpuMemoryFractionHelp

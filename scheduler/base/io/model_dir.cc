@@ -68,6 +68,8 @@ std::vector<std::string> ListOf(const std::string& path) {
   return names;
 }
 
+bool IsGgufName(absl::string_view name) { return absl::EndsWithIgnoreCase(name, ".gguf"); }
+
 bool HasConfig(const std::string& folder) {
   struct stat st = {};
   return stat((folder + "/config.json").c_str(), &st) == 0 && S_ISREG(st.st_mode);
@@ -75,16 +77,21 @@ bool HasConfig(const std::string& folder) {
 
 }  // namespace
 
+bool IsGgufFile(const std::string& path) {
+  struct stat st = {};
+  return IsGgufName(path) && stat(path.c_str(), &st) == 0 && !S_ISDIR(st.st_mode);
+}
+
 std::string WhyNoModelDir(const std::string& path) {
-  if (absl::EndsWithIgnoreCase(path, ".gguf")) {
-    return "GGUF is not read yet; give the directory of a checkpoint with safetensors";
-  }
   struct stat st = {};
   if (stat(path.c_str(), &st) == 0) {
+    if (IsGgufName(path)) return "is a GGUF file; give the directory of a checkpoint with safetensors";
     return absl::StrContains(path, ".safetensors") ? "is a file; give the directory that holds it"
                                                    : "unsupported format; only safetensors, in a directory";
   }
-  const std::string missing = errno == ENOENT ? "no such directory" : std::strerror(errno);
+  const std::string missing = errno != ENOENT    ? std::strerror(errno)
+                              : IsGgufName(path) ? "no such file"
+                                                 : "no such directory";
   const std::string on_hub = WithoutHub(path);
   if (!IsNameOnHub(on_hub)) return missing;
   const std::string name = on_hub.substr(on_hub.find('/') + 1);
@@ -98,8 +105,7 @@ std::string WhyNoConfig(const std::string& path) {
   if (names.empty())
     return absl::StrCat(kNone, "; it is empty: download a model into it, hf download ORG/NAME --local-dir ", path);
   for (const std::string& name : names) {
-    if (absl::EndsWithIgnoreCase(name, ".gguf"))
-      return absl::StrCat(kNone, ", but ", name, ": GGUF is not read yet; give a checkpoint with safetensors");
+    if (IsGgufName(name)) return absl::StrCat(kNone, ", but ", name, ": give that file, ", path, "/", name);
     if (name == "adapter_config.json")
       return absl::StrCat(kNone, ", but an adapter (LoRA): merge it into its model, and give the directory of both");
   }
@@ -117,7 +123,7 @@ std::string WhyNoConfig(const std::string& path) {
 }
 
 bool IsLfsPointer(absl::string_view bytes) {
-  return bytes.size() <= 1024 && absl::StartsWith(bytes, "version https://git-lfs.github.com/spec/");
+  return bytes.size() <= kMaxLfsPointer && absl::StartsWith(bytes, "version https://git-lfs.github.com/spec/");
 }
 
 absl::Status CheckPlainName(absl::string_view name) {
@@ -151,6 +157,12 @@ absl::StatusOr<ModelDir> ModelDir::Open(const std::string& path) {
   return absl::PermissionDeniedError(absl::StrCat("model directory ", path, ": ", std::strerror(errno)));
 }
 
+ModelDir ModelDir::OfTexts(std::string path, absl::btree_map<std::string, std::string> texts) {
+  ModelDir dir(UniqueFd(), "", std::move(path));
+  dir.texts_ = std::move(texts);
+  return dir;
+}
+
 absl::StatusOr<ModelDir> ModelDir::Beneath(const RootDir& root, const std::string& name) {
   ASSIGN_OR_RETURN(const int fd, root.OpenFolder(name));
   return ModelDir(UniqueFd(fd), "", absl::StrCat(root.path(), "/", name));
@@ -159,7 +171,8 @@ absl::StatusOr<ModelDir> ModelDir::Beneath(const RootDir& root, const std::strin
 absl::StatusOr<ModelDir> ModelDir::Folder(const std::string& name) const {
   RETURN_IF_ERROR(CheckPlainName(name));
   struct stat st = {};
-  if (fstatat(root_.get(), (prefix_ + name).c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISDIR(st.st_mode)) {
+  if (root_.get() < 0 || fstatat(root_.get(), (prefix_ + name).c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 ||
+      !S_ISDIR(st.st_mode)) {
     return absl::NotFoundError(absl::StrCat(name, ": no such folder in the model directory"));
   }
   UniqueFd root(fcntl(root_.get(), F_DUPFD_CLOEXEC, 0));
@@ -169,6 +182,7 @@ absl::StatusOr<ModelDir> ModelDir::Folder(const std::string& name) const {
 
 absl::StatusOr<int> ModelDir::OpenFile(const std::string& name) const {
   RETURN_IF_ERROR(CheckPlainName(name));
+  if (root_.get() < 0) return absl::NotFoundError(absl::StrCat(name, ": no such file of the model"));
   const int fd = OpenForReading(root_.get(), prefix_ + name);
   if (fd < 0) {
     if (errno == ENOENT) return absl::NotFoundError(absl::StrCat(name, ": no such file in the model directory"));
@@ -192,10 +206,12 @@ absl::StatusOr<int> ModelDir::OpenFile(const std::string& name) const {
 
 bool ModelDir::Exists(const std::string& name) const {
   struct stat st = {};
+  if (root_.get() < 0) return texts_.contains(name);
   return fstatat(root_.get(), (prefix_ + name).c_str(), &st, 0) == 0;
 }
 
 absl::StatusOr<std::string> ModelDir::ReadSmallFile(const std::string& name, int64_t max_bytes) const {
+  if (const auto text = texts_.find(name); text != texts_.end()) return text->second;
   ASSIGN_OR_RETURN(const int opened, OpenFile(name));
   const UniqueFd fd(opened);
   struct stat st = {};
@@ -213,6 +229,11 @@ absl::StatusOr<std::string> ModelDir::ReadSmallFile(const std::string& name, int
   return absl::DataLossError(absl::StrCat(name, ": ended after ", done, " of ", text.size(), " bytes"));
 }
 
-std::vector<std::string> ModelDir::List() const { return ListOf(path_); }
+std::vector<std::string> ModelDir::List() const {
+  if (root_.get() >= 0) return ListOf(path_);
+  std::vector<std::string> names;
+  for (const auto& [name, text] : texts_) names.push_back(name);
+  return names;
+}
 
 }  // namespace switchyard

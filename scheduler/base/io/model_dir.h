@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -23,13 +24,15 @@ namespace switchyard {
 class ModelDir {
  public:
   static absl::StatusOr<ModelDir> Open(const std::string& path);
+  // No directory but texts as its files, by name, as those of a model that is one file (GGUF).  `path`: for messages.
+  static ModelDir OfTexts(std::string path, absl::btree_map<std::string, std::string> texts);
   // A folder beneath a root (training jobs name theirs so); its files' links may lead nowhere out of the folder itself.
   static absl::StatusOr<ModelDir> Beneath(const RootDir& root, const std::string& name);
 
   const std::string& path() const { return path_; }  // as it was given, for messages
   // One of its folders, within the same bounds.  NotFound if there is none, or if it is a link.
   absl::StatusOr<ModelDir> Folder(const std::string& name) const;
-  // A descriptor for reading; the caller closes it.
+  // A descriptor for reading; the caller closes it.  A text has none: NotFound.
   absl::StatusOr<int> OpenFile(const std::string& name) const;
   bool Exists(const std::string& name) const;
   // Its whole contents.  InvalidArgument "<name>: S bytes, limit L" when it is larger, or a pointer of Git LFS.
@@ -41,13 +44,17 @@ class ModelDir {
   ModelDir(UniqueFd root, std::string prefix, std::string path)
       : root_(std::move(root)), prefix_(std::move(prefix)), path_(std::move(path)) {}
 
-  UniqueFd root_;       // nothing outside of this is opened
+  UniqueFd root_;       // nothing outside of this is opened; none where the files are texts
   std::string prefix_;  // from the root to the directory: "" or "snapshots/<revision>/"
   std::string path_;
+  absl::btree_map<std::string, std::string> texts_;
 };
 
-// Why a path is no directory with a model, and what to do about it: of a GGUF file, a file of weights, a model's name
-// on a hub, and of what is not there ("no such directory").  REQUIRES: path is no directory.
+// Whether there is a file at the path, whose name ends in ".gguf": a whole model.
+bool IsGgufFile(const std::string& path);
+
+// Why a path is no directory with a model, and what to do about it: of a GGUF file (where one is not expected), a file
+// of weights, a model's name on a hub, and of what is not there ("no such directory").  REQUIRES: path is no directory.
 std::string WhyNoModelDir(const std::string& path);
 
 // Why a directory, which has no config.json, is no model, and what to do about it: "has no config.json; …", of one that
@@ -55,6 +62,7 @@ std::string WhyNoModelDir(const std::string& path);
 std::string WhyNoConfig(const std::string& path);
 
 // What Git leaves in a file's place without its extension LFS: a few lines that name the file.
+inline constexpr int64_t kMaxLfsPointer = 1024;  // bytes
 bool IsLfsPointer(absl::string_view bytes);
 inline constexpr char kLfsAdvice[] =
     "is a pointer of Git LFS, not the file itself; run git lfs pull in its directory, or download the model by "

@@ -61,7 +61,7 @@ absl::StatusOr<DocumentEncoder> DocumentEncoder::Load(const ModelDir& folder, co
   if (!json.ok()) return AtFolder(name, json.status());
   ASSIGN_OR_RETURN(std::unique_ptr<const tokenizer::Tokenizer> tokenizer,
                    tokenizer::Tokenizer::FromJson(*json, absl::StrCat(name, "/", kTokenizerFile)));
-  absl::StatusOr<text::ModelChatTemplate> chat = text::ModelChatTemplate::LoadFrom(folder, name);
+  absl::StatusOr<text::ModelChatTemplate> chat = text::ModelChatTemplate::Load(folder, name);
   if (!chat.ok() && !absl::IsNotFound(chat.status())) return chat.status();
   auto own_chat = chat.ok() ? std::make_unique<const text::ModelChatTemplate>(*std::move(chat)) : nullptr;
   ASSIGN_OR_RETURN(DocumentEncoder encoder, Borrow(folder, name, tokenizer.get(), own_chat.get()));

@@ -16,6 +16,7 @@
 #include "server/jobs/pack/encoder_pool.h"
 #include "server/jobs/pack/token_header.h"
 #include "server/jobs/pack/token_writer.h"
+#include "server/text/model_files.h"
 
 namespace switchyard::server {
 namespace {
@@ -143,7 +144,7 @@ absl::StatusOr<DocumentEncoder> Packer::Encoder(const std::string& folder) const
       return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
                             "tokenizer: the served model has none; name a folder of the checkpoint root that has one");
     }
-    ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(options_.model));
+    ASSIGN_OR_RETURN(const ModelDir dir, text::OpenModelFiles(options_.model, /*tokenizer=*/false));
     return DocumentEncoder::Borrow(dir, options_.model, options_.tokenizer, options_.chat_template);
   }
   RETURN_IF_ERROR(jobs::CheckRelativePath(folder, kCheckpointRoot));

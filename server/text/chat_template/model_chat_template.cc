@@ -173,16 +173,9 @@ absl::Status CheckRequest(const ChatRequest& request) {
 
 }  // namespace
 
-absl::StatusOr<ModelChatTemplate> ModelChatTemplate::Load(const std::string& model_dir,
+absl::StatusOr<ModelChatTemplate> ModelChatTemplate::Load(const ModelDir& dir, const std::string& model_dir,
                                                           const std::string& override_file,
                                                           const ChatTemplateLimits& limits) {
-  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(model_dir));
-  return LoadFrom(dir, model_dir, override_file, limits);
-}
-
-absl::StatusOr<ModelChatTemplate> ModelChatTemplate::LoadFrom(const ModelDir& dir, const std::string& model_dir,
-                                                              const std::string& override_file,
-                                                              const ChatTemplateLimits& limits) {
   ModelChatTemplate out;
   const std::string config_path = absl::StrCat(model_dir, "/", kConfigFile);
   ASSIGN_OR_RETURN(const PlainJson config, ReadConfig(dir, model_dir, kConfigFile));

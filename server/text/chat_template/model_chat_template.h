@@ -27,13 +27,10 @@ class ModelChatTemplate {
  public:
   // `override_file` (--chat_template) is used instead of the model's own template when it is not empty.  NOT_FOUND:
   // there is no template.  INVALID_ARGUMENT names a malformed file's path.
-  static absl::StatusOr<ModelChatTemplate> Load(const std::string& model_dir, const std::string& override_file = "",
+  // `path`: the directory's name in messages.
+  static absl::StatusOr<ModelChatTemplate> Load(const ModelDir& dir, const std::string& path,
+                                                const std::string& override_file = "",
                                                 const ChatTemplateLimits& limits = {});
-
-  // The same for an open directory; `path`: its name in messages.
-  static absl::StatusOr<ModelChatTemplate> LoadFrom(const ModelDir& dir, const std::string& path,
-                                                    const std::string& override_file = "",
-                                                    const ChatTemplateLimits& limits = {});
 
   // Renders the prompt.  Variables are messages, tools, documents, add_generation_prompt, the special tokens, and
   // template_args, which override all but messages, tools and add_generation_prompt.  With tools, the template named

@@ -1,8 +1,11 @@
 #include "server/text/tokenizer/gguf_vocabulary.h"
 
+#include <algorithm>
 #include <iterator>
+#include <tuple>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
@@ -15,6 +18,11 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxGgufTokens = 4'194'303;
+constexpr size_t kMaxMergedBytes = 1024;  // longer tokens are added ones
+constexpr size_t kMaxScoredMerges = 16'000'000;
+constexpr char kByteLevel[] = "gpt2";
+constexpr char kSentencePiece[] = "llama";
+constexpr char kSpaceMark[] = "\u2581";
 
 constexpr char kGpt2Regex[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr char kLlama3Regex[] =
@@ -50,10 +58,6 @@ absl::Status BadKey(absl::string_view key, const Why&... why) {
 }
 
 absl::StatusOr<const PreTokenizerRow*> FindRow(const GgufVocabulary& vocabulary) {
-  if (vocabulary.model != "gpt2") {
-    return absl::UnimplementedError(absl::StrCat(
-        "key \"tokenizer.ggml.model\": expected \"gpt2\" (byte-level BPE), found \"", Excerpt(vocabulary.model), "\""));
-  }
   std::vector<std::string> known;
   for (const PreTokenizerRow& row : kPreTokenizers) {
     if (vocabulary.pre == row.name) return &row;
@@ -69,6 +73,9 @@ absl::Status CheckLists(const GgufVocabulary& vocabulary) {
     return BadKey("tokens", "expected 1 to ", kMaxGgufTokens, " tokens, found ", size);
   if (!vocabulary.token_type.empty() && vocabulary.token_type.size() != size) {
     return BadKey("token_type", "expected ", size, " types, as there are tokens, found ", vocabulary.token_type.size());
+  }
+  if (vocabulary.model == kSentencePiece && vocabulary.scores.size() != size) {
+    return BadKey("scores", "expected ", size, " scores, as there are tokens, found ", vocabulary.scores.size());
   }
   for (const auto& [key, id] : {std::make_pair("bos_token_id", vocabulary.bos_token_id),
                                 std::make_pair("eos_token_id", vocabulary.eos_token_id)}) {
@@ -127,32 +134,113 @@ Json ByteLevelStage(bool use_regex) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
 }
 
+// A pair of tokens that makes another one.
+struct ScoredMerge {
+  double score;
+  absl::string_view left, right;
+};
+
+// All pairs of tokens that make a token, the highest score first; of equal ones as transformers sorts them.
+absl::StatusOr<Json> MergesByScores(const GgufVocabulary& vocabulary) {
+  absl::flat_hash_map<absl::string_view, int32_t> ids;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) ids[vocabulary.tokens[id]] = static_cast<int32_t>(id);
+  std::vector<ScoredMerge> merges;
+  for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+    const absl::string_view token = vocabulary.tokens[id];
+    if (token.size() > kMaxMergedBytes) continue;
+    std::vector<ScoredMerge> own;
+    for (size_t cut = 1; cut < token.size(); ++cut) {
+      const ScoredMerge merge = {vocabulary.scores[id], token.substr(0, cut), token.substr(cut)};
+      if (ids.contains(merge.left) && ids.contains(merge.right)) own.push_back(merge);
+    }
+    std::sort(own.begin(), own.end(), [&](const ScoredMerge& a, const ScoredMerge& b) {
+      return std::pair(ids[a.left], ids[a.right]) < std::pair(ids[b.left], ids[b.right]);
+    });
+    merges.insert(merges.end(), own.begin(), own.end());
+    if (merges.size() > kMaxScoredMerges) return BadKey("tokens", "more than ", kMaxScoredMerges, " merges");
+  }
+  const auto length = [](absl::string_view text) {
+    return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; });
+  };
+  std::stable_sort(merges.begin(), merges.end(), [&](const ScoredMerge& a, const ScoredMerge& b) {
+    return std::tuple(a.score, length(a.left), length(a.right)) > std::tuple(b.score, length(b.left), length(b.right));
+  });
+  Json out = Json::array();
+  for (const ScoredMerge& merge : merges) {
+    out.push_back(Json::array({std::string(merge.left), std::string(merge.right)}));
+  }
+  return out;
+}
+
+// Sets the stages and the model's options of byte-level BPE.
+absl::Status SetByteLevel(const GgufVocabulary& vocabulary, const PreTokenizerRow& row, Json* root, Json* model) {
+  *model = {{"type", "BPE"}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", row.ignore_merges}};
+  Json& merges = (*model)["merges"] = Json::array();
+  for (const absl::string_view merge : vocabulary.merges) merges.push_back(std::string(merge));
+  (*root)["normalizer"] = row.nfc ? Json{{"type", "NFC"}} : Json();
+  (*root)["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", row.regex}}}, {"behavior", "Isolated"}, {"invert", false}},
+        ByteLevelStage(false)}}};
+  (*root)["decoder"] = ByteLevelStage(true);
+  return absl::OkStatus();
+}
+
+// The same of SentencePiece's BPE.
+absl::Status SetSentencePiece(const GgufVocabulary& vocabulary, Json* root, Json* model) {
+  const bool prefix = vocabulary.add_space_prefix.value_or(true);
+  *model = {{"type", "BPE"}, {"fuse_unk", true}, {"byte_fallback", true}, {"ignore_merges", false}};
+  for (size_t id = 0; id < vocabulary.token_type.size(); ++id) {
+    if (vocabulary.token_type[id] != static_cast<int32_t>(GgufTokenType::kUnknown)) continue;
+    (*model)["unk_token"] = std::string(vocabulary.tokens[id]);
+  }
+  ASSIGN_OR_RETURN((*model)["merges"], MergesByScores(vocabulary));
+  const auto replace = [](const char* from, const char* to) {
+    return Json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+  };
+  Json normalizers = Json::array();
+  if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", kSpaceMark}});
+  normalizers.push_back(replace(" ", kSpaceMark));
+  (*root)["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}};
+  (*root)["pre_tokenizer"] = nullptr;
+  Json decoders = Json::array({replace(kSpaceMark, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
+  if (prefix) decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  (*root)["decoder"] = {{"type", "Sequence"}, {"decoders", std::move(decoders)}};
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> TokenizerJsonOf(const GgufVocabulary& vocabulary) {
-  ASSIGN_OR_RETURN(const PreTokenizerRow* const row, FindRow(vocabulary));
+  const bool sentence_piece = vocabulary.model == kSentencePiece;
+  if (!sentence_piece && vocabulary.model != kByteLevel) {
+    return absl::UnimplementedError(
+        absl::StrCat("key \"tokenizer.ggml.model\": expected \"", kByteLevel, "\" (byte-level BPE) or \"",
+                     kSentencePiece, "\" (SentencePiece's BPE), found \"", Excerpt(vocabulary.model), "\""));
+  }
+  const PreTokenizerRow* row = nullptr;
+  if (!sentence_piece) {
+    ASSIGN_OR_RETURN(row, FindRow(vocabulary));
+  }
   RETURN_IF_ERROR(CheckLists(vocabulary));
-  const bool add_bos = vocabulary.add_bos_token.value_or(row->adds_bos && vocabulary.bos_token_id.has_value());
+  const bool adds_bos = sentence_piece || row->adds_bos;
+  const bool add_bos = vocabulary.add_bos_token.value_or(adds_bos && vocabulary.bos_token_id.has_value());
   const bool add_eos = vocabulary.add_eos_token.value_or(false);
   if (add_bos && !vocabulary.bos_token_id.has_value())
     return BadKey("bos_token_id", "is missing, and add_bos_token is true");
   if (add_eos && !vocabulary.eos_token_id.has_value())
     return BadKey("eos_token_id", "is missing, and add_eos_token is true");
-  Json model = {{"type", "BPE"}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", row->ignore_merges}};
+  Json root = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}}, model;
+  RETURN_IF_ERROR(sentence_piece ? SetSentencePiece(vocabulary, &root, &model)
+                                 : SetByteLevel(vocabulary, *row, &root, &model));
   Json added = Json::array();
   RETURN_IF_ERROR(AddTokens(vocabulary, &model, &added));
-  Json& merges = model["merges"] = Json::array();
-  for (const absl::string_view merge : vocabulary.merges) merges.push_back(std::string(merge));
-  Json root = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}};
   root["added_tokens"] = std::move(added);
-  root["normalizer"] = row->nfc ? Json{{"type", "NFC"}} : Json();
-  root["pre_tokenizer"] = {
-      {"type", "Sequence"},
-      {"pretokenizers",
-       {{{"type", "Split"}, {"pattern", {{"Regex", row->regex}}}, {"behavior", "Isolated"}, {"invert", false}},
-        ByteLevelStage(false)}}};
-  root["post_processor"] = add_bos || add_eos ? PostProcessor(vocabulary, add_bos, add_eos) : ByteLevelStage(true);
-  root["decoder"] = ByteLevelStage(true);
+  const bool adds = add_bos || add_eos;
+  root["post_processor"] = adds             ? PostProcessor(vocabulary, add_bos, add_eos)
+                           : sentence_piece ? Json()
+                                            : ByteLevelStage(true);
   root["model"] = std::move(model);
   return root.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

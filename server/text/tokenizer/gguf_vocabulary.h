@@ -1,10 +1,12 @@
 // The tokenizer of a GGUF file as the text of a tokenizer.json, so that Tokenizer::FromJson stays the only reader.
 //
-// A file has the vocabulary, the merges and the name of a pre-tokenizer; normalizer and regex of that name are a table
-// here, as HuggingFace's tokenizer.json of the models with that name has them.  Thread-safe (pure).
+// Of byte-level BPE ("gpt2") a file has the vocabulary, the merges and the name of a pre-tokenizer; normalizer and
+// regex of that name are a table here, as HuggingFace's tokenizer.json of the models with that name has them.  Of
+// SentencePiece's BPE ("llama": Llama 2, Mixtral) it has the vocabulary with scores, by which the merges are made as
+// transformers makes them.  Thread-safe (pure).
 // Errors: Unimplemented for another kind of vocabulary, or for a name that the table lacks, with those that it has;
 // InvalidArgument 'key "x": …' for ids out of range, and lists of other lengths.
-// Does not do: SentencePiece's vocabularies ("llama"), reading the file.
+// Does not do: SentencePiece's unigram models ("t5"), reading the file.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +31,13 @@ enum class GgufTokenType : int32_t {
 
 // The metadata under "tokenizer.ggml.", by its keys.  Views must live as long as this.
 struct GgufVocabulary {
-  std::string model = {};                      // "gpt2": byte-level BPE
-  std::string pre = {};                        // "qwen2"
+  std::string model = {};                      // "gpt2": byte-level BPE; "llama": SentencePiece's BPE
+  std::string pre = {};                        // "qwen2"; of "gpt2"
   std::vector<absl::string_view> tokens = {};  // by id
   std::vector<int32_t> token_type = {};        // of each token; empty: all are normal
-  std::vector<absl::string_view> merges = {};  // "Ġ t", the first one first
+  std::vector<absl::string_view> merges = {};  // "Ġ t", the first one first; of "gpt2"
+  std::vector<double> scores = {};             // of each token, the highest is merged first; of "llama"
+  std::optional<bool> add_space_prefix = {};   // whether a text begins with a space; of "llama", without it: yes
   std::optional<int32_t> bos_token_id = {};
   std::optional<int32_t> eos_token_id = {};
   std::optional<bool> add_bos_token = {};  // without it the pre-tokenizer's models decide

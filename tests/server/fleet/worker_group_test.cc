@@ -92,8 +92,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Misfit{"dtype", [](fleet::WorkerInfo* i) { i->dtype = "bf16"; },
                            absl::StatusCode::kFailedPrecondition, "dtype bf16: the group runs fp32"},
                     Misfit{"quantization", [](fleet::WorkerInfo* i) { i->quantization = "int8"; },
-                           absl::StatusCode::kFailedPrecondition,
-                           "quantization int8: this server's --quantization is none"},
+                           absl::StatusCode::kFailedPrecondition, "quantization int8: the group runs none"},
                     Misfit{"twin", [](fleet::WorkerInfo* i) { i->incarnation = "a"; }, absl::StatusCode::kAlreadyExists,
                            "worker a is registered"}),
     [](const auto& info) { return std::string(info.param.name); });

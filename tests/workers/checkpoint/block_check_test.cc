@@ -37,7 +37,7 @@ class BlockCheckTest : public testing::Test {
   }
   void Write(const std::string& bytes) {
     dir_.Write(kName, bytes);
-    file_ = *SafetensorsFile::Open(*ModelDir::Open(dir_.path()), kName);
+    file_ = *WeightsFile::OpenSafetensors(*ModelDir::Open(dir_.path()), kName);
     std::vector<uint32_t> sums;
     for (size_t at = 0; at < written_.size(); at += kSummedBlockBytes) {
       sums.push_back(Crc32c(absl::string_view(written_).substr(at, kSummedBlockBytes)));
@@ -59,7 +59,7 @@ class BlockCheckTest : public testing::Test {
 
   const model::TempDir dir_;
   std::string written_;
-  std::unique_ptr<SafetensorsFile> file_;
+  std::unique_ptr<WeightsFile> file_;
 };
 
 TEST_F(BlockCheckTest, TakesWhatIsWhole) {

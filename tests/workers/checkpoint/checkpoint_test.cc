@@ -1,4 +1,6 @@
 // Saving, finding, damage, retention, fencing: on the simulated disk, and the plain way on a real one.
+#include "workers/checkpoint/tensors/checkpoint.h"
+
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,7 +17,6 @@
 #include "tests/workers/checkpoint/simulated_file_system.h"
 #include "workers/checkpoint/files/posix_file_system.h"
 #include "workers/checkpoint/files/write_files.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/checkpoint/safetensors/shard_table.h"
 
 namespace switchyard::checkpoint {

@@ -19,7 +19,7 @@ std::string Golden(const std::string& name) {
 std::vector<GgufBlockFormat> Decodable() {
   std::vector<GgufBlockFormat> found;
   for (const GgufBlockFormat& each : GgufBlockFormats()) {
-    if (each.decode != nullptr) found.push_back(each);
+    if (DecoderOf(each) != nullptr) found.push_back(each);
   }
   return found;
 }
@@ -54,7 +54,7 @@ TEST_P(BlockFormatTest, DecodesABlockAloneAtAnyAddress) {
     for (size_t shift = 0; shift < 4; ++shift) {
       const std::string moved = std::string(shift, 'x') + blocks.substr(b * format.bytes, format.bytes);
       std::vector<float> found(format.elements);
-      format.decode(reinterpret_cast<const uint8_t*>(moved.data()) + shift, 1, found.data());
+      DecoderOf(format)(reinterpret_cast<const uint8_t*>(moved.data()) + shift, 1, found.data());
       ASSERT_EQ(std::memcmp(found.data(), floats.data() + b * format.elements * 4, format.elements * 4), 0) << b;
     }
   }
@@ -67,7 +67,7 @@ TEST(BlockFormatsTest, KnowsWhatItLoads) {
   EXPECT_EQ(DecodableGgufTypes(),
             "F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, BF16, MXFP4");
   EXPECT_STREQ(FindGgufBlockFormat(static_cast<uint32_t>(GgufType::kQ4_K))->name, "Q4_K");
-  EXPECT_EQ(FindGgufBlockFormat(17)->decode, nullptr);
+  EXPECT_EQ(DecoderOf(*FindGgufBlockFormat(17)), nullptr);
   for (const uint32_t removed : {4, 5, 31, 33, 36, 38}) EXPECT_EQ(FindGgufBlockFormat(removed), nullptr) << removed;
   EXPECT_EQ(FindGgufBlockFormat(42), nullptr);
   EXPECT_EQ(FindGgufBlockFormat(UINT32_MAX), nullptr);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "workers/checkpoint/gguf/gguf_header.h"
+#include "scheduler/base/gguf/gguf_header.h"
 
 namespace switchyard::checkpoint {
 

@@ -1,5 +1,5 @@
 // GGUF files on the disk: one, and several of one model.
-#include "workers/checkpoint/gguf/gguf_file.h"
+#include "scheduler/base/gguf/gguf_file.h"
 
 #include <filesystem>
 #include <optional>
@@ -59,7 +59,7 @@ TEST(GgufFileTest, ReadsOneFile) {
   const GgufLocation place = checkpoint->Find("t");
   ASSERT_NE(place.file, nullptr);
   std::string data(static_cast<size_t>(place.tensor->bytes), ' ');
-  ASSERT_TRUE(place.file->Read(place.tensor->begin, place.tensor->bytes, data.data()).ok());
+  ASSERT_TRUE(place.file->file().Read(place.tensor->begin, place.tensor->bytes, data.data()).ok());
   EXPECT_EQ(data, "0123456789abcdef");
 }
 
@@ -85,7 +85,7 @@ TEST(GgufFileTest, SaysThatAFileBecameShorter) {
   const GgufLocation place = checkpoint->Find("t");
   std::filesystem::resize_file(path, place.tensor->begin + 3);
   char data[16];
-  const absl::Status status = place.file->Read(place.tensor->begin, 16, data);
+  const absl::Status status = place.file->file().Read(place.tensor->begin, 16, data);
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("it became shorter while it was read"));
 }
@@ -102,7 +102,7 @@ TEST(GgufFileTest, ReadsSplitFilesByTheNameOfAnyOfThem) {
       const GgufLocation place = checkpoint->Find(absl::StrCat("t", i));
       ASSERT_NE(place.file, nullptr);
       char first = ' ';
-      ASSERT_TRUE(place.file->Read(place.tensor->begin, 1, &first).ok());
+      ASSERT_TRUE(place.file->file().Read(place.tensor->begin, 1, &first).ok());
       EXPECT_EQ(first, '0' + i);
     }
   }

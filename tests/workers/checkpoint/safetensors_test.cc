@@ -1,6 +1,4 @@
 // Files and directories: the errors of those that are refused, and the bytes of the others.
-#include "workers/checkpoint/safetensors/safetensors.h"
-
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -11,6 +9,8 @@
 #include "gtest/gtest.h"
 #include "tests/workers/checkpoint/safetensors_bytes.h"
 #include "tests/workers/model/temp_dir.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 
 namespace switchyard::checkpoint {
 namespace {
@@ -154,7 +154,7 @@ TEST(SafetensorsTest, OtherFormatsAndNoModel) {
     const auto file = Checkpoint::Open(dir.File(name));
     const bool gguf = absl::EndsWith(name, ".gguf");
     EXPECT_THAT(std::string(file.status().message()),
-                HasSubstr(gguf ? "GGUF is not read yet" : "unsupported format; only safetensors"));
+                HasSubstr(gguf ? "expected the magic \"GGUF\"" : "unsupported format; only safetensors"));
   }
   model::TempDir dir;
   EXPECT_THAT(OpenError(dir), HasSubstr("neither model.safetensors nor model.safetensors.index.json"));

@@ -6,8 +6,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 
 namespace switchyard::checkpoint {
 namespace {

@@ -7,7 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 
 namespace switchyard::model {
 namespace {
@@ -19,7 +19,7 @@ class GoldenFile {
   explicit GoldenFile(const std::string& dir) {
     absl::StatusOr<ModelDir> model_dir = ModelDir::Open(dir);
     SY_CHECK_OK(model_dir.status());
-    auto file = checkpoint::SafetensorsFile::Open(*model_dir, "goldens.safetensors");
+    auto file = checkpoint::WeightsFile::OpenSafetensors(*model_dir, "goldens.safetensors");
     SY_CHECK_OK(file.status());
     file_ = *std::move(file);
     for (const auto& [name, entry] : file_->tensors()) entries_[name] = &entry;
@@ -35,7 +35,7 @@ class GoldenFile {
   }
 
  private:
-  std::unique_ptr<checkpoint::SafetensorsFile> file_;
+  std::unique_ptr<checkpoint::WeightsFile> file_;
   absl::flat_hash_map<std::string, const checkpoint::TensorEntry*> entries_;
 };
 

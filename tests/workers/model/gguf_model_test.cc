@@ -13,8 +13,11 @@
 #include "tests/workers/checkpoint/gguf_bytes.h"
 #include "tests/workers/model/temp_dir.h"
 #include "workers/checkpoint/gguf/gguf_config.h"
+#include "workers/checkpoint/gguf/gguf_matrix.h"
 #include "workers/checkpoint/gguf/gguf_names.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/gguf/gguf_weights.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/model/config/config.h"
 
 namespace switchyard::model {
@@ -22,7 +25,6 @@ namespace {
 
 using checkpoint::Checkpoint;
 using checkpoint::GgufBytes;
-using checkpoint::GgufCheckpoint;
 using checkpoint::GgufF32Key;
 using checkpoint::GgufKey;
 using checkpoint::GgufModelTensor;
@@ -31,7 +33,6 @@ using checkpoint::GgufRow;
 using checkpoint::GgufTextKey;
 using checkpoint::GgufU32;
 using checkpoint::GgufU32Key;
-using checkpoint::GgufValueType;
 using ::testing::HasSubstr;
 
 std::string HfFolder(const std::string& name) { return absl::StrCat("tests/golden/models/", name); }
@@ -52,7 +53,7 @@ TEST_P(GgufFixtureTest, HasTheConfig) {
   if (absl::StartsWith(name, "qwen3")) expected->renormalize = true;
   const auto checkpoint = GgufCheckpoint::Open(GgufPath(name));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const auto text = GgufConfigText(*checkpoint);
+  const auto text = checkpoint::GgufConfigText(*checkpoint);
   ASSERT_TRUE(text.ok()) << text.status();
   const auto found = ParseModelConfig(*text, "");
   ASSERT_TRUE(found.ok()) << found.status() << "\n" << *text;
@@ -104,15 +105,22 @@ std::vector<float> FloatsOf(const checkpoint::TensorLocation& place) {
   return values;
 }
 
-// In pieces of `piece` rows.
-std::vector<float> FloatsOf(const GgufModelTensor& tensor, int64_t piece) {
-  int64_t elements = 1;
-  for (const int64_t dim : tensor.shape) elements *= dim;
-  const int64_t width = tensor.shape.back();
-  std::vector<float> values(static_cast<size_t>(elements));
-  for (int64_t row = 0; row < elements / width; row += piece) {
-    const int64_t count = std::min(piece, elements / width - row);
-    const absl::Status status = ReadGgufRows(tensor, row, count, values.data() + row * width);
+// Of blocks, or of rows in another order: in pieces of `piece` rows at least.
+std::vector<float> FloatsOf(const Checkpoint& checkpoint, const std::string& name, int64_t piece) {
+  const checkpoint::TensorLocation place = checkpoint.Find(name);
+  const auto matrix = checkpoint::OpenMatrix(checkpoint, nullptr, name, place.entry->shape);
+  EXPECT_TRUE(matrix.ok()) << matrix.status();
+  if (!matrix.ok() || *matrix == nullptr) return FloatsOf(place);
+  const checkpoint::MatrixReader& reader = **matrix;
+  piece = (piece + reader.row_step() - 1) / reader.row_step() * reader.row_step();
+  const auto read = [](const checkpoint::WeightsFile& file, int64_t begin, absl::Span<uint8_t> to) {
+    return file.Read(begin, static_cast<int64_t>(to.size()), to.data());
+  };
+  checkpoint::MatrixScratch scratch;
+  std::vector<float> values(static_cast<size_t>(reader.rows() * reader.columns()));
+  for (int64_t row = 0; row < reader.rows(); row += piece) {
+    const int64_t count = std::min(piece, reader.rows() - row);
+    const absl::Status status = reader.Read(row, count, values.data() + row * reader.columns(), read, &scratch);
     EXPECT_TRUE(status.ok()) << status;
   }
   return values;
@@ -121,20 +129,16 @@ std::vector<float> FloatsOf(const GgufModelTensor& tensor, int64_t piece) {
 TEST_P(GgufFixtureTest, HasTheTensors) {
   const auto expected = Checkpoint::Open(HfFolder(GetParam()));
   ASSERT_TRUE(expected.ok()) << expected.status();
-  const auto checkpoint = GgufCheckpoint::Open(GgufPath(GetParam()));
-  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
-  const auto found = ListGgufModelTensors(*checkpoint);
+  const auto found = Checkpoint::Open(GgufPath(GetParam()));
   ASSERT_TRUE(found.ok()) << found.status();
-  std::vector<std::string> names;
-  for (const GgufModelTensor& each : *found) names.push_back(each.name);
-  EXPECT_EQ(names, expected->TensorNames());
-  for (const GgufModelTensor& each : *found) {
-    const checkpoint::TensorLocation place = expected->Find(each.name);
-    ASSERT_NE(place.file, nullptr) << each.name;
-    EXPECT_EQ(each.shape, place.entry->shape) << each.name;
+  EXPECT_EQ(found->TensorNames(), expected->TensorNames());
+  for (const std::string& name : found->TensorNames()) {
+    const checkpoint::TensorLocation place = expected->Find(name);
+    ASSERT_NE(place.file, nullptr) << name;
+    EXPECT_EQ(found->Find(name).entry->shape, place.entry->shape) << name;
     const std::vector<float> values = FloatsOf(place);
-    EXPECT_EQ(FloatsOf(each, 1 << 20), values) << each.name;
-    EXPECT_EQ(FloatsOf(each, 3), values) << each.name;
+    EXPECT_EQ(FloatsOf(*found, name, 1 << 20), values) << name;
+    EXPECT_EQ(FloatsOf(*found, name, 3), values) << name;
   }
 }
 
@@ -189,7 +193,7 @@ Read ReadSmall(const SmallModel& model) {
   const auto checkpoint = GgufCheckpoint::Open(dir.Write("m.gguf", model.Bytes()));
   EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
   if (!checkpoint.ok()) return {checkpoint.status(), checkpoint.status()};
-  return {GgufConfigText(*checkpoint), ListGgufModelTensors(*checkpoint)};
+  return {checkpoint::GgufConfigText(*checkpoint), checkpoint::ListGgufModelTensors(*checkpoint)};
 }
 
 TEST(GgufModelTest, ReadsTheSmallModel) {
@@ -363,17 +367,16 @@ TEST(GgufModelTest, RefusesTensorsThatItDoesNotUnderstand) {
 
 TEST(GgufModelTest, RefusesTypesWithoutADecoder) {
   TempDir dir;
-  SmallModel model;
-  const auto checkpoint = GgufCheckpoint::Open(dir.Write("m.gguf", model.Bytes()));
-  ASSERT_TRUE(checkpoint.ok());
-  auto tensors = ListGgufModelTensors(*checkpoint);
-  ASSERT_TRUE(tensors.ok());
-  GgufModelTensor tensor = tensors->front();
-  tensor.format = checkpoint::FindGgufBlockFormat(18);
-  float value = 0;
-  const absl::Status status = ReadGgufRows(tensor, 0, 1, &value);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(status.message(), HasSubstr(": type IQ3_XXS cannot be loaded; types that can: F32, F16"));
+  const auto checkpoint = Checkpoint::Open(dir.Write("m.gguf", SmallModel().Bytes()));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const checkpoint::TensorLocation place = checkpoint->Find("model.embed_tokens.weight");
+  checkpoint::TensorEntry entry = *place.entry;
+  entry.dtype = "IQ3_XXS";
+  const auto matrix = checkpoint::GgufMatrix::Open({place.file, &entry}, "model.embed_tokens.weight", entry.shape);
+  EXPECT_EQ(matrix.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(matrix.status().message(),
+              HasSubstr("m.gguf: tensor \"model.embed_tokens.weight\": type IQ3_XXS cannot be loaded; types that can: "
+                        "F32, F16"));
 }
 
 TEST(GgufModelTest, KnowsTheOrderOfInterleavedRows) {

@@ -30,7 +30,7 @@ std::string ReadText(const std::string& path) {
 template <class Elem>
 std::vector<Elem> ReadGolden(const std::string& dir, absl::string_view name) {
   const auto model_dir = ModelDir::Open(dir);
-  const auto file = checkpoint::SafetensorsFile::Open(*model_dir, "goldens.safetensors");
+  const auto file = checkpoint::WeightsFile::OpenSafetensors(*model_dir, "goldens.safetensors");
   for (const auto& [tensor, entry] : (*file)->tensors()) {
     if (tensor != name) continue;
     std::vector<Elem> values(static_cast<size_t>(entry.bytes) / sizeof(Elem));

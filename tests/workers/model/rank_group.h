@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "scheduler/batching/step.h"
 #include "scheduler/placement/per_step/layer_decision.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/model/forward/model.h"
 #include "workers/model/runner/model_runner.h"

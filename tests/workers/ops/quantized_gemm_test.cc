@@ -16,7 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kInt8, WeightFormat::kInt4};
+constexpr WeightFormat kFormats[] = {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0,
+                                     WeightFormat::kQ4_0};
 
 Tensor Unpacked(const Weight& w) {
   Tensor rows(w.dtype(), {w.n(), w.k()});
@@ -52,8 +53,7 @@ TEST(QuantizedWeightTest, NumbersThatFitComeBack) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2, 1}, {64, 32}, {66, 33}, {130, 95}, {200, 64}}) {
         // Each group of a row has the number with the largest magnitude, so that its scale is a power of two.
         const Tensor rows(DType::kF32, {n, k});
-        const int lowest = format == WeightFormat::kInt8 ? -127 : -8,
-                  numbers = format == WeightFormat::kInt8 ? 255 : 16;
+        const int lowest = WeightBits(format) == 8 ? -127 : -8, numbers = WeightBits(format) == 8 ? 255 : 16;
         for (int64_t i = 0; i < n; ++i) {
           const double scale = std::ldexp(1.0, static_cast<int>(i % 7) - 3);
           for (int64_t j = 0; j < k; ++j) {
@@ -80,12 +80,12 @@ TEST(QuantizedWeightTest, ErrorsAreAtMostAStep) {
     double squares = 0;
     for (size_t i = 0; i < got.size(); ++i) {
       // The largest magnitude of a group is below 1; a scale has the rounding error of a bf16.
-      const double limit = format == WeightFormat::kInt8 ? 0.5 / 127 + 127.0 / 127 / 256 : 1.01 / 7;
+      const double limit = WeightBits(format) == 8 ? 0.5 / 127 + 127.0 / 127 / 256 : 1.01 / 7;
       ASSERT_LE(std::fabs(got[i] - want[i]), limit) << i;
       squares += (got[i] - want[i]) * (got[i] - want[i]);
     }
     const double rms = std::sqrt(squares / static_cast<double>(got.size()));
-    EXPECT_LE(rms, format == WeightFormat::kInt8 ? 0.003 : 0.045) << WeightFormatName(format);
+    EXPECT_LE(rms, WeightBits(format) == 8 ? 0.003 : 0.045) << WeightFormatName(format);
   }
 }
 
@@ -191,7 +191,7 @@ TEST_P(QuantizedGemmTest, NotFiniteStaysSo) {
 // The largest numbers of all: sums of a group fit where they are kept.
 TEST_P(QuantizedGemmTest, Extremes) {
   const auto [isa, dtype, format] = GetParam();
-  const int64_t k = 64, lowest = format == WeightFormat::kInt8 ? -127 : -8;
+  const int64_t k = 64, lowest = WeightBits(format) == 8 ? -127 : -8;
   for (const double sign : {1.0, -1.0}) {
     const Tensor x(dtype, {1, k}), w(dtype, {32, k}), y(DType::kF32, {1, 32});
     for (int64_t i = 0; i < k; ++i) {

@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 #include "tests/workers/model/temp_dir.h"
 #include "tests/workers/serving/damaged_file.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/model/config/config.h"
 #include "workers/tensor/thread_pool.h"
 

@@ -13,7 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "scheduler/base/io/byte_io.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/train/job/train_job.h"
 
 namespace switchyard::train {

@@ -7,7 +7,7 @@
 #include "absl/synchronization/mutex.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/packed_job_fixture.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/train/step/train_outcome.h"
 #include "workers/train/step/training_memory.h"
 

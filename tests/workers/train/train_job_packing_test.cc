@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "tests/workers/train/hooked_file_system.h"
 #include "tests/workers/train/packed_job_fixture.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/train/packing/packing_journal.h"
 #include "workers/train/step/training_memory.h"
 

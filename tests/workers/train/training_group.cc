@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/comm/local/local_communicator.h"
 #include "workers/model/weights/loader.h"
 #include "workers/train/packing/repack.h"
@@ -21,16 +21,16 @@ namespace {
 constexpr char kGoldens[] = "tests/golden/training";
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-std::unique_ptr<checkpoint::SafetensorsFile> OpenGolden(const std::string& name) {
+std::unique_ptr<checkpoint::WeightsFile> OpenGolden(const std::string& name) {
   absl::StatusOr<ModelDir> dir = ModelDir::Open(kGoldens);
   SY_CHECK_OK(dir.status());
-  auto file = checkpoint::SafetensorsFile::Open(*dir, name + ".safetensors");
+  auto file = checkpoint::WeightsFile::OpenSafetensors(*dir, name + ".safetensors");
   SY_CHECK_OK(file.status());
   return *std::move(file);
 }
 
 template <class Value>
-std::vector<Value> ReadAll(const checkpoint::SafetensorsFile& file, const checkpoint::TensorEntry& entry) {
+std::vector<Value> ReadAll(const checkpoint::WeightsFile& file, const checkpoint::TensorEntry& entry) {
   std::vector<Value> values(entry.bytes / sizeof(Value));
   SY_CHECK_OK(file.Read(entry.begin, entry.bytes, values.data()));
   return values;
@@ -62,7 +62,7 @@ std::vector<std::string> TrainingGoldenNames() {
 TrainingGolden LoadTrainingGolden(const std::string& name) {
   TrainingGolden golden = {.name = name,
                            .dir = absl::StrCat("tests/golden/models/", absl::StripSuffix(name, "-capacity"))};
-  const std::unique_ptr<checkpoint::SafetensorsFile> file = OpenGolden(name);
+  const std::unique_ptr<checkpoint::WeightsFile> file = OpenGolden(name);
   for (const auto& [tensor, entry] : file->tensors()) {
     absl::string_view parameter = tensor;
     if (absl::ConsumePrefix(&parameter, "gradient.")) {

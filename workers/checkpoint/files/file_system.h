@@ -68,11 +68,6 @@ absl::Status ReplaceFile(FileSystem* files, const std::string& name, const std::
 // Reads a whole file.  InvalidArgument "<path>: S bytes, limit L" when it is larger.
 absl::StatusOr<std::string> ReadWholeFile(FileSystem* files, const std::string& path, int64_t max_bytes);
 
-// The status with the file's name before its message.
-inline absl::Status InFile(absl::string_view path, const absl::Status& status) {
-  return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
-}
-
 // Splits a path into {folder or "", name}; {"", ""} for the root.  InvalidArgument: not such a path.
 struct CheckpointPath {
   std::string folder;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/io/input_file.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::checkpoint {

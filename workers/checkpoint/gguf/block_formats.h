@@ -1,15 +1,14 @@
-// How GGUF stores a tensor's elements: blocks of a fixed number of elements in a fixed number of bytes, which share
-// scales.  A table of all types that llama.cpp writes, and the decoders of those that we load as weights.
+// What the blocks of GGUF's types (scheduler/base/gguf/gguf_types.h) mean: the decoders of those that we load as
+// weights.
 //
 // Decoded values have the bits that the gguf Python package (gguf.quants.dequantize) computes, which are llama.cpp's.
-// Thread-safe (pure).  Does not do: encoding, decoding of types whose `decode` is null (their sizes are known, so that
-// a file that holds some can be opened).
+// Thread-safe (pure).  Does not do: encoding.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "absl/types/span.h"
+#include "scheduler/base/gguf/gguf_types.h"
 
 namespace switchyard::checkpoint {
 
@@ -33,19 +32,10 @@ enum class GgufType : uint32_t {
   kMXFP4 = 39,
 };
 
-struct GgufBlockFormat {
-  uint32_t type;     // the number in a file; a GgufType where `decode` is not null
-  const char* name;  // llama.cpp's: "Q4_K"
-  int32_t elements;  // of a block
-  int32_t bytes;     // of a block
-  // Writes num_blocks * elements values.  Null: the type is known, but its tensors cannot be loaded.
-  void (*decode)(const uint8_t* blocks, int64_t num_blocks, float* out);
-};
-
-// All known types, by rising number.
-absl::Span<const GgufBlockFormat> GgufBlockFormats();
-// nullptr for a number that no type has.
-const GgufBlockFormat* FindGgufBlockFormat(uint32_t type);
+// Writes num_blocks blocks' elements.
+using DecodeBlocksFn = void (*)(const uint8_t* blocks, int64_t num_blocks, float* out);
+// Null for a type that cannot be loaded.
+DecodeBlocksFn DecoderOf(const GgufBlockFormat& format);
 // "F32, F16, Q4_0 …": the names of the types that have a decoder, for error messages.
 std::string DecodableGgufTypes();
 

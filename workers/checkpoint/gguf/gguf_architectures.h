@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "workers/checkpoint/gguf/gguf_file.h"
+#include "scheduler/base/gguf/gguf_file.h"
 
 namespace switchyard::checkpoint {
 

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "scheduler/base/io/input_file.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
-#include "workers/checkpoint/files/file_system.h"
 #include "workers/checkpoint/gguf/gguf_architectures.h"
 
 namespace switchyard::checkpoint {
@@ -234,7 +234,7 @@ absl::Status ConfigWriter::WriteFrequencies() {
                                                    "], found ", tensor.format->name, " ", tensor.ShapeString()));
   }
   std::vector<float> factors(static_cast<size_t>(tensor.shape[0]));
-  RETURN_IF_ERROR(place.file->Read(tensor.begin, tensor.bytes, factors.data()));
+  RETURN_IF_ERROR(place.file->file().Read(tensor.begin, tensor.bytes, factors.data()));
   config_["rope_scaling"] = {
       {"rope_type", "longrope"}, {"factor", 1.0},
       {"attention_factor", 1.0}, {"original_max_position_embeddings", config_["max_position_embeddings"]},

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "workers/checkpoint/gguf/gguf_file.h"
+#include "scheduler/base/gguf/gguf_file.h"
 
 namespace switchyard::checkpoint {
 

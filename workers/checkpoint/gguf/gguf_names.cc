@@ -10,9 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "scheduler/base/io/input_file.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
-#include "workers/checkpoint/files/file_system.h"
 #include "workers/checkpoint/gguf/gguf_architectures.h"
 
 namespace switchyard::checkpoint {
@@ -69,7 +69,6 @@ constexpr std::pair<const char*, const char*> kOtherNames[] = {{"token_embd.weig
                                                                {"output_norm.weight", "model.norm.weight"},
                                                                {"output.weight", "lm_head.weight"}};
 constexpr int64_t kMaxModelTensors = 1'000'000;  // each expert's are tensors of their own
-constexpr int64_t kPieceBytes = 1 << 20;
 
 // "blk.12.REST" as 12 and REST.
 struct BlockName {
@@ -206,20 +205,6 @@ absl::Status NameLister::AddExperts(const GgufModelTensor& whole, const GgufTens
   return absl::OkStatus();
 }
 
-absl::Status ReadContiguous(const GgufModelTensor& tensor, int64_t begin_row, int64_t count, int64_t width,
-                            float* out) {
-  const int64_t row_bytes = width / tensor.format->elements * tensor.format->bytes;
-  const int64_t rows_at_once = std::max<int64_t>(1, kPieceBytes / row_bytes);
-  std::vector<uint8_t> blocks(static_cast<size_t>(std::min(rows_at_once, count) * row_bytes));
-  for (int64_t done = 0; done < count;) {
-    const int64_t rows = std::min(rows_at_once, count - done);
-    RETURN_IF_ERROR(tensor.file->Read(tensor.begin + (begin_row + done) * row_bytes, rows * row_bytes, blocks.data()));
-    tensor.format->decode(blocks.data(), rows * width / tensor.format->elements, out + done * width);
-    done += rows;
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::vector<GgufModelTensor>> ListGgufModelTensors(const GgufCheckpoint& checkpoint) {
@@ -242,27 +227,6 @@ absl::StatusOr<std::vector<GgufModelTensor>> ListGgufModelTensors(const GgufChec
   if (twice == tensors.end()) return tensors;
   return InFile(twice->file->name(),
                 absl::InvalidArgumentError(absl::StrCat("two tensors are \"", Excerpt(twice->name), "\"")));
-}
-
-absl::Status ReadGgufRows(const GgufModelTensor& tensor, int64_t begin, int64_t count, float* out) {
-  if (tensor.format->decode == nullptr) {
-    return absl::UnimplementedError(absl::StrCat(tensor.file->name(), ": tensor \"", Excerpt(tensor.name), "\": type ",
-                                                 tensor.format->name,
-                                                 " cannot be loaded; types that can: ", DecodableGgufTypes()));
-  }
-  const int64_t width = tensor.shape.back();
-  const int64_t head = tensor.interleaved_head;
-  if (head == 0) return ReadContiguous(tensor, begin, count, width, out);
-  if (tensor.shape.size() == 1) {  // a bias: its elements are in the order of rows
-    std::vector<float> stored(static_cast<size_t>(width));
-    RETURN_IF_ERROR(ReadContiguous(tensor, 0, 1, width, stored.data()));
-    for (int64_t i = 0; i < width; ++i) out[i] = stored[InterleavedRow(i, head)];
-    return absl::OkStatus();
-  }
-  for (int64_t row = begin; row < begin + count; ++row) {
-    RETURN_IF_ERROR(ReadContiguous(tensor, InterleavedRow(row, head), 1, width, out + (row - begin) * width));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace switchyard::checkpoint

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "workers/checkpoint/gguf/gguf_file.h"
+#include "scheduler/base/gguf/gguf_file.h"
 
 namespace switchyard::checkpoint {
 
@@ -37,10 +37,5 @@ inline int64_t InterleavedRow(int64_t row, int64_t head_dim) {
   const int64_t in_head = row % head_dim;
   return row - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
 }
-
-// Decodes rows [begin, begin + count) of the tensor, in HuggingFace's order; a row is the last dimension, and a tensor
-// of one dimension is one row.  Blocks on the disk; thread-safe; needs at most 1 MiB, or two rows, besides. REQUIRES:
-// the rows are the tensor's, `out` holds them, and the format has a decoder (else Unimplemented).
-absl::Status ReadGgufRows(const GgufModelTensor& tensor, int64_t begin, int64_t count, float* out);
 
 }  // namespace switchyard::checkpoint

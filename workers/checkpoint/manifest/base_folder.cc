@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
+#include "scheduler/base/io/input_file.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/strict_json.h"
 #include "workers/checkpoint/files/posix_file_system.h"
@@ -120,7 +121,7 @@ absl::StatusOr<std::optional<Manifest>> CheckServedFolder(const ModelDir& dir) {
 }
 
 absl::Status ExpectManifest(const Manifest& manifest, const Checkpoint& checkpoint) {
-  for (const std::unique_ptr<SafetensorsFile>& file : checkpoint.files()) {
+  for (const std::unique_ptr<WeightsFile>& file : checkpoint.files()) {
     const auto record = std::find_if(manifest.files.begin(), manifest.files.end(),
                                      [&](const FileRecord& each) { return each.name == file->name(); });
     if (record == manifest.files.end()) {
@@ -134,7 +135,7 @@ absl::Status ExpectManifest(const Manifest& manifest, const Checkpoint& checkpoi
     RETURN_IF_ERROR(BlockCheck(file.get()).CheckHeader());
   }
   for (const FileRecord& record : manifest.files) {
-    const auto is_it = [&](const std::unique_ptr<SafetensorsFile>& file) { return file->name() == record.name; };
+    const auto is_it = [&](const std::unique_ptr<WeightsFile>& file) { return file->name() == record.name; };
     if (!IsWeights(record.name) || std::any_of(checkpoint.files().begin(), checkpoint.files().end(), is_it)) continue;
     return absl::DataLossError(absl::StrCat(record.name, ": the manifest names it, the index of the weights does not"));
   }

@@ -15,7 +15,7 @@
 #include "scheduler/base/io/root_dir.h"
 #include "workers/checkpoint/files/file_sums.h"
 #include "workers/checkpoint/manifest/manifest.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 
 namespace switchyard::checkpoint {
 
@@ -34,7 +34,7 @@ absl::Status CheckBaseFolder(const RootDir& root, const std::string& path, const
 absl::StatusOr<std::optional<Manifest>> CheckServedFolder(const ModelDir& dir);
 
 // DataLoss unless the checkpoint's files are those of its folder's manifest; reads their headers.  From now on the
-// loader compares what it reads (SafetensorsFile::block_sums).
+// loader compares what it reads (WeightsFile::block_sums).
 absl::Status ExpectManifest(const Manifest& manifest, const Checkpoint& checkpoint);
 
 }  // namespace switchyard::checkpoint

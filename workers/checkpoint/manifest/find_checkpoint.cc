@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "scheduler/base/io/input_file.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::checkpoint {

@@ -1,5 +1,6 @@
 // MatrixReader: interface to one matrix of a checkpoint as the model sees it, rows of fp32 values, however its bits
-// are stored.  OpenMatrix makes one for each published format of quantized weights (quantization_config.h).
+// are stored.  OpenMatrix makes one for each published format of quantized weights (quantization_config.h), and for
+// GGUF's blocks.
 //
 // A reader holds shapes and places, no contents: scales are read with the rows that they belong to.  It borrows the
 // checkpoint.  Thread-safe: each thread has a scratch of its own.
@@ -16,12 +17,13 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "workers/checkpoint/quantized/quantization_config.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
+#include "workers/ops/gemm/quantized/weight_format.h"
 
 namespace switchyard::checkpoint {
 
-// Reads exactly to.size() bytes at `begin` of a file: SafetensorsFile::Read, and what the caller checks.
-using ReadBytes = absl::FunctionRef<absl::Status(const SafetensorsFile& file, int64_t begin, absl::Span<uint8_t> to)>;
+// Reads exactly to.size() bytes at `begin` of a file: WeightsFile::Read, and what the caller checks.
+using ReadBytes = absl::FunctionRef<absl::Status(const WeightsFile& file, int64_t begin, absl::Span<uint8_t> to)>;
 
 // Memory of one thread, which readers grow as they need it: about the size of the values of a read.
 struct MatrixScratch {
@@ -52,6 +54,14 @@ class MatrixReader {
   // group that does not exist, a weight_shape that is not the matrix's.  Codes that are NaN are values like others.
   virtual absl::Status Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const = 0;
 
+  // The format whose numbers and scales are the stored ones, so that a weight of it can hold them; kPlain: there is
+  // none.
+  virtual ops::WeightFormat own_format() const { return ops::WeightFormat::kPlain; }
+  // The same rows as numbers [count, columns] and bits of scales [count, columns / 32] of own_format().
+  // REQUIRES: as Read; own_format() is not kPlain.
+  virtual absl::Status ReadNumbers(int64_t first, int64_t count, uint8_t* numbers, uint16_t* scales, ReadBytes read,
+                                   MatrixScratch* scratch) const;
+
  protected:
   MatrixReader(int64_t rows, int64_t columns) : rows_(rows), columns_(columns) {}
   // Adds a tensor that it is made of; the first is that of its codes.
@@ -68,11 +78,11 @@ class MatrixReader {
 };
 
 // The reader of the matrix that the model calls `name` ("….q_proj.weight"), of that shape (two dimensions, or three of
-// fused experts, whose rows follow each other).  Null: the checkpoint has a tensor of that name and a floating dtype,
-// which is read as it is, or nothing of it at all.
+// fused experts, whose rows follow each other; one of GGUF's biases).  config: null if the model has none.  Null: the
+// checkpoint has a tensor of that name and a floating dtype, which is read as it is, or nothing of it at all.
 // Errors (InvalidArgument): "<file>: tensor "<name>": expected …, found …" for a tensor of another shape or dtype, a
 // scale that is missing, sizes that do not divide, a module that the config excludes from quantization.
-absl::StatusOr<std::unique_ptr<MatrixReader>> OpenMatrix(const Checkpoint& checkpoint, const QuantizationConfig& config,
+absl::StatusOr<std::unique_ptr<MatrixReader>> OpenMatrix(const Checkpoint& checkpoint, const QuantizationConfig* config,
                                                          absl::string_view name, absl::Span<const int64_t> shape);
 
 // Whether the checkpoint has a matrix of that name in any of the forms that are understood.

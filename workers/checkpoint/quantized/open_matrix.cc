@@ -3,9 +3,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "workers/checkpoint/gguf/gguf_matrix.h"
 #include "workers/checkpoint/quantized/column_matrix.h"
 #include "workers/checkpoint/quantized/matrix_reader.h"
 #include "workers/checkpoint/quantized/row_matrix.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard::checkpoint {
@@ -54,6 +56,10 @@ bool IsFloatingName(absl::string_view dtype) {
 
 }  // namespace
 
+absl::Status MatrixReader::ReadNumbers(int64_t, int64_t, uint8_t*, uint16_t*, ReadBytes, MatrixScratch*) const {
+  return absl::UnimplementedError(absl::StrCat("tensor \"", stored_name_, "\": has no numbers of a weight's format"));
+}
+
 void MatrixReader::AddTensor(const std::string& name, const TensorLocation& location) {
   if (tensors_.empty()) {
     location_ = location;
@@ -63,23 +69,25 @@ void MatrixReader::AddTensor(const std::string& name, const TensorLocation& loca
   stored_bytes_ += location.entry->bytes;
 }
 
-absl::StatusOr<std::unique_ptr<MatrixReader>> OpenMatrix(const Checkpoint& checkpoint, const QuantizationConfig& config,
+absl::StatusOr<std::unique_ptr<MatrixReader>> OpenMatrix(const Checkpoint& checkpoint, const QuantizationConfig* config,
                                                          absl::string_view name, absl::Span<const int64_t> shape) {
   const TensorLocation plain = checkpoint.Find(name);
+  if (plain.file != nullptr && GgufMatrix::Is(*plain.entry)) return GgufMatrix::Open(plain, std::string(name), shape);
+  if (config == nullptr || shape.size() < 2) return nullptr;
   if (plain.file != nullptr && IsFloatingName(plain.entry->dtype)) return nullptr;
   if (!HasMatrix(checkpoint, name)) return nullptr;
   const std::string module(absl::StripSuffix(name, kWeight));
-  if (std::find(config.unconverted.begin(), config.unconverted.end(), module) != config.unconverted.end()) {
+  if (std::find(config->unconverted.begin(), config->unconverted.end(), module) != config->unconverted.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor \"", name, "\": expected BF16, F16, F32 or F64, as quantization_config excludes ", module,
                      ", found a quantized one"));
   }
   absl::Status first;
-  for (const StoredWeights& weights : config.weights) {
+  for (const StoredWeights& weights : config->weights) {
     if (checkpoint.Find(CodesOf(weights.format, name)).file == nullptr) continue;
     // Where the file has several ways, a matrix has the first one that its tensors fit.
     const bool has_zeros = checkpoint.Find(absl::StrCat(name, "_zero_point")).file != nullptr;
-    if (config.weights.size() > 1 && has_zeros == weights.symmetric) continue;
+    if (config->weights.size() > 1 && has_zeros == weights.symmetric) continue;
     absl::StatusOr<std::unique_ptr<MatrixReader>> reader = OpenAs(checkpoint, weights, std::string(name), shape);
     if (reader.ok()) return reader;
     first.Update(reader.status());
@@ -89,7 +97,7 @@ absl::StatusOr<std::unique_ptr<MatrixReader>> OpenMatrix(const Checkpoint& check
   for (const std::string& each : CodeNames(name)) {
     if (checkpoint.Find(each).file != nullptr) found = each;
   }
-  return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\": quantization_config says ", config.ToString(),
+  return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\": quantization_config says ", config->ToString(),
                                                  ", found \"", found, "\", ", checkpoint.Find(found).entry->dtype));
 }
 

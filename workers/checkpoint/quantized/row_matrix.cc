@@ -61,6 +61,7 @@ absl::StatusOr<std::unique_ptr<MatrixReader>> RowMatrix::Open(const Checkpoint& 
   RETURN_IF_ERROR(matrix->FindCodes(checkpoint, name));
   RETURN_IF_ERROR(matrix->FindScales(checkpoint, name));
   RETURN_IF_ERROR(matrix->FindRest(checkpoint, name));
+  matrix->own_format_ = matrix->FindOwnFormat();
   return matrix;
 }
 
@@ -230,15 +231,50 @@ absl::Status RowMatrix::ReadColumnGroups(ReadBytes read, MatrixScratch* scratch)
   return ReadOrder(order_, groups_, read, scratch);
 }
 
+ops::WeightFormat RowMatrix::FindOwnFormat() const {
+  const bool integers = weights_.format == StoredFormat::kPacked || weights_.format == StoredFormat::kInt8;
+  const bool in_groups = weights_.scope == ScaleScope::kGroup && group_size_ % ops::kQuantGroup == 0;
+  const bool in_rows = groups_ == 1 && !one_scale_ && columns() % ops::kQuantGroup == 0;
+  if (!integers || !weights_.symmetric || !order_.empty() || !(in_groups || in_rows)) return ops::WeightFormat::kPlain;
+  const std::string& dtype = scales_.location().entry->dtype;
+  const bool four = code_ == CodeType::kUint4;
+  if (dtype == "BF16") return four ? ops::WeightFormat::kInt4 : ops::WeightFormat::kInt8;
+  if (dtype == "F16") return four ? ops::WeightFormat::kQ4_0 : ops::WeightFormat::kQ8_0;
+  return ops::WeightFormat::kPlain;
+}
+
+absl::Status RowMatrix::ReadCodes(int64_t first, int64_t count, ReadBytes read, MatrixScratch* scratch) const {
+  scratch->codes.resize(static_cast<size_t>(count * row_bytes_));
+  return codes_.ReadRaw(first * row_bytes_ / codes_.element_bytes(), count * row_bytes_ / codes_.element_bytes(),
+                        scratch->codes.data(), read);
+}
+
+absl::Status RowMatrix::ReadNumbers(int64_t first, int64_t count, uint8_t* numbers, uint16_t* scales, ReadBytes read,
+                                    MatrixScratch* scratch) const {
+  RETURN_IF_ERROR(CheckShape(read));
+  RETURN_IF_ERROR(ReadScales(first, count, read, scratch));
+  RETURN_IF_ERROR(ReadCodes(first, count, read, scratch));
+  const uint8_t sign = code_ == CodeType::kInt8 ? 0x80 : 0;
+  for (int64_t i = 0; i < count; ++i, numbers += columns()) {
+    const uint8_t* const codes = scratch->codes.data() + i * row_bytes_;
+    for (int64_t k = 0; k < columns(); ++k) {
+      numbers[k] = code_ == CodeType::kUint4 ? codes[k / 2] >> (k % 2 * 4) & 15 : codes[k] ^ sign;
+    }
+    for (int64_t k = 0; k < columns(); k += ops::kQuantGroup, ++scales) {
+      const float scale = scratch->scales[static_cast<size_t>(i * groups_ + k / group_size_)];
+      *scales = ops::HalfScales(own_format_) ? Fp16(scale).bits : Bf16(scale).bits;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RowMatrix::Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const {
   RETURN_IF_ERROR(CheckShape(read));
   RETURN_IF_ERROR(ReadScales(first, count, read, scratch));
   RETURN_IF_ERROR(ReadZeros(first, count, read, scratch));
   RETURN_IF_ERROR(ReadColumnGroups(read, scratch));
   const auto row_bytes = static_cast<size_t>(row_bytes_);
-  scratch->codes.resize(static_cast<size_t>(count) * row_bytes);
-  RETURN_IF_ERROR(codes_.ReadRaw(first * row_bytes_ / codes_.element_bytes(),
-                                 count * row_bytes_ / codes_.element_bytes(), scratch->codes.data(), read));
+  RETURN_IF_ERROR(ReadCodes(first, count, read, scratch));
   const absl::Span<const float> scales = scratch->scales, zeros = scratch->zeros;
   const auto groups = static_cast<size_t>(groups_);
   for (int64_t i = 0; i < count; ++i) {

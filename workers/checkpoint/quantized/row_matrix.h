@@ -22,6 +22,11 @@ class RowMatrix : public MatrixReader {
                                                             const std::string& name, absl::Span<const int64_t> shape);
 
   absl::Status Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const override;
+  // Of symmetric integers of 4 or 8 bits whose columns are in order, in groups of a multiple of 32 or a row's, with
+  // scales in bf16 or fp16: a scale is repeated for each 32 columns.
+  ops::WeightFormat own_format() const override { return own_format_; }
+  absl::Status ReadNumbers(int64_t first, int64_t count, uint8_t* numbers, uint16_t* scales, ReadBytes read,
+                           MatrixScratch* scratch) const override;
 
  private:
   RowMatrix(const StoredWeights& weights, absl::Span<const int64_t> shape);
@@ -37,6 +42,9 @@ class RowMatrix : public MatrixReader {
   absl::Status ReadZeros(int64_t first, int64_t count, ReadBytes read, MatrixScratch* scratch) const;
   absl::Status ReadColumnGroups(ReadBytes read, MatrixScratch* scratch) const;
   absl::Status CheckShape(ReadBytes read) const;
+  ops::WeightFormat FindOwnFormat() const;
+  // Into the scratch's codes.
+  absl::Status ReadCodes(int64_t first, int64_t count, ReadBytes read, MatrixScratch* scratch) const;
 
   const StoredWeights weights_;
   const std::vector<int64_t> shape_;
@@ -46,6 +54,7 @@ class RowMatrix : public MatrixReader {
   int64_t groups_ = 1;      // of a row
   int64_t group_size_ = 0;  // columns
   bool one_scale_ = false;  // for all of the tensor
+  ops::WeightFormat own_format_ = ops::WeightFormat::kPlain;
   StoredPart codes_, scales_, zeros_, order_, shape_part_;
 };
 

@@ -12,7 +12,7 @@ namespace switchyard::checkpoint {
 namespace {
 
 // Describes [begin, end): `where tensor "a" is`, or the first and the last of several.
-std::string Describe(const SafetensorsFile& file, int64_t begin, int64_t end) {
+std::string Describe(const WeightsFile& file, int64_t begin, int64_t end) {
   const std::string *first = nullptr, *last = nullptr;
   for (const auto& [name, entry] : file.tensors()) {
     if (entry.begin >= end || entry.begin + entry.bytes <= begin) continue;
@@ -26,7 +26,7 @@ std::string Describe(const SafetensorsFile& file, int64_t begin, int64_t end) {
 
 }  // namespace
 
-BlockCheck::BlockCheck(const SafetensorsFile* file) : file_(file), seen_(file->block_sums().size()) {}
+BlockCheck::BlockCheck(const WeightsFile* file) : file_(file), seen_(file->block_sums().size()) {}
 
 absl::Status BlockCheck::Compare(int64_t block, absl::string_view bytes) const {
   const uint32_t found = Crc32c(bytes), expected = file_->block_sums()[static_cast<size_t>(block)];

@@ -9,8 +9,8 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/quote.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 
 namespace switchyard::checkpoint {
 namespace {

@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "workers/checkpoint/files/file_system.h"
 #include "workers/checkpoint/manifest/manifest.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 
 namespace switchyard::checkpoint {
 

@@ -12,6 +12,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
+#include "workers/checkpoint/gguf/gguf_weights.h"
 #include "workers/model/config/config_reader.h"
 #include "workers/model/families/family.h"
 #include "workers/ops/attention/attention.h"
@@ -315,7 +316,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& path) {
-  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(path));
+  ASSIGN_OR_RETURN(const ModelDir dir, checkpoint::OpenModelFiles(path));
   if (!dir.Exists(kConfigFile))
     return absl::NotFoundError(absl::StrCat("model directory ", path, ": ", WhyNoConfig(path)));
   ASSIGN_OR_RETURN(const std::string config_text, dir.ReadSmallFile(kConfigFile, kMaxConfigBytes));

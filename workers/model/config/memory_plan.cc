@@ -57,7 +57,8 @@ struct Sizes {
 }  // namespace
 
 ops::WeightFormat HeadFormat(ops::WeightFormat format) {
-  return format == ops::WeightFormat::kInt4 ? ops::WeightFormat::kInt8 : format;
+  if (format == ops::WeightFormat::kInt4) return ops::WeightFormat::kInt8;
+  return format == ops::WeightFormat::kQ4_0 ? ops::WeightFormat::kQ8_0 : format;
 }
 
 bool HasEmbedding(const ModelConfig& config, ops::WeightFormat format) {

@@ -5,12 +5,17 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -19,6 +24,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/safetensors/block_check.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
 #include "workers/model/weights/unused_tensors.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/tensor/device_writer.h"
@@ -43,6 +49,13 @@ struct Piece {
   int64_t bytes() const { return rows * param->columns * DTypeBytes(dtype); }
   int64_t read_bytes() const { return param->matrix == nullptr ? bytes() : param->matrix->ReadSize(rows); }
 };
+
+// Whether the weight holds the numbers that the checkpoint has.
+bool KeepsNumbers(const Param& param) {
+  return param.matrix != nullptr && param.weight != nullptr && param.weight->device().is_cpu() &&
+         param.matrix->own_format() != ops::WeightFormat::kPlain &&
+         param.matrix->own_format() == param.weight->format();
+}
 
 // Largest magnitude that the served dtype can hold.
 double LargestOf(DType dtype) {
@@ -97,7 +110,7 @@ class Loader {
   LoadOptions* const options_;
   DeviceWriter* const writer_;
   std::vector<Piece> pieces_;
-  absl::flat_hash_map<const checkpoint::SafetensorsFile*, std::unique_ptr<checkpoint::BlockCheck>>
+  absl::flat_hash_map<const checkpoint::WeightsFile*, std::unique_ptr<checkpoint::BlockCheck>>
       checks_;  // of files with block sums
   int64_t total_bytes_ = 0;
   absl::Time start_;
@@ -132,7 +145,7 @@ void Loader::AddPieces(const checkpoint::Checkpoint& checkpoint, const std::vect
       total_bytes_ += pieces_.back().read_bytes();
     }
   }
-  for (const std::unique_ptr<checkpoint::SafetensorsFile>& file : checkpoint.files()) {
+  for (const std::unique_ptr<checkpoint::WeightsFile>& file : checkpoint.files()) {
     if (!file->block_sums().empty()) checks_[file.get()] = std::make_unique<checkpoint::BlockCheck>(file.get());
   }
   std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
@@ -180,14 +193,24 @@ void Loader::Work() {
 absl::Status Loader::Load(const Piece& piece, Staging* staging) {
   uint8_t* const to = staging->rows.data<uint8_t>();
   const absl::Span<uint8_t> bytes(to, static_cast<size_t>(piece.bytes()));
-  const auto read = [&](const checkpoint::SafetensorsFile& file, int64_t begin, absl::Span<uint8_t> part) {
+  const auto read = [&](const checkpoint::WeightsFile& file, int64_t begin, absl::Span<uint8_t> part) {
     RETURN_IF_ERROR(file.Read(begin, static_cast<int64_t>(part.size()), part.data()));
     const auto check = checks_.find(&file);
     if (check == checks_.end()) return absl::OkStatus();
     const absl::string_view text(reinterpret_cast<const char*>(part.data()), part.size());
     return check->second->Check(begin, text, &staging->block);
   };
-  if (const checkpoint::MatrixReader* const matrix = piece.param->matrix.get(); matrix != nullptr) {
+  const checkpoint::MatrixReader* const matrix = piece.param->matrix.get();
+  if (KeepsNumbers(*piece.param)) {
+    const int64_t numbers = piece.rows * piece.param->columns, scales = numbers / ops::kQuantGroup;
+    auto* const bits = reinterpret_cast<uint16_t*>(to + numbers);
+    RETURN_IF_ERROR(
+        matrix->ReadNumbers(piece.param->source_row + piece.row, piece.rows, to, bits, read, &staging->matrix));
+    AddSum(piece, absl::string_view(reinterpret_cast<const char*>(to), static_cast<size_t>(numbers + 2 * scales)));
+    piece.param->weight->PackNumbers(piece.param->first_row + piece.row, piece.rows, to, bits);
+    return absl::OkStatus();
+  }
+  if (matrix != nullptr) {
     RETURN_IF_ERROR(matrix->Read(piece.param->source_row + piece.row, piece.rows, reinterpret_cast<float*>(to), read,
                                  &staging->matrix));
   } else {
@@ -271,6 +294,16 @@ const ModelFamily& FamilyOf(const ModelConfig& config) {
   return *family;
 }
 
+// How the quantized matrices are stored; "": there are none.
+std::string StoredAs(const ModelConfig& config, const std::vector<Param>& params) {
+  if (config.quantization.has_value()) return config.reading();
+  std::set<std::string> types;  // of GGUF
+  for (const Param& param : params) {
+    if (param.matrix != nullptr) types.insert(param.matrix->location().entry->dtype);
+  }
+  return absl::StrJoin(types, ", ");
+}
+
 absl::Status RunLoader(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params, LoadOptions* options,
                        DeviceWriter* writer) {
   options->num_threads = std::clamp<int>(options->num_threads, 1, static_cast<int>(kStagingBytes / kChunkBytes));
@@ -288,8 +321,9 @@ absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoin
                                    {.none = !options.experts}, /*in_arena=*/true));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
   ASSIGN_OR_RETURN(const std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
-  if (config.quantization.has_value()) {
-    LogInfo("weights are stored as ", config.reading(), "; they are decoded to ",
+  if (const std::string stored = StoredAs(config, params); !stored.empty()) {
+    const bool kept = std::any_of(params.begin(), params.end(), KeepsNumbers);
+    LogInfo("weights are stored as ", stored, kept ? "; they are held as " : "; they are decoded to ",
             ops::ToString({options.dtype, options.format}));
   }
   // Unused tensors may be harmless (an untied copy of a tied head, buffers of old versions) or a sign of a wrong
@@ -317,6 +351,20 @@ absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelCo
 absl::Status LoadParams(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params,
                         LoadOptions options) {
   return RunLoader(checkpoint, params, &options, nullptr);
+}
+
+ops::WeightFormat StoredFormat(const std::vector<Param>& params) {
+  std::optional<ops::WeightFormat> common;
+  for (const Param& param : params) {
+    const absl::string_view name = param.name;
+    // All but the embedding, the head, routers and the gates of shared experts, which are held in other ways.
+    if (param.weight == nullptr || !absl::StrContains(name, ".layers.")) continue;
+    if (absl::EndsWith(name, ".gate.weight") || absl::EndsWith(name, ".shared_expert_gate.weight")) continue;
+    const ops::WeightFormat own = param.matrix != nullptr ? param.matrix->own_format() : ops::WeightFormat::kPlain;
+    if (common.value_or(own) != own) return ops::WeightFormat::kPlain;
+    common = own;
+  }
+  return common.value_or(ops::WeightFormat::kPlain);
 }
 
 absl::StatusOr<DType> NamedDType(absl::string_view name) {

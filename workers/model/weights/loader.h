@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/model/config/config.h"
 #include "workers/model/weights/params.h"
 #include "workers/model/weights/weights.h"
@@ -55,6 +55,10 @@ absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelCo
 // Loads the params of a table (params.h); options.dtype is that of its tensors.  After an error contents are undefined.
 absl::Status LoadParams(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params,
                         LoadOptions options);
+
+// The format of few bits that all matrices of layers have in the checkpoint, so that weights of it hold their numbers
+// as they are (MatrixReader::own_format); kPlain: there is none.
+ops::WeightFormat StoredFormat(const std::vector<Param>& params);
 
 // fp32, bf16, fp16, fp64.  InvalidArgument for another name.
 absl::StatusOr<DType> NamedDType(absl::string_view name);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
 
 namespace switchyard::model {
 namespace {
@@ -78,9 +79,8 @@ class Table {
 
   // Whether the checkpoint has it in a quantized format, well or with problems.
   bool FindQuantized(Param* param) {
-    if (!config_.quantization.has_value() || param->shape.size() < 2) return false;
-    absl::StatusOr<std::unique_ptr<checkpoint::MatrixReader>> matrix =
-        checkpoint::OpenMatrix(*checkpoint_, *config_.quantization, param->name, param->shape);
+    absl::StatusOr<std::unique_ptr<checkpoint::MatrixReader>> matrix = checkpoint::OpenMatrix(
+        *checkpoint_, config_.quantization.has_value() ? &*config_.quantization : nullptr, param->name, param->shape);
     if (!matrix.ok()) {
       problems_.emplace_back(matrix.status().message());
       return true;

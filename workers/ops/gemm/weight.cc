@@ -188,6 +188,13 @@ void Weight::Quantize(int64_t first_row, const TensorView& rows) {
   });
 }
 
+void Weight::PackNumbers(int64_t first_row, int64_t rows, const uint8_t* numbers, const uint16_t* scales) {
+  SY_CHECK(!Plain(desc_) && desc_.k % kQuantGroup == 0 && first_row >= 0 && first_row + rows <= desc_.n);
+  for (int64_t i = 0; i < rows; ++i, numbers += desc_.k, scales += desc_.k / kQuantGroup) {
+    StoreColumn(desc_.format, numbers, scales, desc_.k, ColumnOf(first_row + i), PanelOf(first_row + i));
+  }
+}
+
 void Weight::Dequantize(int64_t first_row, const TensorView& rows) const {
   std::vector<float> values(static_cast<size_t>(desc_.k));
   VisitDType(rows.dtype(), [&]<class To>() {

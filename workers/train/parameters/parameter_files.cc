@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
 
 namespace switchyard::train {
 namespace {

@@ -19,7 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "workers/checkpoint/files/file_sums.h"
-#include "workers/checkpoint/safetensors/safetensors.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/model/backward/model_gradients.h"
 #include "workers/model/forward/model.h"
 #include "workers/model/weights/params.h"

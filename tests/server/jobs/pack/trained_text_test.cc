@@ -19,7 +19,8 @@ class TrainedTextTest : public testing::Test {
             {"role": "assistant", "content": "one"}, {"role": "user", "content": "r"},
             {"role": "assistant", "content": "two"}]})");
     dir_.Write("chat_template.jinja", chat_template);
-    const absl::StatusOr<text::ModelChatTemplate> chat = text::ModelChatTemplate::Load(dir_.path());
+    const absl::StatusOr<text::ModelChatTemplate> chat =
+        text::ModelChatTemplate::Load(*ModelDir::Open(dir_.path()), dir_.path());
     EXPECT_TRUE(chat.ok()) << chat.status();
     return RenderTrained(document, *chat, eos, nullptr);
   }

@@ -86,7 +86,7 @@ TEST(ChatTemplateGolden, FamiliesRenderAsTransformersDoes) {
     for (const char* token : {"bos_token", "eos_token"}) {
       request.template_args[token] = std::string(token) == "bos_token" ? "<s>" : "</s>";
     }
-    const auto model = ModelChatTemplate::Load(kFolder, kFolder + ("templates/" + file));
+    const auto model = ModelChatTemplate::Load(*ModelDir::Open(kFolder), kFolder, kFolder + ("templates/" + file));
     ASSERT_TRUE(model.ok()) << model.status();
     const absl::StatusOr<RenderedChat> got = model->RenderChat(request, ClockOf(golden));
     if (test["request"] == "content parts" && text_only.contains(file)) {

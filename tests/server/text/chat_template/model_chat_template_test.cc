@@ -27,7 +27,7 @@ class ModelChatTemplateTest : public testing::Test {
   void Write(const std::string& name, const std::string& text) { std::ofstream(dir_ / name, std::ios::binary) << text; }
   void WriteConfig(const Json& json) { Write("tokenizer_config.json", json.dump()); }
   absl::StatusOr<ModelChatTemplate> Load(const std::string& override_file = "") {
-    return ModelChatTemplate::Load(dir_.string(), override_file);
+    return ModelChatTemplate::Load(*ModelDir::Open(dir_.string()), dir_.string(), override_file);
   }
   absl::StatusOr<std::string> Render(const ChatRequest& request) {
     auto model = Load();

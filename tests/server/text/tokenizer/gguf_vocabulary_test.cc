@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "server/text/tokenizer/tokenizer.h"
 #include "tests/server/text/tokenizer/golden_files.h"
 
@@ -97,6 +99,40 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GgufGoldenTest,
                          testing::Values(Kind{"gpt2", "gpt-2"}, Kind{"llama3", "llama-bpe"}, Kind{"qwen", "qwen2"}),
                          [](const auto& each) { return std::string(each.param.golden); });
 
+// A vocabulary with scores against the ids of SentencePiece itself.
+TEST(GgufVocabularyTest, ScoresMergeAsInSentencePiece) {
+  std::ifstream file("tests/golden/gguf/score_vocabulary.json");
+  const auto golden = nlohmann::json::parse(file);
+  const auto tokens = golden["tokens"].get<std::vector<std::string>>();
+  const GgufVocabulary vocabulary = {.model = "llama",
+                                     .tokens = {tokens.begin(), tokens.end()},
+                                     .token_type = golden["token_type"],
+                                     .scores = golden["scores"],
+                                     .bos_token_id = golden["bos"].get<int32_t>(),
+                                     .eos_token_id = golden["eos"].get<int32_t>()};
+  const auto text = TokenizerJsonOf(vocabulary);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto tokenizer = Tokenizer::FromJson(*text);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const auto lines = ReadGoldenLines("lines/lines.jsonl");
+  int different = 0;
+  for (const auto& [number, expected] : golden["ids"].items()) {
+    const auto& line = lines[std::stoul(number)].get_ref<const std::string&>();
+    const auto has = [&](const char* token) { return line.find(token) != std::string::npos; };
+    if (line.empty() || has("<s>") || has("</s>") || has("<unk>")) continue;  // texts to SentencePiece
+    const auto ids = (*tokenizer)->Encode(line, {.add_special_tokens = false});
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    different += *ids != expected.get<Ids>();
+    EXPECT_EQ(*ids, expected.get<Ids>()) << nlohmann::json(line).dump();
+    if (different == 5) break;
+    const auto with_special = (*tokenizer)->Encode(line);
+    EXPECT_EQ(with_special->front(), 1);
+    const auto decoded = (*tokenizer)->Decode(*ids, /*skip_special_tokens=*/true);
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_EQ(*decoded, absl::StrReplaceAll(line, {{"\u2581", " "}}));  // the mark itself is lost
+  }
+}
+
 TEST(GgufVocabularyTest, AddsBosAndEosAsTheFileSays) {
   GgufVocabulary vocabulary = {.model = "gpt2",
                                .pre = "gpt-2",
@@ -129,8 +165,11 @@ TEST(GgufVocabularyTest, RefusesWhatItDoesNotUnderstand) {
     std::string error;
   };
   const Case cases[] = {
+      {[](GgufVocabulary* v) { v->model = "t5"; },
+       "key \"tokenizer.ggml.model\": expected \"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece's BPE), found "
+       "\"t5\""},
       {[](GgufVocabulary* v) { v->model = "llama"; },
-       "key \"tokenizer.ggml.model\": expected \"gpt2\" (byte-level BPE), found \"llama\""},
+       "key \"tokenizer.ggml.scores\": expected 2 scores, as there are tokens, found 0"},
       {[](GgufVocabulary* v) { v->pre = "viking"; },
        "key \"tokenizer.ggml.pre\": unknown pre-tokenizer \"viking\"; known: gpt-2, olmo"},
       {[](GgufVocabulary* v) { v->tokens.clear(); },

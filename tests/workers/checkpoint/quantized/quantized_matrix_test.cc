@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 constexpr char kMatrices[] = "tests/golden/quantized/matrices";
 
-absl::Status ReadPlainly(const SafetensorsFile& file, int64_t begin, absl::Span<uint8_t> to) {
+absl::Status ReadPlainly(const WeightsFile& file, int64_t begin, absl::Span<uint8_t> to) {
   return file.Read(begin, static_cast<int64_t>(to.size()), to.data());
 }
 
@@ -57,7 +57,7 @@ TEST(QuantizedMatrixTest, EveryFormatIsBitEqualToItsReference) {
     const auto config = ReadQuantizationConfig("quantization_config", each["config"]);
     ASSERT_TRUE(config.ok()) << config.status();
     const auto shape = each["shape"].get<std::vector<int64_t>>();
-    const auto matrix = OpenMatrix(*checkpoint, *config, each["tensor"].get<std::string>(), shape);
+    const auto matrix = OpenMatrix(*checkpoint, &*config, each["tensor"].get<std::string>(), shape);
     ASSERT_TRUE(matrix.ok()) << matrix.status();
     ASSERT_NE(*matrix, nullptr);
     EXPECT_EQ((*matrix)->columns(), shape.back());
@@ -77,7 +77,7 @@ TEST(QuantizedMatrixTest, AReaderNamesItsTensorsAndTheirBytes) {
   const auto checkpoint = Checkpoint::Open(kMatrices);
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const auto config = ReadQuantizationConfig("q", Cases()["gptq4_ordered"]["config"]);
-  const auto matrix = OpenMatrix(*checkpoint, *config, "gptq4_ordered.weight", {32, 64});
+  const auto matrix = OpenMatrix(*checkpoint, &*config, "gptq4_ordered.weight", {32, 64});
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   EXPECT_THAT((*matrix)->tensors(), testing::ElementsAre("gptq4_ordered.qweight", "gptq4_ordered.scales",
                                                          "gptq4_ordered.qzeros", "gptq4_ordered.g_idx"));
@@ -149,7 +149,7 @@ absl::Status Try(const Attempt& attempt) {
   ASSIGN_OR_RETURN(const QuantizationConfig config,
                    ReadQuantizationConfig("quantization_config", nlohmann::json::parse(attempt.config)));
   ASSIGN_OR_RETURN(const std::unique_ptr<MatrixReader> matrix,
-                   OpenMatrix(checkpoint, config, attempt.name, attempt.shape));
+                   OpenMatrix(checkpoint, &config, attempt.name, attempt.shape));
   if (matrix == nullptr) return absl::NotFoundError("stored plainly");
   return ReadAll(*matrix, 16).status();
 }
@@ -327,7 +327,7 @@ TEST(QuantizedMatrixTest, AMatrixHasTheFirstSchemeThatFits) {
   const auto checkpoint = Checkpoint::Open(dir.path());
   const auto config = ReadQuantizationConfig("q", nlohmann::json::parse(mixed.config));
   ASSERT_TRUE(config.ok()) << config.status();
-  const auto matrix = OpenMatrix(*checkpoint, *config, "x.weight", {32, 64});
+  const auto matrix = OpenMatrix(*checkpoint, &*config, "x.weight", {32, 64});
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   EXPECT_THAT(*ReadAll(**matrix, 32), testing::Each(0.0f));
 }

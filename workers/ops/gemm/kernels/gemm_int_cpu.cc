@@ -98,8 +98,10 @@ void PackInt(const GemmPackArgs& args) {
 
 SY_INLINE __m256i LoadInts(const char* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 // 8 columns' scales.
+template <bool kHalf>
 SY_INLINE __m256 LoadScales(const char* from) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  if constexpr (kHalf) return _mm256_cvtph_ps(bits);
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 SY_INLINE int32_t QuadAt(const char* from) { return LoadBytes<int32_t>(from); }
@@ -112,7 +114,7 @@ SY_INLINE void AddGroup(__m256i sums, int32_t zero, const RowGroup& x, __m256 sc
 }
 
 // Vectors [v, v + NV) of 8 columns, of one group.
-template <int MR, int NV>
+template <int MR, int NV, bool kHalf>
 SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
   const __m256i low_half = _mm256_set1_epi8(15);
   __m256i sum[MR][NV] = {};
@@ -136,7 +138,7 @@ SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
   const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
   for (int n = 0; n < NV; ++n) {
-    const __m256 scales = LoadScales(b + (v + n) * 16);
+    const __m256 scales = LoadScales<kHalf>(b + (v + n) * 16);
 #pragma GCC unroll 4
     for (int r = 0; r < MR; ++r) {
       const auto x = LoadBytes<RowGroup>(a + MR * kIntGroup + r * static_cast<int>(sizeof(RowGroup)));
@@ -150,7 +152,7 @@ SY_INLINE __m256i JoinPairs(__m256i first, __m256i second) {
   return _mm256_permute4x64_epi64(_mm256_hadd_epi32(first, second), 0xd8);
 }
 
-template <int MR, int NV>
+template <int MR, int NV, bool kHalf>
 SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
   __m256i first[MR][NV] = {}, second[MR][NV] = {};
 #pragma GCC unroll 1
@@ -170,7 +172,7 @@ SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
   }
 #pragma GCC unroll 4
   for (int n = 0; n < NV; ++n) {
-    const __m256 scales = LoadScales(b + (v + n) * 16);
+    const __m256 scales = LoadScales<kHalf>(b + (v + n) * 16);
 #pragma GCC unroll 4
     for (int r = 0; r < MR; ++r) {
       const auto x = LoadBytes<RowGroup>(a + 2 * MR * kIntGroup + r * static_cast<int>(sizeof(RowGroup)));
@@ -179,7 +181,7 @@ SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
   }
 }
 
-template <int kBits, int MR>
+template <int kBits, bool kHalf, int MR>
 void MultiplyInt(const GemmBlockArgs& args) {
   constexpr int kBlockBytes = GemmQuantBlockBytes(kBits);
   constexpr int kRowBytes = (kBits == 4 ? 1 : 2) * kIntGroup + static_cast<int>(sizeof(RowGroup));
@@ -194,9 +196,9 @@ void MultiplyInt(const GemmBlockArgs& args) {
 #pragma GCC unroll 4
     for (int v = 0; v < 4; v += NV) {
       if constexpr (kBits == 4) {
-        Int4Group<MR, NV>(a, b, v, c);
+        Int4Group<MR, NV, kHalf>(a, b, v, c);
       } else {
-        Int8Group<MR, NV>(a, b, v, c);
+        Int8Group<MR, NV, kHalf>(a, b, v, c);
       }
     }
   }
@@ -213,8 +215,16 @@ SY_INLINE int32_t IntWeightAt(const char* b, int column, int k) {
   return static_cast<int32_t>(both >> (k % 8 / 4 * 4) & 15u);
 }
 
+template <bool kHalf>
+SY_INLINE float ScaleAt(const char* b, int column) {
+  const auto bits = LoadBytes<uint16_t>(b + column * 2);
+  if constexpr (kHalf) return static_cast<float>(LoadBytes<_Float16>(&bits));
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  return LoadBytes<float>(&wide);
+}
+
 // The plain way, for any processor.
-template <int kBits, int MR>
+template <int kBits, bool kHalf, int MR>
 void MultiplyInt(const GemmBlockArgs& args) {
   constexpr int kBlockBytes = GemmQuantBlockBytes(kBits);
   using Number = typename NumberOf<kBits>::Type;
@@ -232,9 +242,8 @@ void MultiplyInt(const GemmBlockArgs& args) {
           const auto number = LoadBytes<Number>(a + ((i / 4 * MR + r) * 4 + i % 4) * sizeof(Number));
           sum += number * IntWeightAt<kBits>(b, column, i);
         }
-        const uint32_t bits = static_cast<uint32_t>(LoadBytes<uint16_t>(b + column * 2)) << 16;
         const float whole = static_cast<float>(sum - (kBits == 4 ? 8 : 128) * x.sum);
-        c[r * kGemmPanel + column] += whole * (LoadBytes<float>(&bits) * x.scale);
+        c[r * kGemmPanel + column] += whole * (ScaleAt<kHalf>(b, column) * x.scale);
       }
     }
   }
@@ -242,24 +251,26 @@ void MultiplyInt(const GemmBlockArgs& args) {
 
 #endif
 
-template <int kBits, int MR = kIntRows>
+template <int kBits, bool kHalf, int MR = kIntRows>
 void IntBlock(const GemmBlockArgs& args) {
-  if (args.rows == MR) return MultiplyInt<kBits, MR>(args);
-  if constexpr (MR > 1) IntBlock<kBits, MR - 1>(args);
+  if (args.rows == MR) return MultiplyInt<kBits, kHalf, MR>(args);
+  if constexpr (MR > 1) IntBlock<kBits, kHalf, MR - 1>(args);
 }
 
-template <class Elem, int kBits>
+template <class Elem, int kBits, bool kHalf>
 constexpr GemmKernel kIntKernelOf = {.max_rows = kIntRows,
                                      .a_bytes = sizeof(typename NumberOf<kBits>::Type),
                                      .a_group_bytes = sizeof(RowGroup),
                                      .pack = PackInt<Elem, typename NumberOf<kBits>::Type>,
-                                     .block = IntBlock<kBits>,
+                                     .block = IntBlock<kBits, kHalf>,
                                      .epilogue = GemmEpilogue};
 
 }  // namespace
 
 const IntGemmKernels kIntGemmKernels = {
-    {kIntKernelOf<float, 8>, {}, kIntKernelOf<Bf16Bits, 8>, kIntKernelOf<Fp16Bits, 8>},
-    {kIntKernelOf<float, 4>, {}, kIntKernelOf<Bf16Bits, 4>, kIntKernelOf<Fp16Bits, 4>}};
+    {kIntKernelOf<float, 8, false>, {}, kIntKernelOf<Bf16Bits, 8, false>, kIntKernelOf<Fp16Bits, 8, false>},
+    {kIntKernelOf<float, 4, false>, {}, kIntKernelOf<Bf16Bits, 4, false>, kIntKernelOf<Fp16Bits, 4, false>},
+    {kIntKernelOf<float, 8, true>, {}, kIntKernelOf<Bf16Bits, 8, true>, kIntKernelOf<Fp16Bits, 8, true>},
+    {kIntKernelOf<float, 4, true>, {}, kIntKernelOf<Bf16Bits, 4, true>, kIntKernelOf<Fp16Bits, 4, true>}};
 
 }  // namespace switchyard::ops::SY_KERNEL_NS

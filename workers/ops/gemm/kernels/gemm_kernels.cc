@@ -15,7 +15,7 @@ namespace {
 
 const GemmKernel& FindIntGemmKernel(Isa isa, DType dtype, WeightFormat format) {
   SY_CHECK(dtype != DType::kF64);
-  const int row = format == WeightFormat::kInt8 ? 0 : 1, column = static_cast<int>(dtype);
+  const int row = static_cast<int>(format) - 1, column = static_cast<int>(dtype);
 #if defined(__x86_64__)
   if (isa >= Isa::kAvx512) return avx512::kIntGemmKernels[row][column];
   if (isa >= Isa::kAvx2) return avx2::kIntGemmKernels[row][column];

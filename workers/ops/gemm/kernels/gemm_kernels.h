@@ -90,8 +90,8 @@ struct GemmKernel {
 
 // The dtypes in the order of DType's values: fp32, fp64, bf16, fp16.
 using GemmKernelRow = GemmKernel[4];
-// Those for weights of 8 and of 4 bits; none of fp64.
-using IntGemmKernels = GemmKernelRow[2];
+// Those for weights of few bits, in the order of WeightFormat's values after kPlain; none of fp64.
+using IntGemmKernels = GemmKernelRow[4];
 
 namespace baseline {
 extern const ops::GemmKernelRow kGemmKernels;

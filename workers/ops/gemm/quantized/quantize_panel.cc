@@ -10,12 +10,13 @@
 namespace switchyard::ops {
 
 const char* WeightFormatName(WeightFormat format) {
-  constexpr const char* kNames[] = {"plain", "int8", "int4"};
+  constexpr const char* kNames[] = {"plain", "int8", "int4", "q8_0", "q4_0"};
   return kNames[static_cast<int>(format)];
 }
 
 std::optional<WeightFormat> FindWeightFormat(absl::string_view name) {
-  for (const WeightFormat format : {WeightFormat::kPlain, WeightFormat::kInt8, WeightFormat::kInt4}) {
+  for (const WeightFormat format :
+       {WeightFormat::kPlain, WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0, WeightFormat::kQ4_0}) {
     if (name == WeightFormatName(format)) return format;
   }
   return std::nullopt;
@@ -38,20 +39,20 @@ struct Place {
   int shift;
 };
 Place PlaceOf(WeightFormat format, int64_t column, int k) {
-  if (format == WeightFormat::kInt8) return {kScaleBytes + (k / 4 * 32 + column) * 4 + k % 4, 0};
+  if (WeightBits(format) == 8) return {kScaleBytes + (k / 4 * 32 + column) * 4 + k % 4, 0};
   return {kScaleBytes + ((k / 8 * 4 + column / 8) * 8 + column % 8) * 4 + k % 4, k % 8 / 4 * 4};
 }
 
 uint32_t Get(WeightFormat format, const char* block, int64_t column, int k) {
   const Place place = PlaceOf(format, column, k);
   const uint32_t byte = static_cast<uint8_t>(block[place.byte]);
-  return format == WeightFormat::kInt8 ? byte : byte >> place.shift & 15u;
+  return WeightBits(format) == 8 ? byte : byte >> place.shift & 15u;
 }
 
 void Put(WeightFormat format, char* block, int64_t column, int k, uint32_t number) {
   const Place place = PlaceOf(format, column, k);
   uint32_t byte = number;
-  if (format == WeightFormat::kInt4) {
+  if (WeightBits(format) == 4) {
     const uint32_t others = static_cast<uint8_t>(block[place.byte]) & (15u << (4 - place.shift));
     byte = others | number << place.shift;
   }
@@ -89,6 +90,23 @@ float ErrorOf(const float* x, float scale) {
   return (error[0] + error[1]) + (error[2] + error[3]);
 }
 
+// A scale's stored bits, and back.
+uint16_t ScaleBits(WeightFormat format, float scale) {
+  return HalfScales(format) ? Fp16(scale).bits : Bf16(scale).bits;
+}
+float ScaleOf(WeightFormat format, uint16_t bits) {
+  if (HalfScales(format)) {
+    Fp16 half;
+    half.bits = bits;
+    return static_cast<float>(half);
+  }
+  Bf16 brain;
+  brain.bits = bits;
+  return static_cast<float>(brain);
+}
+// The nearest scale that can be stored.
+float Stored(WeightFormat format, float scale) { return ScaleOf(format, ScaleBits(format, scale)); }
+
 // The scales that are tried: the whole range, and for 4 bits narrower ones, whose ends are clamped, and those that use
 // the one number more below zero.
 float BestScale(WeightFormat format, const float* x) {
@@ -99,14 +117,15 @@ float BestScale(WeightFormat format, const float* x) {
   }
   const float largest = std::max(std::max(most[0], most[1]), std::max(most[2], most[3]));
   if (largest < kLeastMagnitude) return 0;
-  if (format == WeightFormat::kInt8) return static_cast<float>(Bf16(largest / 127));
-  float best = static_cast<float>(Bf16(largest / 8.5F));  // where errors are too large to be squared
+  if (WeightBits(format) == 8) return Stored(format, largest / 127);
+  float best = Stored(format, largest / 8.5F);  // where errors are too large to be squared
   float least = std::numeric_limits<float>::infinity();
   constexpr int kSteps = 7;
   for (int step = 0; step < 2 * kSteps; ++step) {
     // The end with the larger magnitude is at 8.5, 8.25 …: a negative scale turns the range round.
     const float sign = step % 2 == 0 ? 1.0F : -1.0F;
-    const float scale = static_cast<float>(Bf16(sign * largest / (8.5F - 0.25F * static_cast<float>(step / 2))));
+    const float scale = Stored(format, sign * largest / (8.5F - 0.25F * static_cast<float>(step / 2)));
+    if (scale == 0) continue;
     if (const float error = ErrorOf(x, scale); error < least) least = error, best = scale;
   }
   return best;
@@ -114,8 +133,8 @@ float BestScale(WeightFormat format, const float* x) {
 
 void QuantizeGroup(WeightFormat format, const float* x, int64_t column, char* block) {
   const float scale = BestScale(format, x);
-  const Bf16 stored(scale);
-  std::memcpy(block + column * 2, &stored.bits, 2);
+  const uint16_t bits = ScaleBits(format, scale);
+  std::memcpy(block + column * 2, &bits, 2);
   const auto zero = static_cast<float>(WeightZero(format));
   const float inverse = scale == 0 ? 0 : 1 / scale;
   for (int i = 0; i < kQuads; ++i) {
@@ -138,11 +157,19 @@ void QuantizeColumn(WeightFormat format, const float* from, int64_t k, int64_t c
   }
 }
 
+void StoreColumn(WeightFormat format, const uint8_t* numbers, const uint16_t* scales, int64_t k, int64_t column,
+                 char* panel) {
+  for (int64_t begin = 0; begin < k; begin += kQuantGroup, panel += QuantBlockBytes(format), ++scales) {
+    std::memcpy(panel + column * 2, scales, 2);
+    for (int i = 0; i < kGroupSize; ++i) Put(format, panel, column, i, numbers[begin + i]);
+  }
+}
+
 void DequantizeColumn(WeightFormat format, const char* panel, int64_t column, int64_t k, float* to) {
   for (int64_t begin = 0; begin < k; begin += kQuantGroup, panel += QuantBlockBytes(format)) {
-    Bf16 stored;
-    std::memcpy(&stored.bits, panel + column * 2, 2);
-    const float scale = static_cast<float>(stored);
+    uint16_t bits;
+    std::memcpy(&bits, panel + column * 2, 2);
+    const float scale = ScaleOf(format, bits);
     for (int64_t i = begin; i < std::min(begin + kQuantGroup, k); ++i) {
       const auto q = static_cast<int32_t>(Get(format, panel, column, static_cast<int>(i - begin)));
       to[i] = static_cast<float>(q - WeightZero(format)) * scale;

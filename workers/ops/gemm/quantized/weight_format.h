@@ -1,7 +1,8 @@
 // How a packed weight's numbers are stored: as its dtype's, or quantized to a few bits.
 //
 // A quantized weight has groups of 32 consecutive k of an output column; w[k] = scale · (q[k] - zero), where `scale` is
-// the group's, in bf16, and `zero` the format's constant, so that q is unsigned: 128 for 8 bits, 8 for 4.  Products
+// the group's, in bf16 (Q8_0 and Q4_0, whose numbers are as GGUF files have them: in fp16), and `zero` the format's
+// constant, so that q is unsigned: 128 for 8 bits, 8 for 4.  Products
 // with it quantize x, too, in the same groups: x[k] = x_scale · xq[k], |xq| <= 127, x_scale = largest |x| / 127, of
 // that row alone.  Sums within a group are exact integers; each group's is rounded to fp32 and added by one fma, in
 // rising order of k.  So a row's bits depend on no other row.
@@ -16,7 +17,7 @@
 
 namespace switchyard::ops {
 
-enum class WeightFormat : uint8_t { kPlain, kInt8, kInt4 };
+enum class WeightFormat : uint8_t { kPlain, kInt8, kInt4, kQ8_0, kQ4_0 };
 
 // How a model's matrices are held.
 struct WeightType {
@@ -29,15 +30,21 @@ struct WeightType {
 
 inline constexpr int64_t kQuantGroup = 32;  // consecutive k with one scale
 
-// "plain", "int8", "int4".
+// "plain", "int8", "int4", "q8_0", "q4_0".
 const char* WeightFormatName(WeightFormat format);
 std::optional<WeightFormat> FindWeightFormat(absl::string_view name);
 // "bf16", "int4 (bf16)".
 std::string ToString(const WeightType& type);
 
 // Bits of a stored number without its share of a scale.  REQUIRES: not kPlain.
-constexpr int64_t WeightBits(WeightFormat format) { return format == WeightFormat::kInt4 ? 4 : 8; }
+constexpr int64_t WeightBits(WeightFormat format) {
+  return format == WeightFormat::kInt4 || format == WeightFormat::kQ4_0 ? 4 : 8;
+}
 // The stored number that stands for 0.  REQUIRES: not kPlain.
-constexpr int32_t WeightZero(WeightFormat format) { return format == WeightFormat::kInt4 ? 8 : 128; }
+constexpr int32_t WeightZero(WeightFormat format) { return WeightBits(format) == 4 ? 8 : 128; }
+// Whether scales are fp16, not bf16.  REQUIRES: not kPlain.
+constexpr bool HalfScales(WeightFormat format) {
+  return format == WeightFormat::kQ8_0 || format == WeightFormat::kQ4_0;
+}
 
 }  // namespace switchyard::ops

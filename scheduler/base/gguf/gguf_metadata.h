@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace switchyard::checkpoint {
+namespace switchyard {
 
 // With the numbers that files write.
 enum class GgufValueType : uint32_t {
@@ -96,4 +96,4 @@ class GgufMetadata {
   absl::flat_hash_map<std::string, size_t> index_;
 };
 
-}  // namespace switchyard::checkpoint
+}  // namespace switchyard

@@ -1,22 +1,17 @@
-#include "workers/checkpoint/gguf/gguf_file.h"
-
-#include <sys/stat.h>
-#include <unistd.h>
+#include "scheduler/base/gguf/gguf_file.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <optional>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "scheduler/base/io/input_file.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
-#include "workers/checkpoint/files/file_system.h"
 
-namespace switchyard::checkpoint {
+namespace switchyard {
 namespace {
 
 constexpr char kSplitNo[] = "split.no";
@@ -51,42 +46,13 @@ std::optional<SplitName> ParseSplitName(const std::string& name) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const ModelDir& dir, const std::string& name) {
-  absl::StatusOr<int> fd = dir.OpenFile(name);
-  if (!fd.ok()) return InFile(Excerpt(name), fd.status());
-  struct stat st = {};
-  fstat(*fd, &st);
-  std::unique_ptr<GgufFile> file(
-      new GgufFile(name, *fd, st.st_size, int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec));
-  if (absl::Status status = file->ReadHeader(); !status.ok()) return InFile(Excerpt(name), status);
-  return file;
-}
-
-absl::Status GgufFile::ReadHeader() {
-  if (size_ <= 1024) {  // as a pointer of Git LFS is
-    std::string whole(static_cast<size_t>(size_), '\0');
-    RETURN_IF_ERROR(Read(0, size_, whole.data()));
-    if (IsLfsPointer(whole)) return absl::InvalidArgumentError(kLfsAdvice);
-  }
-  ASSIGN_OR_RETURN(header_, ReadGgufHeader(size_, [this](int64_t begin, absl::Span<char> to) {
-                     return Read(begin, static_cast<int64_t>(to.size()), to.data());
-                   }));
-  return absl::OkStatus();
-}
-
-absl::Status GgufFile::Read(int64_t begin, int64_t bytes, void* to) const {
-  int64_t done = 0;
-  while (done < bytes) {
-    const ssize_t n = pread(fd_.get(), static_cast<char*>(to) + done, static_cast<size_t>(bytes - done), begin + done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      return absl::UnavailableError(absl::StrCat(name_, ": reading at ", begin + done, ": ", std::strerror(errno)));
-    if (n == 0) {
-      return absl::DataLossError(absl::StrCat(name_, ": ends at byte ", begin + done, ", expected ", begin + bytes,
-                                              "; it became shorter while it was read"));
-    }
-    done += n;
-  }
-  return absl::OkStatus();
+  absl::StatusOr<InputFile> file = InputFile::Open(dir, name);
+  if (!file.ok()) return InFile(Excerpt(name), file.status());
+  absl::StatusOr<GgufHeader> header = ReadGgufHeader(file->size(), [&](int64_t begin, absl::Span<char> to) {
+    return file->Read(begin, static_cast<int64_t>(to.size()), to.data());
+  });
+  if (!header.ok()) return InFile(Excerpt(name), header.status());
+  return std::unique_ptr<GgufFile>(new GgufFile(*std::move(file), *std::move(header)));
 }
 
 absl::StatusOr<GgufCheckpoint> GgufCheckpoint::Open(const std::string& path) {
@@ -179,4 +145,4 @@ GgufLocation GgufCheckpoint::Find(absl::string_view tensor) const {
   return found == tensors_.end() ? GgufLocation{} : found->second;
 }
 
-}  // namespace switchyard::checkpoint
+}  // namespace switchyard

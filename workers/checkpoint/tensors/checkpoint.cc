@@ -1,11 +1,6 @@
-#include "workers/checkpoint/safetensors/safetensors.h"
-
-#include <sys/stat.h>
-#include <unistd.h>
+#include "workers/checkpoint/tensors/checkpoint.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "absl/container/btree_set.h"
 #include "absl/strings/match.h"
@@ -15,8 +10,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
-#include "workers/checkpoint/files/file_system.h"
-#include "workers/checkpoint/safetensors/safetensors_header.h"
+#include "workers/checkpoint/gguf/gguf_weights.h"
 
 namespace switchyard::checkpoint {
 namespace {
@@ -70,51 +64,19 @@ class Fnv128 {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const ModelDir& dir, const std::string& name) {
-  absl::StatusOr<int> fd = dir.OpenFile(name);
-  if (!fd.ok()) return InShard(Excerpt(name), fd.status());
-  struct stat st = {};
-  fstat(*fd, &st);
-  std::unique_ptr<SafetensorsFile> file(
-      new SafetensorsFile(name, *fd, st.st_size, int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec));
-  if (absl::Status status = file->ReadHeader(); !status.ok()) return InShard(name, status);
-  return file;
-}
-
-absl::Status SafetensorsFile::ReadHeader() {
-  if (size_ <= 1024) {  // as a pointer of Git LFS is
-    std::string whole(static_cast<size_t>(size_), '\0');
-    RETURN_IF_ERROR(Read(0, size_, whole.data()));
-    if (IsLfsPointer(whole)) return absl::InvalidArgumentError(kLfsAdvice);
-  }
-  ASSIGN_OR_RETURN(tensors_, ReadSafetensorsHeader(
-                                 size_,
-                                 [this](int64_t begin, absl::Span<char> to) {
-                                   return Read(begin, static_cast<int64_t>(to.size()), to.data());
-                                 },
-                                 &header_));
-  return absl::OkStatus();
-}
-
-absl::Status SafetensorsFile::Read(int64_t begin, int64_t bytes, void* to) const {
-  int64_t done = 0;
-  while (done < bytes) {
-    const ssize_t n = pread(fd_.get(), static_cast<char*>(to) + done, static_cast<size_t>(bytes - done), begin + done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0)
-      return absl::UnavailableError(absl::StrCat(name_, ": reading at ", begin + done, ": ", std::strerror(errno)));
-    if (n == 0) {
-      return absl::DataLossError(absl::StrCat(name_, ": ends at byte ", begin + done, ", expected ", begin + bytes,
-                                              "; it became shorter while it was read"));
-    }
-    done += n;
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& path) {
+  if (IsGgufFile(path)) return OpenGguf(path);
   ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(path));
   return Open(dir);
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::OpenGguf(const std::string& path) {
+  Checkpoint checkpoint;
+  ASSIGN_OR_RETURN(checkpoint.files_, OpenGgufWeights(path));
+  for (const std::unique_ptr<WeightsFile>& file : checkpoint.files_) {
+    for (const auto& [name, entry] : file->tensors()) checkpoint.tensors_[name] = {file.get(), &entry};
+  }
+  return checkpoint;
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::Open(const ModelDir& dir) {
@@ -188,7 +150,7 @@ absl::Status Checkpoint::CheckTotalSize(const nlohmann::json& index) const {
 }
 
 absl::Status Checkpoint::AddFile(const ModelDir& dir, const std::string& file_name, const WeightMap& weight_map) {
-  ASSIGN_OR_RETURN(std::unique_ptr<SafetensorsFile> file, SafetensorsFile::Open(dir, file_name));
+  ASSIGN_OR_RETURN(std::unique_ptr<WeightsFile> file, WeightsFile::OpenSafetensors(dir, file_name));
   for (const auto& [name, entry] : file->tensors()) {
     const auto it = weight_map.find(name);
     if (!weight_map.empty() && it == weight_map.end()) {
@@ -220,7 +182,7 @@ std::vector<std::string> Checkpoint::TensorNames() const {
 
 std::string Checkpoint::Hash(absl::string_view reading) const {
   Fnv128 hash;
-  for (const std::unique_ptr<SafetensorsFile>& file : files_) {
+  for (const std::unique_ptr<WeightsFile>& file : files_) {
     hash.Add(absl::StrCat(file->name(), "\n", file->size(), "\n", file->header().size(), "\n"));
     hash.Add(file->header());
   }
@@ -230,7 +192,7 @@ std::string Checkpoint::Hash(absl::string_view reading) const {
 
 std::string Checkpoint::Stamp(absl::string_view reading) const {
   Fnv128 hash;
-  for (const std::unique_ptr<SafetensorsFile>& file : files_) hash.Add(absl::StrCat(file->modified_ns(), "\n"));
+  for (const std::unique_ptr<WeightsFile>& file : files_) hash.Add(absl::StrCat(file->modified_ns(), "\n"));
   return absl::StrCat(Hash(reading), "-", hash.Hex());
 }
 

@@ -15,10 +15,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "workers/checkpoint/gguf/block_formats.h"
-#include "workers/checkpoint/gguf/gguf_metadata.h"
+#include "scheduler/base/gguf/gguf_metadata.h"
+#include "scheduler/base/gguf/gguf_types.h"
 
-namespace switchyard::checkpoint {
+namespace switchyard {
 
 inline constexpr int64_t kMaxGgufHeader = int64_t{256} << 20;  // bytes of metadata and table
 inline constexpr int64_t kMaxGgufKeys = 65'536;
@@ -59,4 +59,4 @@ struct GgufHeader {
 absl::StatusOr<GgufHeader> ReadGgufHeader(int64_t file_bytes,
                                           absl::FunctionRef<absl::Status(int64_t begin, absl::Span<char> to)> read);
 
-}  // namespace switchyard::checkpoint
+}  // namespace switchyard

@@ -1,4 +1,4 @@
-#include "workers/checkpoint/gguf/gguf_header.h"
+#include "scheduler/base/gguf/gguf_header.h"
 
 #include <algorithm>
 #include <tuple>
@@ -7,11 +7,11 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "scheduler/base/gguf/header_cursor.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
-#include "workers/checkpoint/gguf/header_cursor.h"
 
-namespace switchyard::checkpoint {
+namespace switchyard {
 namespace {
 
 constexpr uint32_t kMagic = 0x46554747;  // "GGUF"
@@ -139,7 +139,7 @@ absl::Status ReadFormat(HeaderCursor& cursor, absl::string_view what, GgufTensor
   ASSIGN_OR_RETURN(const uint32_t type, cursor.Next<uint32_t>(what));
   tensor->format = FindGgufBlockFormat(type);
   if (tensor->format == nullptr) {
-    return Refuse(what, ": unknown type ", type, "; types that can be loaded: ", DecodableGgufTypes());
+    return Refuse(what, ": unknown type ", type, "; is the file newer than this program?");
   }
   if (tensor->shape.back() % tensor->format->elements != 0) {
     return Refuse(what, ": rows of ", tensor->shape.back(), " elements do not divide into blocks of ",
@@ -236,4 +236,4 @@ absl::StatusOr<GgufHeader> ReadGgufHeader(int64_t file_bytes,
   return header;
 }
 
-}  // namespace switchyard::checkpoint
+}  // namespace switchyard

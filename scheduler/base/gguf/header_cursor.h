@@ -15,7 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace switchyard::checkpoint {
+namespace switchyard {
 
 class HeaderCursor {
  public:
@@ -64,4 +64,4 @@ class HeaderCursor {
   int64_t at_ = 0;
 };
 
-}  // namespace switchyard::checkpoint
+}  // namespace switchyard

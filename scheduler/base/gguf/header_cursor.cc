@@ -1,11 +1,11 @@
-#include "workers/checkpoint/gguf/header_cursor.h"
+#include "scheduler/base/gguf/header_cursor.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
-namespace switchyard::checkpoint {
+namespace switchyard {
 namespace {
 
 constexpr int64_t kFirstRead = 64 << 10;
@@ -49,4 +49,4 @@ absl::Status HeaderCursor::SkipString(int64_t max_bytes, absl::string_view what)
   return Skip(static_cast<uint64_t>(length), what);
 }
 
-}  // namespace switchyard::checkpoint
+}  // namespace switchyard

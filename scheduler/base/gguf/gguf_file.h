@@ -1,10 +1,9 @@
 // Reads GGUF: one file (GgufFile), or the file or files of a model (GgufCheckpoint; split files are named
 // NAME-00001-of-00003.gguf).
 //
-// Data is read with pread, never mapped, so that a file which shrinks meanwhile gives an error and no signal.  Read is
-// thread-safe; opening is not concurrent with it.
-// Errors, each with the file's name in front: InvalidArgument for a file's contents, NotFound, DataLoss for a file that
-// ends early, Unavailable for a disk that fails.  Does not do: writing; what tensors mean (gguf_names.h).
+// Thread-safe after opening.
+// Errors, each with the file's name in front: InvalidArgument for a file's contents, NotFound, and InputFile's.  Does
+// not do: writing; what tensors mean (workers/checkpoint/gguf/).
 #pragma once
 
 #include <cstdint>
@@ -17,11 +16,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "scheduler/base/gguf/gguf_header.h"
+#include "scheduler/base/io/input_file.h"
 #include "scheduler/base/io/model_dir.h"
-#include "scheduler/base/io/unique_fd.h"
-#include "workers/checkpoint/gguf/gguf_header.h"
 
-namespace switchyard::checkpoint {
+namespace switchyard {
 
 inline constexpr int64_t kMaxGgufSplits = 1000;  // files of one model
 
@@ -30,25 +29,18 @@ class GgufFile {
   // Opens `name` and checks its header.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const ModelDir& dir, const std::string& name);
 
-  const std::string& name() const { return name_; }
-  int64_t size() const { return size_; }
-  int64_t modified_ns() const { return modified_ns_; }  // since the epoch, when it was opened
+  const std::string& name() const { return file_.name(); }
+  const InputFile& file() const { return file_; }
   const GgufMetadata& metadata() const { return header_.metadata; }
   const std::vector<GgufTensor>& tensors() const { return header_.tensors; }  // by rising offset
   const GgufHeader& header() const { return header_; }
-  // Reads exactly `bytes` bytes at `begin` of the file.  Blocks on the disk.  Thread-safe.
-  absl::Status Read(int64_t begin, int64_t bytes, void* to) const;
+  InputFile ReleaseFile() && { return std::move(file_); }
 
  private:
-  GgufFile(std::string name, int fd, int64_t size, int64_t modified_ns)
-      : name_(std::move(name)), fd_(fd), size_(size), modified_ns_(modified_ns) {}
-  absl::Status ReadHeader();
+  GgufFile(InputFile file, GgufHeader header) : file_(std::move(file)), header_(std::move(header)) {}
 
-  const std::string name_;
-  const UniqueFd fd_;
-  const int64_t size_;
-  const int64_t modified_ns_;
-  GgufHeader header_;
+  InputFile file_;
+  const GgufHeader header_;
 };
 
 // The place of a model's tensor.
@@ -69,6 +61,7 @@ class GgufCheckpoint {
   GgufLocation Find(absl::string_view tensor) const;
   int64_t num_tensors() const { return static_cast<int64_t>(tensors_.size()); }
   const std::vector<std::unique_ptr<GgufFile>>& files() const { return files_; }  // by their number
+  std::vector<std::unique_ptr<GgufFile>> ReleaseFiles() && { return std::move(files_); }
 
  private:
   absl::Status AddFile(std::unique_ptr<GgufFile> file);
@@ -79,4 +72,4 @@ class GgufCheckpoint {
   absl::flat_hash_map<std::string, GgufLocation> tensors_;
 };
 
-}  // namespace switchyard::checkpoint
+}  // namespace switchyard

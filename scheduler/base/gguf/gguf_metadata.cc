@@ -1,4 +1,4 @@
-#include "workers/checkpoint/gguf/gguf_metadata.h"
+#include "scheduler/base/gguf/gguf_metadata.h"
 
 #include <charconv>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/text/quote.h"
 
-namespace switchyard::checkpoint {
+namespace switchyard {
 namespace {
 
 struct ValueTypeSpec {
@@ -184,4 +184,4 @@ absl::StatusOr<std::string> GgufMetadata::String(absl::string_view key, std::opt
   return ValueOr(key, found, value, fallback, "a string");
 }
 
-}  // namespace switchyard::checkpoint
+}  // namespace switchyard

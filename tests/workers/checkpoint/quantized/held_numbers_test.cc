@@ -1,0 +1,110 @@
+// Matrices whose stored numbers a weight holds as they are (MatrixReader::own_format): its values are those that are
+// decoded, which quantized_matrix_test compares with references.
+#include <map>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/base/status_macros.h"
+#include "tests/workers/checkpoint/safetensors_bytes.h"
+#include "tests/workers/model/temp_dir.h"
+#include "workers/checkpoint/quantized/matrix_reader.h"
+#include "workers/ops/gemm/weight.h"
+
+namespace switchyard::checkpoint {
+namespace {
+
+absl::Status ReadPlainly(const WeightsFile& file, int64_t begin, absl::Span<uint8_t> to) {
+  return file.Read(begin, static_cast<int64_t>(to.size()), to.data());
+}
+
+// Whether a weight of the matrix's own format, which holds its numbers as they are, has the values that are decoded.
+void ExpectSameNumbers(const MatrixReader& matrix, const std::vector<float>& decoded) {
+  ops::Weight weight({.n = matrix.rows(), .k = matrix.columns(), .dtype = DType::kF32, .format = matrix.own_format()});
+  MatrixScratch scratch;
+  for (int64_t row = 0; row < matrix.rows(); row += 3 * matrix.row_step()) {
+    const int64_t count = std::min(3 * matrix.row_step(), matrix.rows() - row);
+    std::vector<uint8_t> numbers(static_cast<size_t>(count * matrix.columns()));
+    std::vector<uint16_t> scales(numbers.size() / ops::kQuantGroup);
+    ASSERT_TRUE(matrix.ReadNumbers(row, count, numbers.data(), scales.data(), ReadPlainly, &scratch).ok());
+    weight.PackNumbers(row, count, numbers.data(), scales.data());
+  }
+  const Tensor held(DType::kF32, {matrix.rows(), matrix.columns()});
+  ASSERT_TRUE(weight.UnpackRows(0, held).ok());
+  EXPECT_TRUE(std::equal(decoded.begin(), decoded.end(), held.data<float>()));
+}
+
+// A matrix [6, 128] of integers: its codes' tensor, scales of a dtype and shape, and what else there is.
+struct Integers {
+  int bits;
+  bool packed;
+  int64_t group;  // 0: a row
+  std::string scale_dtype;
+  bool zeros = false;
+  ops::WeightFormat own = ops::WeightFormat::kPlain;
+};
+
+absl::Status CheckIntegers(const Integers& each) {
+  constexpr int64_t kRows = 6, kColumns = 128;
+  std::string codes;
+  for (int64_t i = 0; i < kRows * kColumns * each.bits / 8; ++i) codes.push_back(static_cast<char>(i * 37 + i / 11));
+  const int64_t groups = each.group == 0 ? 1 : kColumns / each.group;
+  std::vector<float> scales;
+  for (int64_t i = 0; i < kRows * groups; ++i) scales.push_back(0.25F + 0.125F * static_cast<float>(i % 9));
+  std::map<std::string, WrittenTensor> parts = {
+      {"x.weight_scale", FloatTensor(each.scale_dtype, {kRows, groups}, scales)}};
+  if (each.packed) {
+    std::string shape(16, '\0');
+    shape[0] = static_cast<char>(kRows);
+    shape[8] = static_cast<char>(kColumns);
+    parts["x.weight_packed"] = {"I32", {kRows, kColumns * each.bits / 32}, codes};
+    parts["x.weight_shape"] = {"I64", {2}, shape};
+  } else {
+    parts["x.weight"] = {"I8", {kRows, kColumns}, codes};
+  }
+  if (each.zeros) parts["x.weight_zero_point"] = {"I8", {kRows, groups}, std::string(kRows * groups, '\1')};
+  nlohmann::json weights = {{"num_bits", each.bits}, {"type", "int"}, {"symmetric", !each.zeros}};
+  weights["strategy"] = each.group == 0 ? "channel" : "group";
+  if (each.group != 0) weights["group_size"] = each.group;
+  const model::TempDir dir;
+  dir.Write("model.safetensors", SafetensorsBytes(parts));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir.path()));
+  ASSIGN_OR_RETURN(
+      const QuantizationConfig config,
+      ReadQuantizationConfig("quantization_config",
+                             {{"quant_method", "compressed-tensors"},
+                              {"format", each.packed ? "pack-quantized" : "int-quantized"},
+                              {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}}));
+  ASSIGN_OR_RETURN(const std::unique_ptr<MatrixReader> matrix,
+                   OpenMatrix(checkpoint, &config, "x.weight", {kRows, kColumns}));
+  EXPECT_EQ(matrix->own_format(), each.own);
+  if (each.own == ops::WeightFormat::kPlain) return absl::OkStatus();
+  MatrixScratch scratch;
+  std::vector<float> decoded(kRows * kColumns);
+  RETURN_IF_ERROR(matrix->Read(0, kRows, decoded.data(), ReadPlainly, &scratch));
+  ExpectSameNumbers(*matrix, decoded);
+  return absl::OkStatus();
+}
+
+TEST(HeldNumbersTest, SymmetricIntegersAreHeldAsTheyAre) {
+  using ops::WeightFormat;
+  const Integers cases[] = {{4, true, 32, "BF16", false, WeightFormat::kInt4},
+                            {4, true, 128, "BF16", false, WeightFormat::kInt4},
+                            {4, true, 64, "F16", false, WeightFormat::kQ4_0},
+                            {4, true, 0, "F16", false, WeightFormat::kQ4_0},
+                            {8, true, 64, "BF16", false, WeightFormat::kInt8},
+                            {8, false, 0, "BF16", false, WeightFormat::kInt8},
+                            {8, false, 32, "F16", false, WeightFormat::kQ8_0},
+                            // Held by no format: decoded.
+                            {4, true, 16, "BF16"},
+                            {4, true, 32, "F32"},
+                            {8, false, 32, "BF16", true}};
+  for (const Integers& each : cases) {
+    SCOPED_TRACE(absl::StrCat(each.bits, " bits, group ", each.group, ", ", each.scale_dtype));
+    const absl::Status status = CheckIntegers(each);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+}  // namespace
+}  // namespace switchyard::checkpoint

@@ -1,0 +1,105 @@
+#include "workers/checkpoint/gguf/gguf_matrix.h"
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
+#include "workers/checkpoint/gguf/gguf_names.h"
+
+namespace switchyard::checkpoint {
+namespace {
+
+constexpr int kBlockElements = 32;  // of Q8_0 and Q4_0
+constexpr uint16_t kHalfExponent = 0x7c00;
+
+ops::WeightFormat OwnFormatOf(absl::string_view type) {
+  if (type == "Q8_0") return ops::WeightFormat::kQ8_0;
+  return type == "Q4_0" ? ops::WeightFormat::kQ4_0 : ops::WeightFormat::kPlain;
+}
+
+}  // namespace
+
+bool GgufMatrix::Is(const TensorEntry& entry) {
+  const GgufBlockFormat* const format = FindGgufBlockFormat(entry.dtype);
+  return entry.interleaved_head > 0 || (format != nullptr && format->elements > 1);
+}
+
+absl::StatusOr<std::unique_ptr<MatrixReader>> GgufMatrix::Open(const TensorLocation& location, const std::string& name,
+                                                               absl::Span<const int64_t> shape) {
+  const TensorEntry& entry = *location.entry;
+  const auto refuse = [&](const auto&... found) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(location.file->name(), ": tensor \"", Excerpt(name), "\": ", found...));
+  };
+  if (entry.shape != shape) {
+    return refuse("expected ", TensorEntry{.dtype = "", .shape = {shape.begin(), shape.end()}}.ShapeString(),
+                  ", found ", entry.ShapeString());
+  }
+  const GgufBlockFormat& format = *FindGgufBlockFormat(entry.dtype);
+  const int64_t columns = shape.size() > 1 ? shape.back() : 1;
+  int64_t rows = shape.front();
+  for (size_t i = 1; i + 1 < shape.size(); ++i) rows *= shape[i];
+  std::unique_ptr<GgufMatrix> matrix(new GgufMatrix(rows, columns));
+  matrix->decode_ = DecoderOf(format);
+  if (matrix->decode_ == nullptr) {
+    return refuse("type ", format.name, " cannot be loaded; types that can: ", DecodableGgufTypes());
+  }
+  if (columns % format.elements != 0) {
+    return refuse(format.name, " of one dimension, expected F32, F16 or BF16");
+  }
+  matrix->row_blocks_ = columns / format.elements;
+  matrix->row_bytes_ = matrix->row_blocks_ * format.bytes;
+  matrix->own_format_ = OwnFormatOf(entry.dtype);
+  matrix->head_ = entry.interleaved_head;
+  if (matrix->head_ > 0) matrix->set_row_step(matrix->head_);
+  matrix->AddTensor(name, location);
+  return matrix;
+}
+
+absl::Status GgufMatrix::ReadRows(int64_t first, int64_t count, ReadBytes read, MatrixScratch* scratch) const {
+  scratch->bytes.resize(static_cast<size_t>(count * row_bytes_));
+  return read(*location().file, location().entry->begin + first * row_bytes_, absl::MakeSpan(scratch->bytes));
+}
+
+int64_t GgufMatrix::StoredRow(int64_t row) const { return head_ == 0 ? row : InterleavedRow(row, head_); }
+
+absl::Status GgufMatrix::Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const {
+  RETURN_IF_ERROR(ReadRows(first, count, read, scratch));
+  const uint8_t* const stored = scratch->bytes.data();
+  if (head_ == 0) {
+    decode_(stored, count * row_blocks_, to);
+    return absl::OkStatus();
+  }
+  for (int64_t row = 0; row < count; ++row) {
+    decode_(stored + StoredRow(row) * row_bytes_, row_blocks_, to + row * columns());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GgufMatrix::ReadNumbers(int64_t first, int64_t count, uint8_t* numbers, uint16_t* scales, ReadBytes read,
+                                     MatrixScratch* scratch) const {
+  RETURN_IF_ERROR(ReadRows(first, count, read, scratch));
+  const int64_t block_bytes = row_bytes_ / row_blocks_;
+  for (int64_t row = 0; row < count; ++row) {
+    const uint8_t* block = scratch->bytes.data() + StoredRow(row) * row_bytes_;
+    for (int64_t i = 0; i < row_blocks_; ++i, block += block_bytes, numbers += kBlockElements, ++scales) {
+      std::memcpy(scales, block, sizeof(*scales));
+      if ((*scales & kHalfExponent) == kHalfExponent) {
+        return absl::InvalidArgumentError(absl::StrCat(location().file->name(), ": tensor \"", Excerpt(stored_name()),
+                                                       "\": a scale of row ", first + row, " is NaN or Inf"));
+      }
+      if (own_format_ == ops::WeightFormat::kQ8_0) {
+        for (int j = 0; j < kBlockElements; ++j) numbers[j] = static_cast<uint8_t>(block[2 + j] ^ 0x80);
+      } else {
+        for (int j = 0; j < kBlockElements / 2; ++j) {
+          numbers[j] = block[2 + j] & 15;
+          numbers[j + kBlockElements / 2] = block[2 + j] >> 4;
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard::checkpoint
