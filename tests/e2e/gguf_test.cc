@@ -57,6 +57,9 @@ TEST_F(GgufTest, QuantizedBlocksGiveTheSameTokensHoweverTheyAreSpread) {
   const std::string model = Write("demo-Q8_0.gguf", {.q8 = true});
   const auto one = StartOn(model, 1);
   ASSERT_NE(one, nullptr);
+  const auto info = one->client().GetModelInfo();
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_EQ(info->quantization(), "q8_0");
   const auto expected = Tokens(one.get());
   struct Case {
     int workers;

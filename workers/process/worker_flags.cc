@@ -39,10 +39,10 @@ void AddModelFlags(WorkerFlags* values, FlagSet* flags) {
   flags->Add("dtype=NAME", &values->dtype, "data type to compute in: auto (the checkpoint's), fp32, bf16, fp16, fp64")
       .Mark(kOfServing);
   flags
-      ->Add(
-          "quantization=NAME", &values->quantization,
-          "how matrices are held on a CPU: auto (as GGUF files of Q8_0 or Q4_0 have them, else as none), none (in the "
-          "data type), int8 or int4 (in groups of 32, made when they are loaded)")
+      ->Add("quantization=NAME", &values->quantization,
+            "how matrices are held on a CPU: auto (in 8 or 4 bits if the checkpoint has all of them so, else as none), "
+            "none (in the "
+            "data type), int8 or int4 (in groups of 32, made when they are loaded)")
       .Mark(kOfServing);
   flags
       ->Add("load_format=NAME", &values->load_format,

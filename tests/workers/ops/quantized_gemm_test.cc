@@ -16,8 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0,
-                                     WeightFormat::kQ4_0};
+constexpr WeightFormat kFormats[] = {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0, WeightFormat::kQ4_0,
+                                     WeightFormat::kQ4_1};
 
 Tensor Unpacked(const Weight& w) {
   Tensor rows(w.dtype(), {w.n(), w.k()});
@@ -51,13 +51,14 @@ TEST(QuantizedWeightTest, NumbersThatFitComeBack) {
   for (const WeightFormat format : kFormats) {
     for (const auto layout : {WeightLayout::kPanels, WeightLayout::kGatedPanels}) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2, 1}, {64, 32}, {66, 33}, {130, 95}, {200, 64}}) {
-        // Each group of a row has the number with the largest magnitude, so that its scale is a power of two.
+        // Each group of a row has the numbers at both ends, so that its scale is a power of two.
         const Tensor rows(DType::kF32, {n, k});
         const int lowest = WeightBits(format) == 8 ? -127 : -8, numbers = WeightBits(format) == 8 ? 255 : 16;
         for (int64_t i = 0; i < n; ++i) {
           const double scale = std::ldexp(1.0, static_cast<int>(i % 7) - 3);
           for (int64_t j = 0; j < k; ++j) {
-            const int64_t number = j % kQuantGroup == 0 ? lowest : lowest + (i * 31 + j * 17) % numbers;
+            int64_t number = lowest + (i * 31 + j * 17) % numbers;
+            if (j % kQuantGroup < 2) number = j % kQuantGroup == 0 ? lowest : lowest + numbers - 1;
             SetElement(rows, i, j, static_cast<double>(number) * scale);
           }
         }

@@ -10,11 +10,12 @@
 namespace switchyard::checkpoint {
 namespace {
 
-constexpr int kBlockElements = 32;  // of Q8_0 and Q4_0
+constexpr int kBlockElements = 32;  // of Q8_0, Q4_0 and Q4_1
 constexpr uint16_t kHalfExponent = 0x7c00;
 
 ops::WeightFormat OwnFormatOf(absl::string_view type) {
   if (type == "Q8_0") return ops::WeightFormat::kQ8_0;
+  if (type == "Q4_1") return ops::WeightFormat::kQ4_1;
   return type == "Q4_0" ? ops::WeightFormat::kQ4_0 : ops::WeightFormat::kPlain;
 }
 
@@ -77,29 +78,36 @@ absl::Status GgufMatrix::Read(int64_t first, int64_t count, float* to, ReadBytes
   return absl::OkStatus();
 }
 
-absl::Status GgufMatrix::ReadNumbers(int64_t first, int64_t count, uint8_t* numbers, uint16_t* scales, ReadBytes read,
+absl::Status GgufMatrix::ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                                      MatrixScratch* scratch) const {
   RETURN_IF_ERROR(ReadRows(first, count, read, scratch));
   const int64_t block_bytes = row_bytes_ / row_blocks_;
+  const bool least = ops::HasLeast(own_format_);
+  uint16_t unfit = 0;
+  int64_t group = 0;
   for (int64_t row = 0; row < count; ++row) {
     const uint8_t* block = scratch->bytes.data() + StoredRow(row) * row_bytes_;
-    for (int64_t i = 0; i < row_blocks_; ++i, block += block_bytes, numbers += kBlockElements, ++scales) {
-      std::memcpy(scales, block, sizeof(*scales));
-      if ((*scales & kHalfExponent) == kHalfExponent) {
-        return absl::InvalidArgumentError(absl::StrCat(location().file->name(), ": tensor \"", Excerpt(stored_name()),
-                                                       "\": a scale of row ", first + row, " is NaN or Inf"));
+    for (int64_t i = 0; i < row_blocks_; ++i, ++group, block += block_bytes) {
+      std::memcpy(to.scales + group, block, sizeof(uint16_t));
+      unfit |= (to.scales[group] & kHalfExponent) == kHalfExponent;
+      if (least) {
+        std::memcpy(to.least + group, block + 2, sizeof(uint16_t));
+        unfit |= (to.least[group] & kHalfExponent) == kHalfExponent;
       }
+      const uint8_t* const codes = block + (least ? 4 : 2);
+      uint8_t* const numbers = to.numbers + group * kBlockElements;
       if (own_format_ == ops::WeightFormat::kQ8_0) {
-        for (int j = 0; j < kBlockElements; ++j) numbers[j] = static_cast<uint8_t>(block[2 + j] ^ 0x80);
+        for (int j = 0; j < kBlockElements; ++j) numbers[j] = codes[j] ^ 0x80;
       } else {
-        for (int j = 0; j < kBlockElements / 2; ++j) {
-          numbers[j] = block[2 + j] & 15;
-          numbers[j + kBlockElements / 2] = block[2 + j] >> 4;
-        }
+        for (int j = 0; j < kBlockElements / 2; ++j) numbers[j] = codes[j] & 15;
+        for (int j = 0; j < kBlockElements / 2; ++j) numbers[j + kBlockElements / 2] = codes[j] >> 4;
       }
     }
   }
-  return absl::OkStatus();
+  if (unfit == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(location().file->name(), ": tensor \"", Excerpt(stored_name()),
+                                                 "\": a scale in rows ", first, " to ", first + count - 1,
+                                                 " is NaN or Inf"));
 }
 
 }  // namespace switchyard::checkpoint

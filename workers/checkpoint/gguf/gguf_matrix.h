@@ -22,9 +22,9 @@ class GgufMatrix : public MatrixReader {
                                                             absl::Span<const int64_t> shape);
 
   absl::Status Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const override;
-  // Of Q8_0 and Q4_0.
+  // Of Q8_0, Q4_0 and Q4_1.
   ops::WeightFormat own_format() const override { return own_format_; }
-  absl::Status ReadNumbers(int64_t first, int64_t count, uint8_t* numbers, uint16_t* scales, ReadBytes read,
+  absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                            MatrixScratch* scratch) const override;
 
  private:

@@ -141,4 +141,36 @@ absl::Status ColumnMatrix::Read(int64_t first, int64_t count, float* to, ReadByt
   return absl::OkStatus();
 }
 
+ops::WeightFormat ColumnMatrix::own_format() const {
+  const bool in_order = order_.empty() || !weights_.ordered;
+  const bool fits = weights_.bits == 4 && group_size_ % ops::kQuantGroup == 0 && columns() % group_size_ == 0;
+  const bool half = scales_.location().entry->dtype == "F16";
+  return in_order && fits && half ? ops::WeightFormat::kQ4_1 : ops::WeightFormat::kPlain;
+}
+
+absl::Status ColumnMatrix::ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
+                                       MatrixScratch* scratch) const {
+  RETURN_IF_ERROR(ReadGroups(first, count, read, scratch));
+  if (!order_.empty()) {
+    RETURN_IF_ERROR(ReadOrder(order_, groups_, read, scratch));
+    for (int64_t k = 0; k < columns(); ++k) {
+      if (scratch->order[static_cast<size_t>(k)] == k / group_size_) continue;
+      return order_.Error(absl::StrCat("expected ", k / group_size_, " at column ", k, ", as desc_act is false, found ",
+                                       scratch->order[static_cast<size_t>(k)],
+                                       "; --quantization=none decodes the weights by it"));
+    }
+  }
+  RETURN_IF_ERROR(ReadCodes(first, count, read, scratch));
+  std::copy(scratch->codes.begin(), scratch->codes.end(), to.numbers);
+  int64_t group = 0;
+  for (int64_t row = 0; row < count; ++row) {
+    for (int64_t k = 0; k < columns(); k += ops::kQuantGroup, ++group) {
+      const auto at = static_cast<size_t>(row * groups_ + k / group_size_);
+      to.scales[group] = Fp16(scratch->scales[at]).bits;
+      to.least[group] = Fp16(-scratch->zeros[at] * scratch->scales[at]).bits;
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace switchyard::checkpoint

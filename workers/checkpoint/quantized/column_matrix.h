@@ -20,6 +20,11 @@ class ColumnMatrix : public MatrixReader {
                                                             const std::string& name, absl::Span<const int64_t> shape);
 
   absl::Status Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const override;
+  // Of four bits, where columns are in order and in groups of a multiple of 32: scales in fp16, least values that are
+  // -zero point · scale, rounded to fp16.
+  ops::WeightFormat own_format() const override;
+  absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
+                           MatrixScratch* scratch) const override;
 
  private:
   ColumnMatrix(const StoredWeights& weights, int64_t rows, int64_t columns);

@@ -57,9 +57,9 @@ class MatrixReader {
   // The format whose numbers and scales are the stored ones, so that a weight of it can hold them; kPlain: there is
   // none.
   virtual ops::WeightFormat own_format() const { return ops::WeightFormat::kPlain; }
-  // The same rows as numbers [count, columns] and bits of scales [count, columns / 32] of own_format().
+  // The same rows as numbers of own_format().
   // REQUIRES: as Read; own_format() is not kPlain.
-  virtual absl::Status ReadNumbers(int64_t first, int64_t count, uint8_t* numbers, uint16_t* scales, ReadBytes read,
+  virtual absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                                    MatrixScratch* scratch) const;
 
  protected:

@@ -56,7 +56,7 @@ bool IsFloatingName(absl::string_view dtype) {
 
 }  // namespace
 
-absl::Status MatrixReader::ReadNumbers(int64_t, int64_t, uint8_t*, uint16_t*, ReadBytes, MatrixScratch*) const {
+absl::Status MatrixReader::ReadNumbers(int64_t, int64_t, const ops::StoredNumbers&, ReadBytes, MatrixScratch*) const {
   return absl::UnimplementedError(absl::StrCat("tensor \"", stored_name_, "\": has no numbers of a weight's format"));
 }
 

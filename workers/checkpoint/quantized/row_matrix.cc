@@ -249,11 +249,13 @@ absl::Status RowMatrix::ReadCodes(int64_t first, int64_t count, ReadBytes read, 
                         scratch->codes.data(), read);
 }
 
-absl::Status RowMatrix::ReadNumbers(int64_t first, int64_t count, uint8_t* numbers, uint16_t* scales, ReadBytes read,
+absl::Status RowMatrix::ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                                     MatrixScratch* scratch) const {
   RETURN_IF_ERROR(CheckShape(read));
   RETURN_IF_ERROR(ReadScales(first, count, read, scratch));
   RETURN_IF_ERROR(ReadCodes(first, count, read, scratch));
+  uint8_t* numbers = to.numbers;
+  uint16_t* scales = to.scales;
   const uint8_t sign = code_ == CodeType::kInt8 ? 0x80 : 0;
   for (int64_t i = 0; i < count; ++i, numbers += columns()) {
     const uint8_t* const codes = scratch->codes.data() + i * row_bytes_;

@@ -25,7 +25,7 @@ class RowMatrix : public MatrixReader {
   // Of symmetric integers of 4 or 8 bits whose columns are in order, in groups of a multiple of 32 or a row's, with
   // scales in bf16 or fp16: a scale is repeated for each 32 columns.
   ops::WeightFormat own_format() const override { return own_format_; }
-  absl::Status ReadNumbers(int64_t first, int64_t count, uint8_t* numbers, uint16_t* scales, ReadBytes read,
+  absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                            MatrixScratch* scratch) const override;
 
  private:

@@ -58,7 +58,8 @@ struct Sizes {
 
 ops::WeightFormat HeadFormat(ops::WeightFormat format) {
   if (format == ops::WeightFormat::kInt4) return ops::WeightFormat::kInt8;
-  return format == ops::WeightFormat::kQ4_0 ? ops::WeightFormat::kQ8_0 : format;
+  const bool of_gguf = format == ops::WeightFormat::kQ4_0 || format == ops::WeightFormat::kQ4_1;
+  return of_gguf ? ops::WeightFormat::kQ8_0 : format;
 }
 
 bool HasEmbedding(const ModelConfig& config, ops::WeightFormat format) {

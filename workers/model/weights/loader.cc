@@ -204,10 +204,13 @@ absl::Status Loader::Load(const Piece& piece, Staging* staging) {
   if (KeepsNumbers(*piece.param)) {
     const int64_t numbers = piece.rows * piece.param->columns, scales = numbers / ops::kQuantGroup;
     auto* const bits = reinterpret_cast<uint16_t*>(to + numbers);
+    const bool least = ops::HasLeast(piece.param->weight->format());
+    const ops::StoredNumbers stored = {to, bits, least ? bits + scales : nullptr};
     RETURN_IF_ERROR(
-        matrix->ReadNumbers(piece.param->source_row + piece.row, piece.rows, to, bits, read, &staging->matrix));
-    AddSum(piece, absl::string_view(reinterpret_cast<const char*>(to), static_cast<size_t>(numbers + 2 * scales)));
-    piece.param->weight->PackNumbers(piece.param->first_row + piece.row, piece.rows, to, bits);
+        matrix->ReadNumbers(piece.param->source_row + piece.row, piece.rows, stored, read, &staging->matrix));
+    AddSum(piece, absl::string_view(reinterpret_cast<const char*>(to),
+                                    static_cast<size_t>(numbers + (least ? 4 : 2) * scales)));
+    piece.param->weight->PackNumbers(piece.param->first_row + piece.row, piece.rows, stored);
     return absl::OkStatus();
   }
   if (matrix != nullptr) {

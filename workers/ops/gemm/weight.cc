@@ -188,10 +188,14 @@ void Weight::Quantize(int64_t first_row, const TensorView& rows) {
   });
 }
 
-void Weight::PackNumbers(int64_t first_row, int64_t rows, const uint8_t* numbers, const uint16_t* scales) {
+void Weight::PackNumbers(int64_t first_row, int64_t rows, const StoredNumbers& from) {
   SY_CHECK(!Plain(desc_) && desc_.k % kQuantGroup == 0 && first_row >= 0 && first_row + rows <= desc_.n);
-  for (int64_t i = 0; i < rows; ++i, numbers += desc_.k, scales += desc_.k / kQuantGroup) {
-    StoreColumn(desc_.format, numbers, scales, desc_.k, ColumnOf(first_row + i), PanelOf(first_row + i));
+  const int64_t groups = desc_.k / kQuantGroup;
+  for (int64_t i = 0; i < rows; ++i) {
+    const StoredNumbers row = {.numbers = from.numbers + i * desc_.k,
+                               .scales = from.scales + i * groups,
+                               .least = from.least == nullptr ? nullptr : from.least + i * groups};
+    StoreColumn(desc_.format, row, desc_.k, ColumnOf(first_row + i), PanelOf(first_row + i));
   }
 }
 

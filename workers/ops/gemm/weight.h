@@ -65,9 +65,9 @@ class Weight {
   // range that do not fit.  For a weight on a device `writer` copies them; they are there after its Finish.  Without a
   // writer its memory is the host's, in a device's form, to be copied from later (packed_expert.h).
   absl::Status PackRows(int64_t first_row, const TensorView& rows, DeviceWriter* writer = nullptr);
-  // The same of rows that are quantized as format() says already: [rows, k] numbers and [rows, k / 32] bits of scales.
+  // The same of rows that are quantized as format() says already.
   // REQUIRES: on the CPU, of few bits, k is a multiple of 32, the rows are the weight's.
-  void PackNumbers(int64_t first_row, int64_t rows, const uint8_t* numbers, const uint16_t* scales);
+  void PackNumbers(int64_t first_row, int64_t rows, const StoredNumbers& from);
   // The same rows back, in the weight's dtype.  REQUIRES: on the CPU.
   absl::Status UnpackRows(int64_t first_row, const TensorView& rows) const;
 

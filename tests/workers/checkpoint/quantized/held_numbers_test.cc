@@ -3,6 +3,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/status_macros.h"
@@ -25,9 +26,10 @@ void ExpectSameNumbers(const MatrixReader& matrix, const std::vector<float>& dec
   for (int64_t row = 0; row < matrix.rows(); row += 3 * matrix.row_step()) {
     const int64_t count = std::min(3 * matrix.row_step(), matrix.rows() - row);
     std::vector<uint8_t> numbers(static_cast<size_t>(count * matrix.columns()));
-    std::vector<uint16_t> scales(numbers.size() / ops::kQuantGroup);
-    ASSERT_TRUE(matrix.ReadNumbers(row, count, numbers.data(), scales.data(), ReadPlainly, &scratch).ok());
-    weight.PackNumbers(row, count, numbers.data(), scales.data());
+    std::vector<uint16_t> scales(numbers.size() / ops::kQuantGroup), least(scales.size());
+    const ops::StoredNumbers to = {numbers.data(), scales.data(), least.data()};
+    ASSERT_TRUE(matrix.ReadNumbers(row, count, to, ReadPlainly, &scratch).ok());
+    weight.PackNumbers(row, count, to);
   }
   const Tensor held(DType::kF32, {matrix.rows(), matrix.columns()});
   ASSERT_TRUE(weight.UnpackRows(0, held).ok());
@@ -104,6 +106,61 @@ TEST(HeldNumbersTest, SymmetricIntegersAreHeldAsTheyAre) {
     const absl::Status status = CheckIntegers(each);
     EXPECT_TRUE(status.ok()) << status;
   }
+}
+
+// AWQ and GPTQ [64, 128] in groups of 64 with zero points: the least value of a group is rounded to fp16.
+absl::Status CheckColumns(bool awq, bool ordered, std::vector<int32_t> order) {
+  constexpr int64_t kRows = 64, kColumns = 128, kGroups = 2;
+  std::string codes, zeros, index;
+  for (int64_t i = 0; i < kRows * kColumns / 2; ++i) codes.push_back(static_cast<char>(i * 41 + i / 7));
+  for (int64_t i = 0; i < kRows * kGroups / 2; ++i) zeros.push_back(static_cast<char>(i * 29));
+  for (const int32_t group : order) index.append(reinterpret_cast<const char*>(&group), sizeof(group));
+  std::vector<float> scales;
+  for (int64_t i = 0; i < kRows * kGroups; ++i) scales.push_back(0.01F + 0.003F * static_cast<float>(i % 13));
+  std::map<std::string, WrittenTensor> parts = {{"x.scales", FloatTensor("F16", {kGroups, kRows}, scales)},
+                                                {"x.qzeros", {"I32", {kGroups, kRows / 8}, zeros}}};
+  parts["x.qweight"] = {"I32", {awq ? kColumns : kColumns / 8, awq ? kRows / 8 : kRows}, codes};
+  if (!order.empty()) parts["x.g_idx"] = {"I32", {kColumns}, index};
+  nlohmann::json described = {
+      {"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}, {"version", "gemm"}, {"zero_point", true}};
+  if (!awq)
+    described = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 64}, {"desc_act", ordered}, {"sym", false}};
+  const model::TempDir dir;
+  dir.Write("model.safetensors", SafetensorsBytes(parts));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir.path()));
+  ASSIGN_OR_RETURN(const QuantizationConfig config, ReadQuantizationConfig("quantization_config", described));
+  ASSIGN_OR_RETURN(const std::unique_ptr<MatrixReader> matrix,
+                   OpenMatrix(checkpoint, &config, "x.weight", {kRows, kColumns}));
+  EXPECT_EQ(matrix->own_format(), ordered ? ops::WeightFormat::kPlain : ops::WeightFormat::kQ4_1);
+  if (ordered) return absl::OkStatus();
+  MatrixScratch scratch;
+  std::vector<float> decoded(kRows * kColumns);
+  RETURN_IF_ERROR(matrix->Read(0, kRows, decoded.data(), ReadPlainly, &scratch));
+  std::vector<uint8_t> numbers(kRows * kColumns);
+  std::vector<uint16_t> bits(numbers.size() / ops::kQuantGroup), least(bits.size());
+  const ops::StoredNumbers to = {numbers.data(), bits.data(), least.data()};
+  RETURN_IF_ERROR(matrix->ReadNumbers(0, kRows, to, ReadPlainly, &scratch));
+  ops::Weight weight({.n = kRows, .k = kColumns, .dtype = DType::kF32, .format = matrix->own_format()});
+  weight.PackNumbers(0, kRows, to);
+  const Tensor held(DType::kF32, {kRows, kColumns});
+  RETURN_IF_ERROR(weight.UnpackRows(0, held));
+  for (size_t i = 0; i < decoded.size(); ++i) {
+    EXPECT_NEAR(held.data<float>()[i], decoded[i], 16 * 0.05 / 2048) << i;  // zero points to 16, scales to 0.05
+  }
+  return absl::OkStatus();
+}
+
+TEST(HeldNumbersTest, FourBitsWithZeroPointsAreHeldWithALeastValue) {
+  std::vector<int32_t> order(128);
+  for (size_t k = 0; k < order.size(); ++k) order[k] = static_cast<int32_t>(k / 64);
+  for (const bool awq : {true, false}) {
+    const absl::Status status = CheckColumns(awq, false, awq ? std::vector<int32_t>() : order);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_TRUE(CheckColumns(/*awq=*/false, /*ordered=*/true, order).ok());
+  std::swap(order[0], order[127]);
+  EXPECT_THAT(std::string(CheckColumns(/*awq=*/false, /*ordered=*/false, order).message()),
+              testing::HasSubstr("expected 0 at column 0, as desc_act is false, found 1; --quantization=none decodes"));
 }
 
 }  // namespace

@@ -98,14 +98,21 @@ void PackInt(const GemmPackArgs& args) {
 
 SY_INLINE __m256i LoadInts(const char* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 // 8 columns' scales.
-template <bool kHalf>
+template <GemmScales kScales>
 SY_INLINE __m256 LoadScales(const char* from) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  if constexpr (kHalf) return _mm256_cvtph_ps(bits);
+  if constexpr (kScales != GemmScales::kBf16) return _mm256_cvtph_ps(bits);
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 SY_INLINE int32_t QuadAt(const char* from) { return LoadBytes<int32_t>(from); }
 SY_INLINE int64_t WideQuadAt(const char* from) { return LoadBytes<int64_t>(from); }
+
+// c[0, 8) += (sums · scale of the weights + Σ x · least) · scale of x.
+SY_INLINE void AddGroupWithLeast(__m256i sums, const RowGroup& x, __m256 scales, __m256 least, float* c) {
+  const __m256 of_least = _mm256_mul_ps(least, _mm256_set1_ps(static_cast<float>(x.sum)));
+  const __m256 value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scales, of_least);
+  _mm256_storeu_ps(c, _mm256_fmadd_ps(value, _mm256_set1_ps(x.scale), _mm256_loadu_ps(c)));
+}
 
 // c[0, 8) += (sums - zero · Σ x) · scale of the weights · scale of x.
 SY_INLINE void AddGroup(__m256i sums, int32_t zero, const RowGroup& x, __m256 scales, float* c) {
@@ -114,7 +121,7 @@ SY_INLINE void AddGroup(__m256i sums, int32_t zero, const RowGroup& x, __m256 sc
 }
 
 // Vectors [v, v + NV) of 8 columns, of one group.
-template <int MR, int NV, bool kHalf>
+template <int MR, int NV, GemmScales kScales>
 SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
   const __m256i low_half = _mm256_set1_epi8(15);
   __m256i sum[MR][NV] = {};
@@ -123,7 +130,7 @@ SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
   for (int p = 0; p < 4; ++p) {
 #pragma GCC unroll 4
     for (int n = 0; n < NV; ++n) {
-      const __m256i both = LoadInts(b + kGemmScaleBytes + (p * 4 + v + n) * 32);
+      const __m256i both = LoadInts(b + GemmNumbersOffset(kScales) + (p * 4 + v + n) * 32);
       const __m256i low = _mm256_and_si256(both, low_half);
       const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), low_half);
 #pragma GCC unroll 4
@@ -138,11 +145,17 @@ SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
   const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
   for (int n = 0; n < NV; ++n) {
-    const __m256 scales = LoadScales<kHalf>(b + (v + n) * 16);
+    const __m256 scales = LoadScales<kScales>(b + (v + n) * 16);
 #pragma GCC unroll 4
     for (int r = 0; r < MR; ++r) {
       const auto x = LoadBytes<RowGroup>(a + MR * kIntGroup + r * static_cast<int>(sizeof(RowGroup)));
-      AddGroup(_mm256_madd_epi16(sum[r][n], ones), 8, x, scales, c + r * kGemmPanel + (v + n) * 8);
+      const __m256i sums = _mm256_madd_epi16(sum[r][n], ones);
+      float* const to = c + r * kGemmPanel + (v + n) * 8;
+      if constexpr (kScales == GemmScales::kFp16AndLeast) {
+        AddGroupWithLeast(sums, x, scales, LoadScales<kScales>(b + kGemmScaleBytes + (v + n) * 16), to);
+      } else {
+        AddGroup(sums, 8, x, scales, to);
+      }
     }
   }
 }
@@ -152,14 +165,14 @@ SY_INLINE __m256i JoinPairs(__m256i first, __m256i second) {
   return _mm256_permute4x64_epi64(_mm256_hadd_epi32(first, second), 0xd8);
 }
 
-template <int MR, int NV, bool kHalf>
+template <int MR, int NV, GemmScales kScales>
 SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
   __m256i first[MR][NV] = {}, second[MR][NV] = {};
 #pragma GCC unroll 1
   for (int quad = 0; quad < kIntQuads; ++quad) {
 #pragma GCC unroll 4
     for (int n = 0; n < NV; ++n) {
-      const auto* w = reinterpret_cast<const __m128i*>(b + kGemmScaleBytes + (quad * 4 + v + n) * 32);
+      const auto* w = reinterpret_cast<const __m128i*>(b + GemmNumbersOffset(kScales) + (quad * 4 + v + n) * 32);
       const __m256i w0 = _mm256_cvtepu8_epi16(_mm_loadu_si128(w));
       const __m256i w1 = _mm256_cvtepu8_epi16(_mm_loadu_si128(w + 1));
 #pragma GCC unroll 4
@@ -172,7 +185,7 @@ SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
   }
 #pragma GCC unroll 4
   for (int n = 0; n < NV; ++n) {
-    const __m256 scales = LoadScales<kHalf>(b + (v + n) * 16);
+    const __m256 scales = LoadScales<kScales>(b + (v + n) * 16);
 #pragma GCC unroll 4
     for (int r = 0; r < MR; ++r) {
       const auto x = LoadBytes<RowGroup>(a + 2 * MR * kIntGroup + r * static_cast<int>(sizeof(RowGroup)));
@@ -181,9 +194,9 @@ SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
   }
 }
 
-template <int kBits, bool kHalf, int MR>
+template <int kBits, GemmScales kScales, int MR>
 void MultiplyInt(const GemmBlockArgs& args) {
-  constexpr int kBlockBytes = GemmQuantBlockBytes(kBits);
+  constexpr int kBlockBytes = GemmQuantBlockBytes(kBits, kScales);
   constexpr int kRowBytes = (kBits == 4 ? 1 : 2) * kIntGroup + static_cast<int>(sizeof(RowGroup));
   constexpr int NV = kBits == 4 ? (MR == 1 ? 4 : 2) : (MR <= 2 ? 2 : 1);
   const char* a = static_cast<const char*>(args.a);
@@ -196,9 +209,9 @@ void MultiplyInt(const GemmBlockArgs& args) {
 #pragma GCC unroll 4
     for (int v = 0; v < 4; v += NV) {
       if constexpr (kBits == 4) {
-        Int4Group<MR, NV, kHalf>(a, b, v, c);
+        Int4Group<MR, NV, kScales>(a, b, v, c);
       } else {
-        Int8Group<MR, NV, kHalf>(a, b, v, c);
+        Int8Group<MR, NV, kScales>(a, b, v, c);
       }
     }
   }
@@ -207,26 +220,26 @@ void MultiplyInt(const GemmBlockArgs& args) {
 #else
 
 // The panel's number of a column for k of a group (quantize_panel.h).
-template <int kBits>
+template <int kBits, GemmScales kScales>
 SY_INLINE int32_t IntWeightAt(const char* b, int column, int k) {
-  const char* numbers = b + kGemmScaleBytes;
+  const char* numbers = b + GemmNumbersOffset(kScales);
   if constexpr (kBits == 8) return static_cast<uint8_t>(numbers[(k / 4 * kGemmPanel + column) * 4 + k % 4]);
   const uint32_t both = static_cast<uint8_t>(numbers[(k / 8 * kGemmPanel + column) * 4 + k % 4]);
   return static_cast<int32_t>(both >> (k % 8 / 4 * 4) & 15u);
 }
 
-template <bool kHalf>
+template <GemmScales kScales>
 SY_INLINE float ScaleAt(const char* b, int column) {
   const auto bits = LoadBytes<uint16_t>(b + column * 2);
-  if constexpr (kHalf) return static_cast<float>(LoadBytes<_Float16>(&bits));
+  if constexpr (kScales != GemmScales::kBf16) return static_cast<float>(LoadBytes<_Float16>(&bits));
   const uint32_t wide = static_cast<uint32_t>(bits) << 16;
   return LoadBytes<float>(&wide);
 }
 
 // The plain way, for any processor.
-template <int kBits, bool kHalf, int MR>
+template <int kBits, GemmScales kScales, int MR>
 void MultiplyInt(const GemmBlockArgs& args) {
-  constexpr int kBlockBytes = GemmQuantBlockBytes(kBits);
+  constexpr int kBlockBytes = GemmQuantBlockBytes(kBits, kScales);
   using Number = typename NumberOf<kBits>::Type;
   constexpr int kRowBytes = kIntGroup * static_cast<int>(sizeof(Number)) + static_cast<int>(sizeof(RowGroup));
   const char* a = static_cast<const char*>(args.a);
@@ -240,10 +253,16 @@ void MultiplyInt(const GemmBlockArgs& args) {
         int32_t sum = 0;
         for (int i = 0; i < kIntGroup; ++i) {
           const auto number = LoadBytes<Number>(a + ((i / 4 * MR + r) * 4 + i % 4) * sizeof(Number));
-          sum += number * IntWeightAt<kBits>(b, column, i);
+          sum += number * IntWeightAt<kBits, kScales>(b, column, i);
         }
-        const float whole = static_cast<float>(sum - (kBits == 4 ? 8 : 128) * x.sum);
-        c[r * kGemmPanel + column] += whole * (ScaleAt<kHalf>(b, column) * x.scale);
+        const float scale = ScaleAt<kScales>(b, column);
+        float& to = c[r * kGemmPanel + column];
+        if constexpr (kScales == GemmScales::kFp16AndLeast) {
+          const float least = ScaleAt<kScales>(b + kGemmScaleBytes, column);
+          to += (static_cast<float>(sum) * scale + static_cast<float>(x.sum) * least) * x.scale;
+        } else {
+          to += static_cast<float>(sum - (kBits == 4 ? 8 : 128) * x.sum) * (scale * x.scale);
+        }
       }
     }
   }
@@ -251,26 +270,41 @@ void MultiplyInt(const GemmBlockArgs& args) {
 
 #endif
 
-template <int kBits, bool kHalf, int MR = kIntRows>
+template <int kBits, GemmScales kScales, int MR = kIntRows>
 void IntBlock(const GemmBlockArgs& args) {
-  if (args.rows == MR) return MultiplyInt<kBits, kHalf, MR>(args);
-  if constexpr (MR > 1) IntBlock<kBits, kHalf, MR - 1>(args);
+  if (args.rows == MR) return MultiplyInt<kBits, kScales, MR>(args);
+  if constexpr (MR > 1) IntBlock<kBits, kScales, MR - 1>(args);
 }
 
-template <class Elem, int kBits, bool kHalf>
+template <class Elem, int kBits, GemmScales kScales>
 constexpr GemmKernel kIntKernelOf = {.max_rows = kIntRows,
                                      .a_bytes = sizeof(typename NumberOf<kBits>::Type),
                                      .a_group_bytes = sizeof(RowGroup),
                                      .pack = PackInt<Elem, typename NumberOf<kBits>::Type>,
-                                     .block = IntBlock<kBits, kHalf>,
+                                     .block = IntBlock<kBits, kScales>,
                                      .epilogue = GemmEpilogue};
 
 }  // namespace
 
-const IntGemmKernels kIntGemmKernels = {
-    {kIntKernelOf<float, 8, false>, {}, kIntKernelOf<Bf16Bits, 8, false>, kIntKernelOf<Fp16Bits, 8, false>},
-    {kIntKernelOf<float, 4, false>, {}, kIntKernelOf<Bf16Bits, 4, false>, kIntKernelOf<Fp16Bits, 4, false>},
-    {kIntKernelOf<float, 8, true>, {}, kIntKernelOf<Bf16Bits, 8, true>, kIntKernelOf<Fp16Bits, 8, true>},
-    {kIntKernelOf<float, 4, true>, {}, kIntKernelOf<Bf16Bits, 4, true>, kIntKernelOf<Fp16Bits, 4, true>}};
+const IntGemmKernels kIntGemmKernels = {{kIntKernelOf<float, 8, GemmScales::kBf16>,
+                                         {},
+                                         kIntKernelOf<Bf16Bits, 8, GemmScales::kBf16>,
+                                         kIntKernelOf<Fp16Bits, 8, GemmScales::kBf16>},
+                                        {kIntKernelOf<float, 4, GemmScales::kBf16>,
+                                         {},
+                                         kIntKernelOf<Bf16Bits, 4, GemmScales::kBf16>,
+                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kBf16>},
+                                        {kIntKernelOf<float, 8, GemmScales::kFp16>,
+                                         {},
+                                         kIntKernelOf<Bf16Bits, 8, GemmScales::kFp16>,
+                                         kIntKernelOf<Fp16Bits, 8, GemmScales::kFp16>},
+                                        {kIntKernelOf<float, 4, GemmScales::kFp16>,
+                                         {},
+                                         kIntKernelOf<Bf16Bits, 4, GemmScales::kFp16>,
+                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kFp16>},
+                                        {kIntKernelOf<float, 4, GemmScales::kFp16AndLeast>,
+                                         {},
+                                         kIntKernelOf<Bf16Bits, 4, GemmScales::kFp16AndLeast>,
+                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kFp16AndLeast>}};
 
 }  // namespace switchyard::ops::SY_KERNEL_NS

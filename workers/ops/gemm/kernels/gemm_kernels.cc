@@ -8,8 +8,9 @@
 namespace switchyard::ops {
 
 static_assert(kGemmPanel == kPanelColumns && kGemmQuantGroup == kQuantGroup);
-static_assert(GemmQuantBlockBytes(8) == QuantBlockBytes(WeightFormat::kInt8));
-static_assert(GemmQuantBlockBytes(4) == QuantBlockBytes(WeightFormat::kInt4));
+static_assert(GemmQuantBlockBytes(8, GemmScales::kBf16) == QuantBlockBytes(WeightFormat::kInt8));
+static_assert(GemmQuantBlockBytes(4, GemmScales::kFp16) == QuantBlockBytes(WeightFormat::kQ4_0));
+static_assert(GemmQuantBlockBytes(4, GemmScales::kFp16AndLeast) == QuantBlockBytes(WeightFormat::kQ4_1));
 
 namespace {
 

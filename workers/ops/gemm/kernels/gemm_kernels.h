@@ -12,11 +12,17 @@ namespace switchyard::ops {
 inline constexpr int kGemmPanel = 32;     // = kPanelColumns
 inline constexpr int kGemmMaxRows = 32;   // of any kernel's A block
 inline constexpr int kGemmMaxPanels = 2;  // gate and up
-// Of weights of few bits (quantize_panel.h): numbers of a column with one scale, and of a panel's blocks the scales'
-// bytes, which come first, and all bytes.
+// Of weights of few bits (quantize_panel.h): numbers of a column with one scale, what a group has beside its numbers,
+// and of a panel's blocks the bytes of the scales, which come first, then perhaps least values, and all bytes.
+enum class GemmScales { kBf16, kFp16, kFp16AndLeast };
 inline constexpr int kGemmQuantGroup = 32;
 inline constexpr int kGemmScaleBytes = 2 * kGemmPanel;
-constexpr int GemmQuantBlockBytes(int bits) { return kGemmScaleBytes + kGemmQuantGroup * kGemmPanel * bits / 8; }
+constexpr int GemmNumbersOffset(GemmScales scales) {
+  return scales == GemmScales::kFp16AndLeast ? 2 * kGemmScaleBytes : kGemmScaleBytes;
+}
+constexpr int GemmQuantBlockBytes(int bits, GemmScales scales) {
+  return GemmNumbersOffset(scales) + kGemmQuantGroup * kGemmPanel * bits / 8;
+}
 
 // Copies rows into an A block, converting them to the kernel's dtype.
 struct GemmPackArgs {
@@ -91,7 +97,7 @@ struct GemmKernel {
 // The dtypes in the order of DType's values: fp32, fp64, bf16, fp16.
 using GemmKernelRow = GemmKernel[4];
 // Those for weights of few bits, in the order of WeightFormat's values after kPlain; none of fp64.
-using IntGemmKernels = GemmKernelRow[4];
+using IntGemmKernels = GemmKernelRow[5];
 
 namespace baseline {
 extern const ops::GemmKernelRow kGemmKernels;

@@ -10,13 +10,13 @@
 namespace switchyard::ops {
 
 const char* WeightFormatName(WeightFormat format) {
-  constexpr const char* kNames[] = {"plain", "int8", "int4", "q8_0", "q4_0"};
+  constexpr const char* kNames[] = {"plain", "int8", "int4", "q8_0", "q4_0", "q4_1"};
   return kNames[static_cast<int>(format)];
 }
 
 std::optional<WeightFormat> FindWeightFormat(absl::string_view name) {
-  for (const WeightFormat format :
-       {WeightFormat::kPlain, WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0, WeightFormat::kQ4_0}) {
+  for (const WeightFormat format : {WeightFormat::kPlain, WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0,
+                                    WeightFormat::kQ4_0, WeightFormat::kQ4_1}) {
     if (name == WeightFormatName(format)) return format;
   }
   return std::nullopt;
@@ -29,7 +29,8 @@ std::string ToString(const WeightType& type) {
 
 namespace {
 
-constexpr int64_t kScaleBytes = 64;
+constexpr int64_t kLeastOffset = 64;  // of the least values in a block
+constexpr int64_t NumbersOffset(WeightFormat format) { return HasLeast(format) ? 128 : 64; }
 constexpr int kGroupSize = static_cast<int>(kQuantGroup);
 constexpr float kLeastMagnitude = 1e-30F;  // smaller groups are zeros: 1 / scale must be a number
 
@@ -39,8 +40,8 @@ struct Place {
   int shift;
 };
 Place PlaceOf(WeightFormat format, int64_t column, int k) {
-  if (WeightBits(format) == 8) return {kScaleBytes + (k / 4 * 32 + column) * 4 + k % 4, 0};
-  return {kScaleBytes + ((k / 8 * 4 + column / 8) * 8 + column % 8) * 4 + k % 4, k % 8 / 4 * 4};
+  if (WeightBits(format) == 8) return {NumbersOffset(format) + (k / 4 * 32 + column) * 4 + k % 4, 0};
+  return {NumbersOffset(format) + ((k / 8 * 4 + column / 8) * 8 + column % 8) * 4 + k % 4, k % 8 / 4 * 4};
 }
 
 uint32_t Get(WeightFormat format, const char* block, int64_t column, int k) {
@@ -131,16 +132,29 @@ float BestScale(WeightFormat format, const float* x) {
   return best;
 }
 
-void QuantizeGroup(WeightFormat format, const float* x, int64_t column, char* block) {
-  const float scale = BestScale(format, x);
-  const uint16_t bits = ScaleBits(format, scale);
-  std::memcpy(block + column * 2, &bits, 2);
-  const auto zero = static_cast<float>(WeightZero(format));
+void PutQuads(WeightFormat format, const float* x, float scale, float least, float zero, int64_t column, char* block) {
   const float inverse = scale == 0 ? 0 : 1 / scale;
+  const float most = static_cast<float>((1 << WeightBits(format)) - 1) - zero;
   for (int i = 0; i < kQuads; ++i) {
-    const Quad numbers = NumbersOf(QuadAt(x, i), inverse, zero) + zero;
+    const Quad numbers = RoundToWhole(Within((QuadAt(x, i) - least) * inverse, -zero, most)) + zero;
     for (int k = 0; k < 4; ++k) Put(format, block, column, 4 * i + k, static_cast<uint32_t>(numbers[k]));
   }
+}
+
+void QuantizeGroup(WeightFormat format, const float* x, int64_t column, char* block) {
+  float scale = 0, least = 0;
+  if (HasLeast(format)) {
+    const auto [low, high] = std::minmax_element(x, x + kGroupSize);
+    const uint16_t bits = ScaleBits(format, *low);
+    least = ScaleOf(format, bits);
+    scale = Stored(format, (*high - least) / 15);
+    std::memcpy(block + kLeastOffset + column * 2, &bits, 2);
+  } else {
+    scale = BestScale(format, x);
+  }
+  const uint16_t bits = ScaleBits(format, scale);
+  std::memcpy(block + column * 2, &bits, 2);
+  PutQuads(format, x, scale, least, static_cast<float>(WeightZero(format)), column, block);
 }
 
 }  // namespace
@@ -157,11 +171,11 @@ void QuantizeColumn(WeightFormat format, const float* from, int64_t k, int64_t c
   }
 }
 
-void StoreColumn(WeightFormat format, const uint8_t* numbers, const uint16_t* scales, int64_t k, int64_t column,
-                 char* panel) {
-  for (int64_t begin = 0; begin < k; begin += kQuantGroup, panel += QuantBlockBytes(format), ++scales) {
-    std::memcpy(panel + column * 2, scales, 2);
-    for (int i = 0; i < kGroupSize; ++i) Put(format, panel, column, i, numbers[begin + i]);
+void StoreColumn(WeightFormat format, const StoredNumbers& row, int64_t k, int64_t column, char* panel) {
+  for (int64_t group = 0; group < k / kQuantGroup; ++group, panel += QuantBlockBytes(format)) {
+    std::memcpy(panel + column * 2, row.scales + group, 2);
+    if (HasLeast(format)) std::memcpy(panel + kLeastOffset + column * 2, row.least + group, 2);
+    for (int i = 0; i < kGroupSize; ++i) Put(format, panel, column, i, row.numbers[group * kQuantGroup + i]);
   }
 }
 
@@ -170,9 +184,14 @@ void DequantizeColumn(WeightFormat format, const char* panel, int64_t column, in
     uint16_t bits;
     std::memcpy(&bits, panel + column * 2, 2);
     const float scale = ScaleOf(format, bits);
+    float least = 0;
+    if (HasLeast(format)) {
+      std::memcpy(&bits, panel + kLeastOffset + column * 2, 2);
+      least = ScaleOf(format, bits);
+    }
     for (int64_t i = begin; i < std::min(begin + kQuantGroup, k); ++i) {
       const auto q = static_cast<int32_t>(Get(format, panel, column, static_cast<int>(i - begin)));
-      to[i] = static_cast<float>(q - WeightZero(format)) * scale;
+      to[i] = static_cast<float>(q - WeightZero(format)) * scale + least;
     }
   }
 }

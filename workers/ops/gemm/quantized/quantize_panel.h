@@ -1,6 +1,7 @@
 // Quantizes rows into panels of a weight of few bits, and gets their values back.  Internal to workers/ops.
 //
-// A panel is a series of blocks, one for each group of 32 k: 32 scales (16 bits each), then the numbers of 32 columns:
+// A panel is a series of blocks, one for each group of 32 k: 32 scales (16 bits each), of Q4_1 32 least values, then
+// the numbers of 32 columns:
 //   8 bits [8 quads of k][32 columns][4] bytes
 //   4 bits [4][4][8 columns][4] bytes: [p][v][c][i] has column 8 v + c at k = 8 p + i in its lower half, at 8 p + 4 + i
 //          in its upper one
@@ -14,15 +15,15 @@
 namespace switchyard::ops {
 
 // Bytes of a panel's block.  REQUIRES: not kPlain.
-constexpr int64_t QuantBlockBytes(WeightFormat format) { return 64 + kQuantGroup * 32 * WeightBits(format) / 8; }
+constexpr int64_t QuantBlockBytes(WeightFormat format) {
+  return (HasLeast(format) ? 128 : 64) + kQuantGroup * 32 * WeightBits(format) / 8;
+}
 
 // Numbers k of a column, [0, k) of which exist; what pads the last group becomes zero.  The scale is the one of several
 // candidates with the least sum of squared errors.  REQUIRES: they are finite.
 void QuantizeColumn(WeightFormat format, const float* from, int64_t k, int64_t column, char* panel);
-// Stores numbers and scales that are quantized already: [k] numbers with the format's zero, a scale's bits for each
-// group of 32 of them.  REQUIRES: k is a multiple of 32.
-void StoreColumn(WeightFormat format, const uint8_t* numbers, const uint16_t* scales, int64_t k, int64_t column,
-                 char* panel);
+// Stores a row of numbers that are quantized already.
+void StoreColumn(WeightFormat format, const StoredNumbers& row, int64_t k, int64_t column, char* panel);
 // The same column's values, fp32.
 void DequantizeColumn(WeightFormat format, const char* panel, int64_t column, int64_t k, float* to);
 

@@ -2,7 +2,8 @@
 //
 // A quantized weight has groups of 32 consecutive k of an output column; w[k] = scale · (q[k] - zero), where `scale` is
 // the group's, in bf16 (Q8_0 and Q4_0, whose numbers are as GGUF files have them: in fp16), and `zero` the format's
-// constant, so that q is unsigned: 128 for 8 bits, 8 for 4.  Products
+// constant, so that q is unsigned: 128 for 8 bits, 8 for 4.  Q4_1 has a least value beside the scale, both in fp16:
+// w[k] = scale · q[k] + least.  Products
 // with it quantize x, too, in the same groups: x[k] = x_scale · xq[k], |xq| <= 127, x_scale = largest |x| / 127, of
 // that row alone.  Sums within a group are exact integers; each group's is rounded to fp32 and added by one fma, in
 // rising order of k.  So a row's bits depend on no other row.
@@ -17,7 +18,7 @@
 
 namespace switchyard::ops {
 
-enum class WeightFormat : uint8_t { kPlain, kInt8, kInt4, kQ8_0, kQ4_0 };
+enum class WeightFormat : uint8_t { kPlain, kInt8, kInt4, kQ8_0, kQ4_0, kQ4_1 };
 
 // How a model's matrices are held.
 struct WeightType {
@@ -30,7 +31,7 @@ struct WeightType {
 
 inline constexpr int64_t kQuantGroup = 32;  // consecutive k with one scale
 
-// "plain", "int8", "int4", "q8_0", "q4_0".
+// "plain", "int8", "int4", "q8_0", "q4_0", "q4_1".
 const char* WeightFormatName(WeightFormat format);
 std::optional<WeightFormat> FindWeightFormat(absl::string_view name);
 // "bf16", "int4 (bf16)".
@@ -38,13 +39,26 @@ std::string ToString(const WeightType& type);
 
 // Bits of a stored number without its share of a scale.  REQUIRES: not kPlain.
 constexpr int64_t WeightBits(WeightFormat format) {
-  return format == WeightFormat::kInt4 || format == WeightFormat::kQ4_0 ? 4 : 8;
+  return format == WeightFormat::kInt8 || format == WeightFormat::kQ8_0 ? 8 : 4;
 }
-// The stored number that stands for 0.  REQUIRES: not kPlain.
-constexpr int32_t WeightZero(WeightFormat format) { return WeightBits(format) == 4 ? 8 : 128; }
+// Whether a group has a least value.
+constexpr bool HasLeast(WeightFormat format) { return format == WeightFormat::kQ4_1; }
+// The stored number that stands for 0, or for the least value.  REQUIRES: not kPlain.
+constexpr int32_t WeightZero(WeightFormat format) {
+  if (HasLeast(format)) return 0;
+  return WeightBits(format) == 4 ? 8 : 128;
+}
 // Whether scales are fp16, not bf16.  REQUIRES: not kPlain.
 constexpr bool HalfScales(WeightFormat format) {
-  return format == WeightFormat::kQ8_0 || format == WeightFormat::kQ4_0;
+  return format == WeightFormat::kQ8_0 || format == WeightFormat::kQ4_0 || format == WeightFormat::kQ4_1;
 }
+
+// Rows of k numbers that are quantized already, with the format's zero, and their groups' scales and least values (null
+// where the format has none) as bits; k is a multiple of kQuantGroup.
+struct StoredNumbers {
+  uint8_t* numbers = nullptr;  // [rows, k]
+  uint16_t* scales = nullptr;  // [rows, k / 32]
+  uint16_t* least = nullptr;   // [rows, k / 32]
+};
 
 }  // namespace switchyard::ops
