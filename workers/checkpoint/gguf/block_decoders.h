@@ -45,4 +45,11 @@ inline float HalfAsFloat(uint16_t half) {
 
 inline float LoadHalf(const uint8_t* bytes) { return HalfAsFloat(LoadU16(bytes)); }
 
+// Scales and minima of the 8 groups of a block of Q4_K and Q5_K: 6 bits each, in 12 bytes.
+struct GroupScales {
+  float scale[8];
+  float minimum[8];
+};
+GroupScales ReadGroupScales(const uint8_t* block);
+
 }  // namespace switchyard::checkpoint

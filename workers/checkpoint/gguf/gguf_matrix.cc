@@ -1,7 +1,5 @@
 #include "workers/checkpoint/gguf/gguf_matrix.h"
 
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
@@ -10,13 +8,12 @@
 namespace switchyard::checkpoint {
 namespace {
 
-constexpr int kBlockElements = 32;  // of Q8_0, Q4_0 and Q4_1
 constexpr uint16_t kHalfExponent = 0x7c00;
 
-ops::WeightFormat OwnFormatOf(absl::string_view type) {
-  if (type == "Q8_0") return ops::WeightFormat::kQ8_0;
-  if (type == "Q4_1") return ops::WeightFormat::kQ4_1;
-  return type == "Q4_0" ? ops::WeightFormat::kQ4_0 : ops::WeightFormat::kPlain;
+bool HasUnfit(const uint16_t* halves, int64_t count) {
+  uint16_t unfit = 0;
+  for (int64_t i = 0; i < count; ++i) unfit |= (halves[i] & kHalfExponent) == kHalfExponent;
+  return unfit != 0;
 }
 
 }  // namespace
@@ -51,7 +48,7 @@ absl::StatusOr<std::unique_ptr<MatrixReader>> GgufMatrix::Open(const TensorLocat
   }
   matrix->row_blocks_ = columns / format.elements;
   matrix->row_bytes_ = matrix->row_blocks_ * format.bytes;
-  matrix->own_format_ = OwnFormatOf(entry.dtype);
+  matrix->numbers_ = NumbersOfType(entry.dtype);
   matrix->head_ = entry.interleaved_head;
   if (matrix->head_ > 0) matrix->set_row_step(matrix->head_);
   matrix->AddTensor(name, location);
@@ -81,33 +78,18 @@ absl::Status GgufMatrix::Read(int64_t first, int64_t count, float* to, ReadBytes
 absl::Status GgufMatrix::ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                                      MatrixScratch* scratch) const {
   RETURN_IF_ERROR(ReadRows(first, count, read, scratch));
-  const int64_t block_bytes = row_bytes_ / row_blocks_;
-  const bool least = ops::HasLeast(own_format_);
-  uint16_t unfit = 0;
-  int64_t group = 0;
+  const int64_t groups = columns() / ops::kQuantGroup;
+  const bool least = ops::HasLeast(own_format());
   for (int64_t row = 0; row < count; ++row) {
-    const uint8_t* block = scratch->bytes.data() + StoredRow(row) * row_bytes_;
-    for (int64_t i = 0; i < row_blocks_; ++i, ++group, block += block_bytes) {
-      std::memcpy(to.scales + group, block, sizeof(uint16_t));
-      unfit |= (to.scales[group] & kHalfExponent) == kHalfExponent;
-      if (least) {
-        std::memcpy(to.least + group, block + 2, sizeof(uint16_t));
-        unfit |= (to.least[group] & kHalfExponent) == kHalfExponent;
-      }
-      const uint8_t* const codes = block + (least ? 4 : 2);
-      uint8_t* const numbers = to.numbers + group * kBlockElements;
-      if (own_format_ == ops::WeightFormat::kQ8_0) {
-        for (int j = 0; j < kBlockElements; ++j) numbers[j] = codes[j] ^ 0x80;
-      } else {
-        for (int j = 0; j < kBlockElements / 2; ++j) numbers[j] = codes[j] & 15;
-        for (int j = 0; j < kBlockElements / 2; ++j) numbers[j + kBlockElements / 2] = codes[j] >> 4;
-      }
-    }
+    numbers_.read(scratch->bytes.data() + StoredRow(row) * row_bytes_, row_blocks_,
+                  {.numbers = to.numbers + row * columns(),
+                   .scales = to.scales + row * groups,
+                   .least = least ? to.least + row * groups : nullptr});
   }
-  if (unfit == 0) return absl::OkStatus();
+  if (!HasUnfit(to.scales, count * groups) && !(least && HasUnfit(to.least, count * groups))) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(location().file->name(), ": tensor \"", Excerpt(stored_name()),
                                                  "\": a scale in rows ", first, " to ", first + count - 1,
-                                                 " is NaN or Inf"));
+                                                 " is NaN, Inf or beyond fp16"));
 }
 
 }  // namespace switchyard::checkpoint

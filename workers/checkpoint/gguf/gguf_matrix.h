@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "workers/checkpoint/gguf/block_formats.h"
+#include "workers/checkpoint/gguf/block_numbers.h"
 #include "workers/checkpoint/quantized/matrix_reader.h"
 
 namespace switchyard::checkpoint {
@@ -22,8 +23,7 @@ class GgufMatrix : public MatrixReader {
                                                             absl::Span<const int64_t> shape);
 
   absl::Status Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const override;
-  // Of Q8_0, Q4_0 and Q4_1.
-  ops::WeightFormat own_format() const override { return own_format_; }
+  ops::WeightFormat own_format() const override { return numbers_.format; }  // NumbersOfType
   absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                            MatrixScratch* scratch) const override;
 
@@ -36,7 +36,7 @@ class GgufMatrix : public MatrixReader {
   int64_t StoredRow(int64_t row) const;
 
   DecodeBlocksFn decode_ = nullptr;
-  ops::WeightFormat own_format_ = ops::WeightFormat::kPlain;
+  BlockNumbers numbers_;
   int64_t row_blocks_ = 0;  // blocks of a row
   int64_t row_bytes_ = 0;
   int64_t head_ = 0;  // TensorEntry::interleaved_head

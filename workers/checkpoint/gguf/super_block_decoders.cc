@@ -2,14 +2,6 @@
 #include "workers/checkpoint/gguf/block_decoders.h"
 
 namespace switchyard::checkpoint {
-namespace {
-
-// Scales and minima of the 8 groups of a block of Q4_K and Q5_K: 6 bits each, in 12 bytes.
-struct GroupScales {
-  float scale[8];
-  float minimum[8];
-};
-
 GroupScales ReadGroupScales(const uint8_t* block) {
   const float scale = LoadHalf(block);
   const float minimum = LoadHalf(block + 2);
@@ -25,6 +17,8 @@ GroupScales ReadGroupScales(const uint8_t* block) {
   }
   return groups;
 }
+
+namespace {
 
 // The 16 scales of a block of Q3_K, from 12 bytes: 4 bits of each in the first 8, 2 bits in the last 4.
 void ReadQ3Scales(const uint8_t* packed, float scale, float* scales) {

@@ -1,6 +1,9 @@
 // Matrices whose stored numbers a weight holds as they are (MatrixReader::own_format): its values are those that are
 // decoded, which quantized_matrix_test compares with references.
+#include <cmath>
+#include <fstream>
 #include <map>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -9,6 +12,8 @@
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/checkpoint/safetensors_bytes.h"
 #include "tests/workers/model/temp_dir.h"
+#include "workers/checkpoint/gguf/block_formats.h"
+#include "workers/checkpoint/gguf/block_numbers.h"
 #include "workers/checkpoint/quantized/matrix_reader.h"
 #include "workers/ops/gemm/weight.h"
 
@@ -161,6 +166,50 @@ TEST(HeldNumbersTest, FourBitsWithZeroPointsAreHeldWithALeastValue) {
   std::swap(order[0], order[127]);
   EXPECT_THAT(std::string(CheckColumns(/*awq=*/false, /*ordered=*/false, order).message()),
               testing::HasSubstr("expected 0 at column 0, as desc_act is false, found 1; --quantization=none decodes"));
+}
+
+std::string ReadBlocks(const std::string& type) {
+  std::ifstream file(absl::StrCat("tests/golden/gguf/blocks/", type, ".blocks"), std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+float HalfOf(uint16_t bits) {
+  Fp16 half;
+  half.bits = bits;
+  return static_cast<float>(half);
+}
+
+// GGUF's blocks, whose decoded values gguf_block_formats_test compares with the gguf package's.
+TEST(HeldNumbersTest, BlocksHaveTheDecodedValues) {
+  for (const auto& [type, name, rounding] : {std::tuple(GgufType::kQ8_0, "Q8_0", 0.0),
+                                             {GgufType::kQ4_0, "Q4_0", 0.0},
+                                             {GgufType::kQ4_1, "Q4_1", 0.0},
+                                             {GgufType::kQ4_K, "Q4_K", 0x1p-11}}) {
+    SCOPED_TRACE(name);
+    const std::string bytes = ReadBlocks(name);
+    const GgufBlockFormat& format = *FindGgufBlockFormat(name);
+    const auto num_blocks = static_cast<int64_t>(bytes.size()) / format.bytes;
+    ASSERT_GT(num_blocks, 1);
+    const auto* const blocks = reinterpret_cast<const uint8_t*>(bytes.data());
+    std::vector<float> decoded(static_cast<size_t>(num_blocks * format.elements));
+    DecodeBlocks(type, blocks, static_cast<int64_t>(decoded.size()), decoded.data());
+    std::vector<uint8_t> numbers(decoded.size());
+    std::vector<uint16_t> scales(numbers.size() / ops::kQuantGroup), least(scales.size());
+    const BlockNumbers found = NumbersOfType(name);
+    size_t compared = 0;
+    found.read(blocks, num_blocks, {numbers.data(), scales.data(), least.data()});
+    for (size_t i = 0; i < decoded.size(); ++i) {
+      const double scaled = static_cast<double>(HalfOf(scales[i / 32])) * (numbers[i] - ops::WeightZero(found.format));
+      const double value = ops::HasLeast(found.format) ? HalfOf(least[i / 32]) : 0;
+      if (!std::isfinite(scaled + value) || !std::isfinite(decoded[i])) continue;  // which loading refuses
+      ++compared;
+      // Sums of two halves are rounded to fp32 when they are decoded.
+      const double limit = rounding * (std::fabs(scaled) + std::fabs(value)) + 0x1p-23 * std::fabs(decoded[i]);
+      ASSERT_NEAR(scaled + value, decoded[i], limit + 0x1p-24) << i;
+    }
+    EXPECT_GE(compared, decoded.size() / 2);
+  }
+  EXPECT_EQ(NumbersOfType("Q6_K").format, ops::WeightFormat::kPlain);
 }
 
 }  // namespace
