@@ -52,16 +52,17 @@ SY_INLINE void Block(const Left<Acc>& a, const Acc* b, int64_t b_stride, Acc* c,
   }
 }
 
-// c[64, width] (+)= a · b[depth, width]; b's and c's rows are `width` apart, a whole number of vectors.
+// c[rows, width] (+)= a · b[depth, width]; b's and c's rows are `width` apart, a whole number of vectors.  Rows are
+// computed in whole blocks, as there is room for 64.
 template <bool kAdd, class Acc>
-void Multiply(const Left<Acc>& a, const Acc* b, Acc* c, int64_t width) {
+void Multiply(const Left<Acc>& a, const Acc* b, Acc* c, int64_t rows, int64_t width) {
   constexpr int kN = Lanes<Acc>::kCount;
-  for (int64_t r = 0; r < kTile; r += kBlockRows) {
-    const Left<Acc> rows = {a.at + r * a.row_stride, a.row_stride, a.depth_stride, a.depth};
+  for (int64_t r = 0; r < rows; r += kBlockRows) {
+    const Left<Acc> part = {a.at + r * a.row_stride, a.row_stride, a.depth_stride, a.depth};
     Acc* const to = c + r * width;
     int64_t j = 0;
-    for (; j + 2 * kN <= width; j += 2 * kN) Block<kBlockRows, 2, kAdd>(rows, b + j, width, to + j, width);
-    for (; j < width; j += kN) Block<kBlockRows, 1, kAdd>(rows, b + j, width, to + j, width);
+    for (; j + 2 * kN <= width; j += 2 * kN) Block<kBlockRows, 2, kAdd>(part, b + j, width, to + j, width);
+    for (; j < width; j += kN) Block<kBlockRows, 1, kAdd>(part, b + j, width, to + j, width);
   }
 }
 
@@ -125,6 +126,9 @@ class Task {
     }
   }
 
+  // The rows of a tile that are there; what is behind them in memory is finite, or not read.
+  int64_t RowsOf(int64_t tile) const { return t_.rows - tile < kTile ? t_.rows - tile : kTile; }
+
   // Query tiles that see a part of the key tile: [key, LastQuery(key)).
   int64_t LastQuery(int64_t key) const {
     const int64_t last = t_.window > 0 ? key + kTile - 1 + t_.window : t_.rows;
@@ -145,10 +149,11 @@ class Task {
   // p_ = scores of the tile pair, scaled; -Inf where a row does not see.
   void Scores(int64_t query, int64_t key) {
     AccType* const s = base_ + l_.p;
-    Multiply<false, AccType>({base_ + l_.q, l_.padded_dim, 1, t_.head_dim}, base_ + l_.k_turned, s, kTile);
+    const int64_t rows = RowsOf(query);
+    Multiply<false, AccType>({base_ + l_.q, l_.padded_dim, 1, t_.head_dim}, base_ + l_.k_turned, s, rows, kTile);
     const AccType scale = static_cast<AccType>(t_.scale), hidden = -static_cast<AccType>(__builtin_inf());
-    for (int64_t i = 0; i < kTile * kTile; i += kN) Store(Load(s + i) * scale, s + i);
-    for (int64_t r = 0; r < kTile; ++r) {
+    for (int64_t i = 0; i < rows * kTile; i += kN) Store(Load(s + i) * scale, s + i);
+    for (int64_t r = 0; r < rows; ++r) {
       const Visible seen = SeenBy(query + r, key);
       for (int64_t c = 0; c < seen.lo; ++c) s[r * kTile + c] = hidden;
       for (int64_t c = seen.hi; c < kTile; ++c) s[r * kTile + c] = hidden;
@@ -165,7 +170,7 @@ class Task {
       for (int64_t query = key; query < LastQuery(key); query += kTile) {
         LoadQueries(query);
         Scores(query, key);
-        for (int64_t r = 0; r < kTile; ++r) {
+        for (int64_t r = 0; r < RowsOf(query); ++r) {
           const Visible seen = SeenBy(query + r, key);
           if (seen.lo < seen.hi) AddToRow(base_ + l_.p + r * kTile, max + query + r, sum + query + r);
         }
@@ -196,7 +201,7 @@ class Task {
   }
 
   void AddKeyTile(int64_t key) {
-    const int64_t dim = l_.padded_dim;
+    const int64_t dim = l_.padded_dim, keys = RowsOf(key);
     t_.yield(t_.pool);
     // V first, in the memory of K, as only K's transpose is needed.
     LoadRows(t_.v, t_.qkv_stride, key, base_ + l_.k);
@@ -207,22 +212,18 @@ class Task {
       LoadQueries(query);
       LoadRows(static_cast<const Elem*>(t_.dattended) + column_, t_.dattended_stride, query, base_ + l_.dout);
       Scores(query, key);
-      Multiply<false, AccType>({base_ + l_.dout, dim, 1, t_.head_dim}, base_ + l_.v_turned, base_ + l_.ds, kTile);
-      for (int64_t r = 0; r < kTile; ++r) FindScoreGradients(r, query + r);
-      Multiply<true, AccType>({base_ + l_.p, 1, kTile, kTile}, base_ + l_.dout, base_ + l_.dv + key * dim, dim);
-      Multiply<true, AccType>({base_ + l_.ds, 1, kTile, kTile}, base_ + l_.q, base_ + l_.dk + key * dim, dim);
-      Multiply<true, AccType>({base_ + l_.ds, kTile, 1, kTile}, base_ + l_.k, base_ + l_.dq + query * dim, dim);
+      const int64_t rows = RowsOf(query);
+      Multiply<false, AccType>({base_ + l_.dout, dim, 1, t_.head_dim}, base_ + l_.v_turned, base_ + l_.ds, rows, kTile);
+      for (int64_t r = 0; r < rows; ++r) FindScoreGradients(r, query + r);
+      Multiply<true, AccType>({base_ + l_.p, 1, kTile, rows}, base_ + l_.dout, base_ + l_.dv + key * dim, keys, dim);
+      Multiply<true, AccType>({base_ + l_.ds, 1, kTile, rows}, base_ + l_.q, base_ + l_.dk + key * dim, keys, dim);
+      Multiply<true, AccType>({base_ + l_.ds, kTile, 1, keys}, base_ + l_.k, base_ + l_.dq + query * dim, rows, dim);
     }
   }
 
   // Scores and dP of one row → P and dS.
   void FindScoreGradients(int64_t r, int64_t row) {
     AccType *const p = base_ + l_.p + r * kTile, *const ds = base_ + l_.ds + r * kTile;
-    if (row >= t_.rows) {
-      Zero(p, kTile);
-      Zero(ds, kTile);
-      return;
-    }
     const AccType max = base_[l_.max + row], delta = base_[l_.delta + row], scale = static_cast<AccType>(t_.scale);
     const AccType share = AccType{1} / base_[l_.sum + row];
     for (int64_t c = 0; c < kTile; c += kN) {
