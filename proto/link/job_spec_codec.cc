@@ -35,6 +35,12 @@ constexpr EnumPair<v1::BalanceLoss, jobs::BalanceLoss> kBalances[] = {
     {v1::BALANCE_LOSS_UNSPECIFIED, jobs::BalanceLoss::kAllLayers},
 };
 
+constexpr EnumPair<v1::DocumentMask, bool> kDocumentMasks[] = {
+    {v1::DOCUMENT_MASK_ON, true},
+    {v1::DOCUMENT_MASK_OFF, false},
+    {v1::DOCUMENT_MASK_UNSPECIFIED, jobs::JobSpec().document_mask},
+};
+
 constexpr EnumPair<v1::OffloadPolicy, jobs::OffloadPolicy> kOffloads[] = {
     {v1::OFFLOAD_POLICY_NEVER, jobs::OffloadPolicy::kNever},
     {v1::OFFLOAD_POLICY_AUTO, jobs::OffloadPolicy::kAuto},
@@ -168,6 +174,7 @@ absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecRe
   RETURN_IF_ERROR(TakeEnum(reader, kBalances, "spec.balance", message.balance(), &spec.balance));
   if (message.has_balance_weight()) spec.balance_weight = message.balance_weight();
   RETURN_IF_ERROR(TakeCommunication(reader, message.communication(), &spec.communication));
+  RETURN_IF_ERROR(TakeEnum(reader, kDocumentMasks, "spec.document_mask", message.document_mask(), &spec.document_mask));
   RETURN_IF_ERROR(TakeEnum(reader, kOffloads, "spec.offload", message.offload(), &spec.offload));
   RETURN_IF_ERROR(TakeEnum(reader, kInputRestores, "spec.restore_input", message.restore_input(), &spec.restore.input));
   RETURN_IF_ERROR(
@@ -190,6 +197,7 @@ v1::JobSpec ToProto(const jobs::JobSpec& spec) {
   message.mutable_communication()->set_mode(std::string(jobs::CommModeName(spec.communication.mode)));
   message.mutable_communication()->set_piece_bytes(spec.communication.piece_bytes);
   message.mutable_communication()->set_granularity(jobs::GranularityName(spec.communication.granularity));
+  message.set_document_mask(PutEnum(kDocumentMasks, spec.document_mask));
   message.set_offload(PutEnum(kOffloads, spec.offload));
   message.set_restore_input(PutEnum(kInputRestores, spec.restore.input));
   message.set_restore_hidden(PutEnum(kHiddenRestores, spec.restore.hidden));

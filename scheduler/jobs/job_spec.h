@@ -46,6 +46,9 @@ struct JobSpec {
   TrainDType dtype = TrainDType::kF32;
   int64_t steps = 0;
   int64_t sequence_length = 0;
+  // Attention ends at a document's border, positions begin anew there, and no target is beyond it.  Off here, as in
+  // specs of journals from before it was a field; what a user submits without the field has it on.
+  bool document_mask = false;
   int64_t batch_sequences = 0;        // of a step, on all ranks
   int64_t micro_batch_sequences = 0;  // of a rank at a time; 0 = all of its share
   int32_t workers = 1;

@@ -19,9 +19,9 @@ constexpr int64_t kMaskPieceBytes = 1 << 20;
 constexpr absl::string_view kFormat = "token file";
 
 struct LlmcKind {
-  int32_t magic, version, token_bytes;
+  int32_t magic, version, token_bytes, document_token;
 };
-constexpr LlmcKind kLlmcKinds[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+constexpr LlmcKind kLlmcKinds[] = {{20240520, 1, 2, 50256}, {20240801, 7, 4, 128000}};
 
 absl::Status WrongFile(absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(kFormat, ": ", problem));
@@ -41,9 +41,57 @@ absl::StatusOr<TokenFileHeader> DecodeLlmc(const LlmcKind& kind, absl::string_vi
     return WrongFile(absl::StrCat("llm.c version ", version, " with magic ", kind.magic, ", wants ", kind.version));
   }
   if (tokens < 1) return WrongFile(absl::StrCat("llm.c header: ", tokens, " tokens, wants at least 1"));
-  return CheckedSize(
-      {.token_bytes = kind.token_bytes, .num_tokens = tokens, .num_documents = 0, .header_bytes = kLlmcHeaderBytes},
-      file_bytes);
+  return CheckedSize({.token_bytes = kind.token_bytes,
+                      .num_tokens = tokens,
+                      .num_documents = 0,
+                      .header_bytes = kLlmcHeaderBytes,
+                      .document_token = kind.document_token},
+                     file_bytes);
+}
+
+// The documents' begins of a file, read piece by piece in rising order.
+class DocumentBegins {
+ public:
+  DocumentBegins(const TokenFileHeader& header, ReadTokenBytes read) : header_(header), read_(read) {}
+
+  // Calls use(begin) for all that are below `end` and were not used before.
+  template <class Use>
+  absl::Status Below(int64_t end, const Use& use) {
+    for (; next_ < header_.num_documents; ++next_) {
+      const int64_t at = next_ % kAtOnce;
+      if (at == 0 && read_to_ == next_) RETURN_IF_ERROR(ReadPiece());
+      const auto begin = LoadInt<int64_t>(piece_.data() + 8 * at);
+      if (begin <= before_ || begin >= header_.num_tokens) {
+        return WrongFile(absl::StrCat("document ", next_, " begins at token ", begin, " of ", header_.num_tokens,
+                                      ", the one before at ", before_));
+      }
+      if (begin >= end) return absl::OkStatus();
+      before_ = begin;
+      use(begin);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  static constexpr int64_t kAtOnce = 1 << 14;
+  absl::Status ReadPiece() {
+    const int64_t count = std::min(kAtOnce, header_.num_documents - next_);
+    piece_.resize(static_cast<size_t>(8 * count));
+    read_to_ += count;
+    return read_(header_.documents_at() + 8 * next_, absl::MakeSpan(piece_));
+  }
+
+  const TokenFileHeader& header_;
+  const ReadTokenBytes read_;
+  std::vector<char> piece_;
+  int64_t next_ = 0, read_to_ = 0, before_ = -1;
+};
+
+// Of a file without a mask: whether one of the tokens [1, last] does not begin a document.
+absl::StatusOr<bool> HasLaterToken(int64_t last, DocumentBegins* begins) {
+  int64_t count = 0;
+  RETURN_IF_ERROR(begins->Below(last + 1, [&](int64_t begin) { count += begin > 0 ? 1 : 0; }));
+  return count < last;
 }
 
 }  // namespace
@@ -108,9 +156,12 @@ absl::Status CheckTokens(absl::string_view bytes, int64_t first, int32_t token_b
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> HasTarget(const TokenFileHeader& header, int64_t length, ReadTokenBytes read) {
-  const int64_t last = (header.num_tokens - 1) / length * length;  // of the last whole window
-  if (last < 1 || !header.masked) return last >= 1;
+absl::StatusOr<bool> HasTarget(const TokenFileHeader& header, const TargetSearch& search, ReadTokenBytes read) {
+  const int64_t last = (header.num_tokens - 1) / search.length * search.length;  // of the last whole window
+  const bool borders = search.document_mask && header.num_documents > 0;
+  if (last < 1) return false;
+  DocumentBegins begins(header, read);
+  if (!header.masked) return borders ? HasLaterToken(last, &begins) : true;
   const int64_t end = last / 8 + 1;  // of the mask's bytes
   std::vector<char> piece(static_cast<size_t>(std::min(kMaskPieceBytes, end)));
   for (int64_t begin = 0; begin < end; begin += kMaskPieceBytes) {
@@ -118,6 +169,12 @@ absl::StatusOr<bool> HasTarget(const TokenFileHeader& header, int64_t length, Re
         absl::MakeSpan(piece).subspan(0, static_cast<size_t>(std::min(kMaskPieceBytes, end - begin)));
     RETURN_IF_ERROR(read(header.mask_at() + begin, bytes));
     if (begin == 0) bytes[0] = static_cast<char>(bytes[0] & ~1);  // token 0 follows nothing
+    if (borders) {
+      RETURN_IF_ERROR(begins.Below(8 * (begin + static_cast<int64_t>(bytes.size())), [&](int64_t token) {
+        char& byte = bytes[static_cast<size_t>(token / 8 - begin)];
+        byte = static_cast<char>(byte & ~(1 << token % 8));
+      }));
+    }
     if (begin + kMaskPieceBytes >= end) bytes.back() = static_cast<char>(bytes.back() & (0xff >> (7 - last % 8)));
     if (std::any_of(bytes.begin(), bytes.end(), [](char byte) { return byte != 0; })) return true;
   }

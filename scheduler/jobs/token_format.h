@@ -16,7 +16,9 @@
 //                with a mask: N bits, the lowest of a byte first, 1 = is trained; zeros up to a multiple of 8
 //                D u64: the token that begins each document, rising, the first 0
 // Nothing follows.  A token that is not trained is seen, but is nobody's target.
-// llm.c: 256 int32 {20240520, 1, N, …}, then N u16; or {20240801, 7, N, …}, then N u32 (dev/data/data_common.py).
+// llm.c: 256 int32 {20240520, 1, N, …}, then N u16; or {20240801, 7, N, …}, then N u32 (dev/data/data_common.py).  Its
+// files do not say where documents begin, but each begins with a token of its tokenizer: GPT-2's 50256, Llama 3's
+// 128000.
 //
 // Pure: the caller reads and writes.  Errors are InvalidArgument, with what was wanted and what was there.
 #pragma once
@@ -46,6 +48,7 @@ struct TokenFileHeader {
   bool masked = false;
   uint64_t contents = 0;  // FNV-1a of what follows the header; of an llm.c file 0, unknown
   int64_t header_bytes = kTokenHeaderBytes;
+  int32_t document_token = -1;  // of an llm.c file: begins each document; -1: their begins are in the file
 
   // Where things are in the file.
   int64_t tokens_at() const { return header_bytes; }
@@ -69,10 +72,17 @@ absl::Status CheckTokens(absl::string_view bytes, int64_t first, int32_t token_b
 // Fills `to` with the file's bytes from `begin` on; its error ends the search.
 using ReadTokenBytes = absl::FunctionRef<absl::Status(int64_t begin, absl::Span<char> to)>;
 
-// Whether some token that windows of `length` cover is a target.  Window w of a file are the tokens [w * length,
-// w * length + length]; all but the first are targets where the mask says so.  Reads the mask, no token, and
-// no further than the first target.  REQUIRES: the header is of a whole file, length >= 1.
-absl::StatusOr<bool> HasTarget(const TokenFileHeader& header, int64_t length, ReadTokenBytes read);
+// What is searched for targets.
+struct TargetSearch {
+  int64_t length = 0;          // tokens of a window, at least 1
+  bool document_mask = false;  // the first token of a document is nobody's target (JobSpec::document_mask)
+};
+
+// Whether some token that windows cover is a target.  Window w of a file are the tokens [w * length,
+// w * length + length]; all but the first are targets where the mask says so.  Reads the mask and documents' begins, no
+// token (so that of an llm.c file any token counts), and no further than the first target.
+// Errors: those of `read`; InvalidArgument for begins that do not rise.  REQUIRES: the header is of a whole file.
+absl::StatusOr<bool> HasTarget(const TokenFileHeader& header, const TargetSearch& search, ReadTokenBytes read);
 
 // InvalidArgument: why so many files of so many tokens in all are of no use.
 absl::Status NoTargetError(size_t files, int64_t tokens, int64_t length);

@@ -49,9 +49,9 @@ absl::StatusOr<jobs::TokenFileHeader> ReadTokenHeader(const RootDir& root, const
 }
 
 absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
-                                   int64_t length) {
+                                   const jobs::TargetSearch& search) {
   ASSIGN_OR_RETURN(const UniqueFd fd, Open(root, name));
-  return jobs::HasTarget(header, length, [&](int64_t begin, absl::Span<char> to) -> absl::Status {
+  return jobs::HasTarget(header, search, [&](int64_t begin, absl::Span<char> to) -> absl::Status {
     for (size_t done = 0; done < to.size();) {
       ASSIGN_OR_RETURN(const size_t read, ReadAt(fd.get(), name, begin + static_cast<int64_t>(done), to.subspan(done)));
       if (read == 0) return absl::InvalidArgumentError(absl::StrCat(Quote(name), ": ends within its mask"));

@@ -15,9 +15,9 @@ namespace switchyard::server {
 
 // Reads the header only.  Errors: also DecodeTokenHeader's (InvalidArgument).
 absl::StatusOr<jobs::TokenFileHeader> ReadTokenHeader(const RootDir& root, const std::string& name);
-// Returns whether any window of `length` tokens has a target (token_format.h).  `header`: the file's.
+// Returns whether any window has a target (token_format.h).  `header`: the file's.
 absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,
-                                   int64_t length);
+                                   const jobs::TargetSearch& search);
 // Checks that the tokens in the first `max_bytes` are below `vocab`, whatever the header says; workers check the rest
 // (workers/train/data/token_file.h).  Errors: also InvalidArgument "NAME: token 7 is 400, outside [0, 300)".
 absl::Status ScanTokens(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,

@@ -45,7 +45,7 @@ struct DataFacts {
 };
 
 absl::StatusOr<DataFacts> CheckData(const std::vector<std::string>& names, absl::string_view list, const RootDir& root,
-                                    int64_t vocab, int64_t window) {
+                                    int64_t vocab, const jobs::TargetSearch& search) {
   DataFacts facts;
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string field = absl::StrCat("spec.", list, "[", i, "]");
@@ -65,7 +65,7 @@ absl::StatusOr<DataFacts> CheckData(const std::vector<std::string>& names, absl:
     if (!inside.ok()) return BadFile(field, inside);
     facts.tokens += header->num_tokens;
     if (facts.has_target) continue;
-    const absl::StatusOr<bool> found = ReadHasTarget(root, names[i], *header, window);
+    const absl::StatusOr<bool> found = ReadHasTarget(root, names[i], *header, search);
     if (!found.ok()) return BadFile(field, found.status());
     facts.has_target = *found;
   }
@@ -192,9 +192,10 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
   ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(model, checkpoints, check_model));
   RETURN_IF_ERROR(CheckFits(spec, facts));
   const int64_t window = spec.sequence_length;
+  const jobs::TargetSearch search = {.length = window, .document_mask = spec.document_mask};
   DataFacts data, evaluation;
-  ASSIGN_OR_RETURN(data, CheckData(spec.datasets, "datasets", datasets, facts.vocab, window));
-  ASSIGN_OR_RETURN(evaluation, CheckData(spec.evaluation, "evaluation", datasets, facts.vocab, window));
+  ASSIGN_OR_RETURN(data, CheckData(spec.datasets, "datasets", datasets, facts.vocab, search));
+  ASSIGN_OR_RETURN(evaluation, CheckData(spec.evaluation, "evaluation", datasets, facts.vocab, search));
   const int64_t batch = spec.batch_sequences * window + 1;
   if (!data.text && data.tokens < batch) {
     return BadFile("spec.datasets", absl::InvalidArgumentError(

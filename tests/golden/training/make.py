@@ -15,15 +15,21 @@ And where experts have a capacity (GPT-2 alone: ../models/gpt2_moe.py), of all M
   capacity_factor, dropped        how many choices of the batch found no room; steps.dropped [20] of the steps' batches
 And where routers' biases are moved by load, by bias_rate after each step (DeepSeek-V3, 2.1.2):
   bias_rate, steps.bias [20, MoE layers, E]    what they are after it
+And where the sequences consist of documents (without steps): the model runs once for each document, alone, and
+transformers casts nothing to fp32:
+  borders                         indexes into tokens, flat, of the documents' first tokens but the sequences' first
 Computed in fp64 (but for transformers' own casts to fp32 in norms and routers), kept as fp32 where nothing else is said.
 """
+import contextlib
 import dataclasses
 import os
 import sys
+from unittest import mock
 
 import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
+from transformers.models.mixtral import modeling_mixtral
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -40,13 +46,19 @@ class Golden:
     fixture: str = ""  # of ../models; "" = of the same name
     capacity_factor: float = 0.0
     bias_rate: float = 0.0
+    documents: tuple = ()  # of each sequence the lengths of its documents
 
+
+# One token, a part of a tile of 64 keys, all but one of it, a tile, one more, several.
+DOCUMENTS = ((63, 1, 64, 5, 27), (20, 65, 75), (130, 30))
 
 GOLDENS = [Golden("mixtral-window"), Golden("qwen2-shared"), Golden("qwen3-qknorm"), Golden("olmoe-clip"),
            Golden("gpt2-top2"), Golden("gpt2-top1"),
            Golden("gpt2-top1-capacity", "gpt2-top1", capacity_factor=0.9),
            Golden("gpt2-top2-capacity", "gpt2-top2", capacity_factor=0.8),
-           Golden("gpt2-bias", bias_rate=0.02)]
+           Golden("gpt2-bias", bias_rate=0.02),
+           Golden("mixtral-window-documents", "mixtral-window", documents=DOCUMENTS),
+           Golden("gpt2-top2-documents", "gpt2-top2", documents=DOCUMENTS)]
 SEQUENCES, LENGTH = 3, 21
 STEPS = 20
 AUX = 0.1
@@ -66,17 +78,50 @@ def load(fixture, golden):
     return model.train()
 
 
-def losses(model, tokens, labels):
-    out = model(tokens, output_router_logits=True, use_cache=False)
-    loss = torch.nn.functional.cross_entropy(out.logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+def run(model, tokens, documents):
+    """Logits [S * T, V], and of each layer the router's logits [S * T, E]."""
+    if not documents:
+        out = model(tokens, output_router_logits=True, use_cache=False)
+        return out.logits.flatten(0, 1), out.router_logits
+    parts = [part for s, lengths in enumerate(documents) for part in tokens[s].split(list(lengths))]
+    outs = [model(part[None], output_router_logits=True, use_cache=False) for part in parts]
+    return torch.cat([out.logits[0] for out in outs]), [torch.cat(of) for of in zip(*(out.router_logits for out in outs))]
+
+
+def losses(model, tokens, labels, documents=()):
+    logits, router_logits = run(model, tokens, documents)
+    loss = torch.nn.functional.cross_entropy(logits, labels.flatten(), ignore_index=-100)
     experts = getattr(model.config, "num_local_experts", None) or model.config.num_experts
     if getattr(model.config, "topk_method", "greedy") == "noaux_tc":  # of what was chosen, which transformers' cannot know
-        probability = torch.softmax(torch.cat(out.router_logits), dim=-1).mean(dim=0)
+        probability = torch.softmax(torch.cat(router_logits), dim=-1).mean(dim=0)
         chosen = torch.cat([block.chosen for block in moe_blocks(model)])
         aux = experts * (torch.nn.functional.one_hot(chosen, experts).sum(dim=1).double().mean(dim=0) * probability).sum()
     else:
-        aux = load_balancing_loss_func(out.router_logits, experts, model.config.num_experts_per_tok)
+        aux = load_balancing_loss_func(tuple(router_logits), experts, model.config.num_experts_per_tok)
     return loss, aux
+
+
+@contextlib.contextmanager
+def without_casts():
+    """Mixtral's norms, softmaxes and rotations as transformers has them, but in the model's fp64."""
+    def norm(self, x):
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon))
+
+    def rotation(self, x, position_ids, **unused):
+        exponents = torch.arange(0, 2 * self.inv_freq.numel(), 2, dtype=torch.float64) / (2 * self.inv_freq.numel())
+        angles = position_ids[..., None].double() / self.config.rope_parameters["rope_theta"] ** exponents
+        angles = torch.cat((angles, angles), dim=-1)
+        return angles.cos(), angles.sin()
+
+    def uncast(softmax):
+        return lambda x, dim=None, dtype=None, **unused: softmax(x, dim=dim)
+
+    functional = torch.nn.functional
+    with mock.patch.object(modeling_mixtral.MixtralRMSNorm, "forward", norm), \
+         mock.patch.object(modeling_mixtral.MixtralRotaryEmbedding, "forward", rotation), \
+         mock.patch.object(functional, "softmax", uncast(functional.softmax)), \
+         mock.patch.object(torch, "softmax", uncast(torch.softmax)):
+        yield
 
 
 def moe_blocks(model):
@@ -135,10 +180,12 @@ def make(golden):
     generator = torch.Generator().manual_seed(100 + fixture.seed)
     model = load(fixture, golden)
     vocab = model.config.vocab_size
-    tokens = torch.randint(0, vocab, (SEQUENCES, LENGTH), generator=generator)
-    labels = torch.randint(0, vocab, (SEQUENCES, LENGTH), generator=generator)
+    length = sum(golden.documents[0]) if golden.documents else LENGTH
+    tokens = torch.randint(0, vocab, (SEQUENCES, length), generator=generator)
+    labels = torch.randint(0, vocab, (SEQUENCES, length), generator=generator)
     labels[torch.rand(labels.shape, generator=generator) < 0.2] = -100
-    loss, aux = losses(model, tokens, labels)
+    with without_casts() if golden.documents else contextlib.nullcontext():
+        loss, aux = losses(model, tokens, labels, golden.documents)
     (loss + AUX * aux).backward()
     fill_gradients(model)
     gradients = {name: p.grad for name, p in model.named_parameters()}
@@ -152,6 +199,12 @@ def make(golden):
         out["dropped"] = torch.tensor([dropped], dtype=torch.int32)
     for name, gradient in per_expert(fixture, gradients).items():
         out["gradient." + name] = gradient.float().contiguous()
+    if golden.documents:
+        out["borders"] = torch.tensor([s * length + sum(lengths[:d]) for s, lengths in enumerate(golden.documents)
+                                       for d in range(1, len(lengths))], dtype=torch.int32)
+        save_file(out, os.path.join(HERE, golden.name + ".safetensors"))
+        print(f"{golden.name}: loss {loss.item():.6f}, aux {aux.item():.6f}")
+        return
     # A few tokens only, so that there is something to learn.
     batches = torch.randint(0, 24, (STEPS, SEQUENCES, LENGTH + 1), generator=generator)
     batches[:, :, 1::2] = (batches[:, :, 0:-1:2] * 7 + 3) % 24

@@ -101,13 +101,13 @@ batching::RankResult Result() {
 
 jobs::JobSpec Spec() {
   jobs::JobSpec out;
-  auto& [base, architecture, datasets, evaluation, dtype, steps, length, batch, micro_batch, workers, on_serving,
-         optimizer, balance, balance_weight, z_weight, capacity, bias_rate, recompute, restore, communication, offload,
-         seed, evaluate_every, checkpoints, max_runtime, labels] = out;
+  auto& [base, architecture, datasets, evaluation, dtype, steps, length, document_mask, batch, micro_batch, workers,
+         on_serving, optimizer, balance, balance_weight, z_weight, capacity, bias_rate, recompute, restore,
+         communication, offload, seed, evaluate_every, checkpoints, max_runtime, labels] = out;
   test::Distinct values;
-  values.Fill(base, architecture, datasets, evaluation, steps, length, batch, micro_batch, workers, on_serving,
-              balance_weight.emplace(), z_weight, capacity, bias_rate, recompute, seed, evaluate_every, max_runtime,
-              labels);
+  values.Fill(base, architecture, datasets, evaluation, steps, length, document_mask, batch, micro_batch, workers,
+              on_serving, balance_weight.emplace(), z_weight, capacity, bias_rate, recompute, seed, evaluate_every,
+              max_runtime, labels);
   dtype = jobs::TrainDType::kF64;
   balance = jobs::BalanceLoss::kPerLayer;
   offload = jobs::OffloadPolicy::kNever;

@@ -92,10 +92,12 @@ TEST(TokenFormatTest, ReadsLlmcs) {
   ASSERT_TRUE(narrow.ok()) << narrow.status();
   EXPECT_EQ(narrow->token_bytes, 2);
   EXPECT_EQ(narrow->tokens_at(), 1024);
+  EXPECT_EQ(narrow->document_token, 50256);
   EXPECT_FALSE(narrow->masked);
   const absl::StatusOr<TokenFileHeader> wide = DecodeTokenHeader(Llmc(20240801, 7, 10), 1064);
   ASSERT_TRUE(wide.ok()) << wide.status();
   EXPECT_EQ(wide->token_bytes, 4);
+  EXPECT_EQ(wide->document_token, 128000);
   EXPECT_EQ(MessageOf(Llmc(20240520, 1, 10), 1043), "token file: its header wants 1044 bytes, it has 1043");
   EXPECT_EQ(MessageOf(Llmc(20240801, 1, 10), 1064), "token file: llm.c version 1 with magic 20240801, wants 7");
   EXPECT_EQ(MessageOf(Llmc(20240520, 1, -1), 1024), "token file: llm.c header: -1 tokens, wants at least 1");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/io/byte_io.h"
 #include "scheduler/base/io/fnv1a.h"
@@ -192,6 +193,84 @@ TEST_F(DataSourceTest, AFileThatChanges) {
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_EQ(status.message().substr(0, 34), "a.bin: changed while it was read: ");
   }
+}
+
+TEST_F(DataSourceTest, WindowsHaveTheBordersOfDocumentsAndNoTargetBeyond) {
+  // Windows of 5 of [0, 5), [5, 10), [10, 15) and their last targets; a border in the middle, at a window's begin and
+  // last.
+  Write("a.bin", FileOf({.tokens = Counting(0, 16), .documents = {0, 2, 5, 9, 14, 15}}));
+  const auto rows = [&](bool mask) {
+    const auto source = Source({"a.bin"}, {.length = 5, .in_order = true, .document_mask = mask});
+    EXPECT_TRUE(source.ok()) << source.status();
+    return *(*source)->Samples(0, 3);
+  };
+  const TrainRows masked = rows(true);
+  EXPECT_EQ(masked.tokens, Counting(0, 15));
+  EXPECT_EQ(masked.targets, (std::vector<int32_t>{1, -1, 3, 4, -1, 6, 7, 8, -1, 10, 11, 12, 13, -1, -1}));
+  EXPECT_EQ(masked.borders, (std::vector<int32_t>{2, 9, 14}));
+  const TrainRows joined = rows(false);
+  EXPECT_EQ(joined.targets, Counting(1, 15));
+  EXPECT_TRUE(joined.borders.empty());
+}
+
+TEST_F(DataSourceTest, BordersOfManyDocumentsAreFoundAtTheirWindows) {
+  constexpr int32_t kTokens = 5001;
+  Contents contents = {.tokens = Counting(0, kTokens)};
+  for (int64_t at = 1; at < kTokens; at += 1 + at * at % 11) contents.documents.push_back(at);
+  Write("a.bin", FileOf(contents));
+  const auto source = Source({"a.bin"}, {.length = 10, .in_order = true, .document_mask = true});
+  ASSERT_TRUE(source.ok()) << source.status();
+  for (const int64_t window : {0, 1, 77, 250, 498, 499}) {
+    std::vector<int32_t> wanted;
+    for (const int64_t begin : contents.documents) {
+      if (begin > 10 * window && begin < 10 * window + 10) wanted.push_back(static_cast<int32_t>(begin - 10 * window));
+    }
+    EXPECT_EQ((*source)->Samples(window, 1)->borders, wanted) << window;
+  }
+}
+
+// Its files say with a token where documents begin.
+TEST_F(DataSourceTest, DocumentsOfLlmcsFilesBeginWithATokenOfTheirTokenizer) {
+  std::string bytes;
+  for (const int32_t value : {20240520, 1, 9}) AppendInt(value, &bytes);
+  bytes.resize(jobs::kLlmcHeaderBytes);
+  for (const int token : {50256, 3, 4, 50256, 5, 6, 7, 50256, 8}) AppendInt(static_cast<uint16_t>(token), &bytes);
+  Write("a.bin", bytes);
+  const absl::StatusOr<TokenFile> file = Open("a.bin");
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::vector<int32_t> tokens(9);
+  std::vector<uint8_t> trained(9);
+  ASSERT_TRUE(file->Read(0, absl::MakeSpan(tokens), absl::MakeSpan(trained)).ok());
+  std::vector<int64_t> begins;
+  ASSERT_TRUE(file->AppendBegins(2, absl::MakeConstSpan(tokens).subspan(2), &begins).ok());
+  EXPECT_EQ(begins, (std::vector<int64_t>{3, 7}));
+}
+
+TEST_F(DataSourceTest, BeginsThatDoNotRiseAreNamed) {
+  Write("a.bin", FileOf({.tokens = Counting(0, 11), .documents = {0, 4, 3}}));
+  const auto source = Source({"a.bin"}, {.length = 10, .in_order = true, .document_mask = true});
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ((*source)->Samples(0, 1).status().message(), "a.bin: document 2 begins at token 3, expected more than 4");
+  EXPECT_THAT(std::string((*source)->HasTarget([](int64_t, int64_t) { return true; }).status().message()),
+              testing::HasSubstr("document 2 begins at token 3 of 11, the one before at 4"));
+}
+
+TEST_F(DataSourceTest, TheFirstTokenOfADocumentIsNoTarget) {
+  const auto has_target = [&](std::vector<bool> trained, const std::vector<int64_t>& documents, bool mask) {
+    Write("a.bin", FileOf({.tokens = Counting(0, 11), .trained = std::move(trained), .documents = documents}));
+    return *(*Source({"a.bin"}, {.length = 10, .document_mask = mask}))->HasTarget([](int64_t, int64_t) {
+      return true;
+    });
+  };
+  const std::vector<int64_t> each = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  EXPECT_TRUE(has_target({}, each, false));
+  EXPECT_FALSE(has_target({}, each, true));
+  EXPECT_TRUE(has_target({}, {0, 1, 2, 3, 4, 5, 6, 7, 9, 10}, true));
+  std::vector<bool> one(11, false);
+  one[7] = true;
+  EXPECT_TRUE(has_target(one, {0, 7}, false));
+  EXPECT_FALSE(has_target(one, {0, 7}, true));
+  EXPECT_TRUE(has_target(one, {0, 6, 8}, true));
 }
 
 // Of tokens 0 to 10 in windows of 4: 1 to 8 are targets of one.

@@ -34,6 +34,7 @@ TEST(FormatMdTest, NamesEveryKeyOfTrainerState) {
   spec.batch_sequences = 4;
   spec.capacity_factor = 1.25;
   spec.balance_bias_rate = 0.5;
+  spec.document_mask = true;
   const TrainerState state = {.skipped = 1, .shape = ShapeOf(spec, "{}", std::vector<NamedTokens>{{"a.bin", {}}})};
   const nlohmann::json json = nlohmann::json::parse(EncodeTrainerState(state));
   for (const auto& [key, unused] : json.items()) EXPECT_THAT(section, HasSubstr(absl::StrCat("`", key, "`")));

@@ -76,16 +76,20 @@ void JobFixture::UseModel(const std::string& model) {
   }
 }
 
-void JobFixture::WriteTokens(const std::string& name, int begin, int count, int vocab, bool trained) {
+void JobFixture::WriteTokens(const std::string& name, int begin, int count, int vocab, bool trained,
+                             const std::vector<int64_t>& documents) {
   std::string body;
   for (int i = begin; i < begin + count; ++i) {
     AppendInt(static_cast<uint16_t>((i * i / 7 + i % 5) % std::min(vocab, 256)), &body);
   }
   body.resize((body.size() + 7) / 8 * 8);
   if (!trained) body.append(static_cast<size_t>((count + 63) / 64 * 8), '\0');  // the mask
-  AppendInt(int64_t{0}, &body);
-  jobs::TokenFileHeader header = {
-      .token_bytes = 2, .vocab_size = vocab, .num_tokens = count, .num_documents = 1, .contents = Fnv1a(body)};
+  for (const int64_t document : documents) AppendInt(document, &body);
+  jobs::TokenFileHeader header = {.token_bytes = 2,
+                                  .vocab_size = vocab,
+                                  .num_tokens = count,
+                                  .num_documents = static_cast<int64_t>(documents.size()),
+                                  .contents = Fnv1a(body)};
   header.masked = !trained;
   root_.Write("data/" + name, jobs::EncodeTokenHeader(header) + body);
 }

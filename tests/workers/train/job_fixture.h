@@ -78,8 +78,9 @@ class JobFixture : public ::testing::Test {
   std::vector<RankStory> Run(jobs::JobSpec spec, const AttemptOptions& options);
 
   // Writes a .bin into the dataset root with tokens that follow a simple rule, from `begin` on.  `trained`: its tokens
-  // are targets.
-  void WriteTokens(const std::string& name, int begin, int count, int vocab = 256, bool trained = true);
+  // are targets.  `documents`: where they begin.
+  void WriteTokens(const std::string& name, int begin, int count, int vocab = 256, bool trained = true,
+                   const std::vector<int64_t>& documents = {0});
   std::string DataPath(const std::string& name) const { return root_.path() + "/data/" + name; }
   std::string JobPath(const std::string& name = "") const { return root_.path() + "/checkpoints/job/" + name; }
   // Every file of a step's folder but the manifest, which names the attempt; contents by name.

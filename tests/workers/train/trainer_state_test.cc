@@ -68,6 +68,8 @@ TEST(TrainerStateTest, SaysWhatDiffers) {
   EXPECT_THAT(problem([](jobs::JobSpec* s) { s->balance_weight = 0.5; }), HasSubstr("balance_weight: was "));
   EXPECT_THAT(problem([](jobs::JobSpec* s) { s->capacity_factor = 1.25; }),
               HasSubstr("capacity: was not there, is factor 1.25 of 4 sequences"));
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->document_mask = true; }),
+              HasSubstr("document_mask: was not there, is on"));
   EXPECT_THAT(problem([](jobs::JobSpec* s) { s->balance_bias_rate = 0.5; }),
               HasSubstr("balance_bias_rate: was not there, is 0.5"));
   for (const auto& change : std::vector<std::function<void(jobs::JobSpec*)>>{

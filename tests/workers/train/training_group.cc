@@ -39,7 +39,7 @@ std::vector<Value> ReadAll(const checkpoint::WeightsFile& file, const checkpoint
 // Neighbouring sequences, as jobs deal them out (TrainJob::LoadStep); where they cannot be dealt out in equal parts the
 // first ranks have more.
 TrainRows ShareOf(const TrainRows& rows, int rank, int world) {
-  TrainRows share = {.length = rows.length, .tokens = {}, .targets = {}};
+  TrainRows share = {.length = rows.length, .tokens = {}, .targets = {}, .borders = {}};
   const int64_t sequences = static_cast<int64_t>(rows.tokens.size()) / rows.length;
   const int64_t even = sequences / world, more = sequences % world;
   const int64_t first = rank * even + std::min<int64_t>(rank, more);
@@ -49,6 +49,9 @@ TrainRows ShareOf(const TrainRows& rows, int rank, int world) {
     };
     append(rows.tokens, &share.tokens);
     append(rows.targets, &share.targets);
+    for (const int32_t border : rows.borders) {
+      if (border / rows.length == s) share.borders.push_back(static_cast<int32_t>(border - first * rows.length));
+    }
   }
   return share;
 }
@@ -61,7 +64,8 @@ std::vector<std::string> TrainingGoldenNames() {
 
 TrainingGolden LoadTrainingGolden(const std::string& name) {
   TrainingGolden golden = {.name = name,
-                           .dir = absl::StrCat("tests/golden/models/", absl::StripSuffix(name, "-capacity"))};
+                           .dir = absl::StrCat("tests/golden/models/",
+                                               absl::StripSuffix(absl::StripSuffix(name, "-capacity"), "-documents"))};
   const std::unique_ptr<checkpoint::WeightsFile> file = OpenGolden(name);
   for (const auto& [tensor, entry] : file->tensors()) {
     absl::string_view parameter = tensor;
@@ -73,6 +77,8 @@ TrainingGolden LoadTrainingGolden(const std::string& name) {
       golden.tokens = ReadAll<int32_t>(*file, entry);
     } else if (tensor == "labels") {
       golden.targets = ReadAll<int32_t>(*file, entry);
+    } else if (tensor == "borders") {
+      golden.borders = ReadAll<int32_t>(*file, entry);
     } else if (tensor == "loss") {
       golden.loss = ReadAll<double>(*file, entry)[0];
     } else if (tensor == "aux") {
@@ -104,7 +110,7 @@ TrainingGolden LoadTrainingGolden(const std::string& name) {
 }
 
 TrainRows RowsOfStep(const TrainingGolden& golden, size_t step) {
-  TrainRows rows = {.length = golden.length, .tokens = {}, .targets = {}};
+  TrainRows rows = {.length = golden.length, .tokens = {}, .targets = {}, .borders = {}};
   for (int64_t s = 0; s < golden.sequences; ++s) {
     const auto begin = golden.step_tokens[step].begin() + s * (golden.length + 1);
     rows.tokens.insert(rows.tokens.end(), begin, begin + golden.length);

@@ -28,6 +28,7 @@ struct TrainingGolden {
   std::string name, dir;
   int64_t sequences = 0, length = 0;
   std::vector<int32_t> tokens = {}, targets = {};            // [S * T]
+  std::vector<int32_t> borders = {};                         // TrainRows::borders, of goldens with documents
   double loss = 0, aux = 0;                                  // of them
   std::map<std::string, std::vector<float>> gradients = {};  // of loss + kAuxWeight * aux, by parameter
   std::vector<std::vector<int32_t>> step_tokens = {};        // [steps][S * (T + 1)]
@@ -45,7 +46,8 @@ inline constexpr double kAuxWeight = 0.1;  // make.py's AUX, and so below
 inline constexpr double kLearningRate = 2e-3;
 
 std::vector<std::string> TrainingGoldenNames();
-// Also what make.py has beside those: "gpt2-top1-capacity", "gpt2-top2-capacity", "gpt2-bias".
+// Also what make.py has beside those: "gpt2-top1-capacity", "gpt2-top2-capacity", "gpt2-bias", and without steps
+// "gpt2-top2-documents", "mixtral-window-documents".
 TrainingGolden LoadTrainingGolden(const std::string& name);
 // Rows of a step of the golden: every token but the last, and the next token as its target.
 TrainRows RowsOfStep(const TrainingGolden& golden, size_t step);

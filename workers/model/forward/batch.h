@@ -1,7 +1,8 @@
 // The rows of one forward pass: which token of which sequence each row is, and how it is rotated.
 //
 // Attention works on own rows, those of this rank's sequences; all else works on computed rows.  They differ only in
-// steps that give away rows (token_rebalancer.h), where either may be more.  Rows of a sequence are neighbours; a batch
+// steps that give away rows (token_rebalancer.h), where either may be more.  Rows of a sequence are neighbours (in
+// training a sequence here is a document, or the part of it in a window); a batch
 // mixes prefill chunks and single decodes.  It may be empty: a rank without tokens still takes part in the expert
 // exchange. Plain data, reused from step to step.
 #pragma once

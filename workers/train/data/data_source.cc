@@ -34,7 +34,8 @@ int64_t DataSource::num_tokens() const {
 
 absl::StatusOr<bool> DataSource::HasTarget(absl::FunctionRef<bool(int64_t, int64_t)> progress) const {
   for (const TokenFile& file : files_) {
-    ASSIGN_OR_RETURN(const bool found, file.HasTarget(options_.length, progress));
+    ASSIGN_OR_RETURN(const bool found,
+                     file.HasTarget({.length = options_.length, .document_mask = options_.document_mask}, progress));
     if (found) return true;
   }
   return false;
@@ -55,11 +56,26 @@ absl::Status DataSource::Append(int64_t window, TrainRows* rows) const {
   }
   rows->tokens.insert(rows->tokens.end(), tokens.begin(), tokens.end() - 1);
   for (size_t i = 1; i < tokens.size(); ++i) rows->targets.push_back(trained[i] != 0 ? tokens[i] : -1);
+  return options_.document_mask ? AppendBorders(files_[file], first, tokens, rows) : absl::OkStatus();
+}
+
+// tokens: of the window that was appended last, with its last target.
+absl::Status DataSource::AppendBorders(const TokenFile& file, int64_t first, absl::Span<const int32_t> tokens,
+                                       TrainRows* rows) const {
+  std::vector<int64_t> begins;
+  RETURN_IF_ERROR(file.AppendBegins(first, tokens, &begins));
+  const auto window = static_cast<int64_t>(rows->tokens.size()) - options_.length;
+  for (const int64_t begin : begins) {
+    const int64_t i = begin - first;
+    if (i == 0) continue;  // a window's begin is a border anyway
+    rows->targets[static_cast<size_t>(window + i - 1)] = -1;
+    if (i < options_.length) rows->borders.push_back(static_cast<int32_t>(window + i));
+  }
   return absl::OkStatus();
 }
 
 absl::StatusOr<TrainRows> DataSource::Samples(int64_t first, int64_t count) const {
-  TrainRows rows = {.length = options_.length, .tokens = {}, .targets = {}};
+  TrainRows rows = {.length = options_.length, .tokens = {}, .targets = {}, .borders = {}};
   for (int64_t sample = first; sample < first + count; ++sample) {
     RETURN_IF_ERROR(Append(options_.in_order ? sample % num_windows() : order_.WindowOf(sample), &rows));
   }

@@ -1,10 +1,11 @@
 // The data of a job: windows of packed tokens, in an order that is a function of seed and sample alone.
 //
 // Each file is cut into windows of `length` tokens, with the next token as the last target; the rest of a file is not
-// used.  WindowOrder maps sample s of the job to a window; a step of B samples has [step · B, (step + 1) · B), so a job
-// can continue from any step, on any number of ranks: rank r of R has the r-th of R equal, contiguous parts of a
-// micro-batch.  Thread-compatible.
-// Errors: TokenFile's; InvalidArgument for fewer tokens than one window, for a token outside the vocabulary.
+// used.  With document_mask a window's documents are texts of their own: rows have their borders, and the first token
+// of a document is nobody's target, as the row before it belongs to another.  WindowOrder maps sample s of the job to a
+// window; a step of B samples has [step · B, (step + 1) · B), so a job can continue from any step, on any number of
+// ranks: rank r of R has the r-th of R equal, contiguous parts of a micro-batch.  Thread-compatible. Errors:
+// TokenFile's; InvalidArgument for fewer tokens than one window, for a token outside the vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +25,7 @@ struct DataOptions {
   int64_t vocab = 0;   // of the model
   uint64_t seed = 0;
   bool in_order = false;  // windows in the order of the files: for evaluation
+  bool document_mask = false;
 };
 
 class DataSource {
@@ -43,6 +45,8 @@ class DataSource {
         first_window_(std::move(first_window)),
         order_(options.seed, first_window_.back()) {}
   absl::Status Append(int64_t window, TrainRows* rows) const;
+  absl::Status AppendBorders(const TokenFile& file, int64_t first, absl::Span<const int32_t> tokens,
+                             TrainRows* rows) const;
 
   const std::vector<TokenFile> files_;
   const DataOptions options_;

@@ -134,8 +134,9 @@ absl::Status TokenFile::Verify(int64_t vocab, absl::FunctionRef<bool(int64_t, in
   return CheckUnchanged();
 }
 
-absl::StatusOr<bool> TokenFile::HasTarget(int64_t length, absl::FunctionRef<bool(int64_t, int64_t)> progress) const {
-  return switchyard::jobs::HasTarget(header_, length, [&](int64_t begin, absl::Span<char> to) -> absl::Status {
+absl::StatusOr<bool> TokenFile::HasTarget(const jobs::TargetSearch& search,
+                                          absl::FunctionRef<bool(int64_t, int64_t)> progress) const {
+  return switchyard::jobs::HasTarget(header_, search, [&](int64_t begin, absl::Span<char> to) -> absl::Status {
     const int64_t end = begin + static_cast<int64_t>(to.size());
     if (!progress(end, header_.file_bytes())) return absl::CancelledError(absl::StrCat(name_, ": no longer wanted"));
     return ReadBytes(begin, to);
@@ -160,6 +161,43 @@ absl::Status TokenFile::Read(int64_t first, absl::Span<int32_t> tokens, absl::Sp
   for (int64_t i = 0; i < count; ++i) {
     const int64_t bit = first + i;
     trained[static_cast<size_t>(i)] = (mask[static_cast<size_t>(bit / 8 - first_byte)] >> (bit % 8)) & 1;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> TokenFile::BeginOf(int64_t document) const {
+  char bytes[8];
+  RETURN_IF_ERROR(ReadBytes(header_.documents_at() + 8 * document, absl::MakeSpan(bytes)));
+  const auto begin = LoadInt<int64_t>(bytes);
+  if (begin >= 0 && begin < header_.num_tokens) return begin;
+  return Wrong(absl::StrCat("document ", document, " begins at token ", begin, " of ", header_.num_tokens));
+}
+
+absl::Status TokenFile::AppendBegins(int64_t first, absl::Span<const int32_t> tokens,
+                                     std::vector<int64_t>* begins) const {
+  const int64_t end = first + static_cast<int64_t>(tokens.size());
+  if (header_.document_token >= 0) {
+    for (int64_t i = first; i < end; ++i) {
+      if (tokens[static_cast<size_t>(i - first)] == header_.document_token) begins->push_back(i);
+    }
+    return absl::OkStatus();
+  }
+  int64_t low = 0,
+          high = header_.num_documents;  // the first document that begins at `first` or later is in [low, high]
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    ASSIGN_OR_RETURN(const int64_t begin, BeginOf(middle));
+    (begin < first ? low : high) = begin < first ? middle + 1 : middle;
+  }
+  const int64_t most = std::min(header_.num_documents - low, end - first);
+  std::vector<char> bytes(static_cast<size_t>(8 * std::max<int64_t>(most, 0)));
+  RETURN_IF_ERROR(ReadBytes(header_.documents_at() + 8 * low, absl::MakeSpan(bytes)));
+  for (int64_t d = 0, before = first - 1; d < most; ++d) {
+    const auto begin = LoadInt<int64_t>(bytes.data() + 8 * d);
+    if (begin >= end) break;
+    if (begin <= before)
+      return Wrong(absl::StrCat("document ", low + d, " begins at token ", begin, ", expected more than ", before));
+    begins->push_back(before = begin);
   }
   return absl::OkStatus();
 }

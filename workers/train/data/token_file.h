@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -28,11 +29,13 @@ class TokenFile {
 
   // Reads everything once: tokens below vocab, mask, documents, the hash.  false from progress stops it (Cancelled).
   absl::Status Verify(int64_t vocab, absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
-  // Whether windows of `length` tokens have a target (token_format.h).  progress: as Verify's, asked for each piece.
-  absl::StatusOr<bool> HasTarget(int64_t length,
+  // Whether windows have a target (token_format.h).  progress: as Verify's, asked for each piece.
+  absl::StatusOr<bool> HasTarget(const jobs::TargetSearch& search,
                                  absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
   // tokens[i] and whether it is trained, from token `first` on.  REQUIRES: they are in the file, equal sizes.
   absl::Status Read(int64_t first, absl::Span<int32_t> tokens, absl::Span<uint8_t> trained) const;
+  // Appends the documents' begins in [first, first + tokens.size()), rising.  tokens: what Read gave for them.
+  absl::Status AppendBegins(int64_t first, absl::Span<const int32_t> tokens, std::vector<int64_t>* begins) const;
 
  private:
   TokenFile(int fd, std::string name) : fd_(fd), name_(std::move(name)) {}
@@ -41,6 +44,8 @@ class TokenFile {
   absl::Status CheckUnchanged() const;
   absl::Status VerifyTokens(absl::string_view bytes, int64_t first, int64_t vocab) const;
   absl::Status VerifyDocuments() const;
+  // Where document d begins.
+  absl::StatusOr<int64_t> BeginOf(int64_t document) const;
 
   int fd_ = -1;
   std::string name_;

@@ -1,4 +1,5 @@
-// Rows of one micro-batch on one rank: sequences of one length, each of which begins a text of its own.  Plain data.
+// Rows of one micro-batch on one rank: sequences of one length.  Each begins a text of its own; so does a document
+// within a sequence, where borders are kept (JobSpec::document_mask).  Plain data.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,8 @@ struct TrainRows {
   int64_t length = 0;            // tokens of a sequence
   std::vector<int32_t> tokens;   // [S * length]
   std::vector<int32_t> targets;  // [S * length] the next token; negative = not trained
+  // Indexes of tokens, rising, at which attention and positions begin anew as at the beginning of each sequence.
+  std::vector<int32_t> borders = {};
 };
 
 }  // namespace switchyard::train

@@ -21,8 +21,10 @@
 namespace switchyard::train {
 namespace {
 
-// Positions in a block of the KV cache of a pass: attention's key tile, or fewer.
+// Positions in a block of the KV cache of a pass: attention's key tile, or fewer.  Where documents may begin anywhere,
+// one, so that any run of rows is a sequence with blocks of its own and the cache needs no more room.
 int32_t BlockSizeOf(const TrainerOptions& options) {
+  if (options.document_mask) return 1;
   return static_cast<int32_t>(std::min<int64_t>(ops::kAttentionKeyTile, options.max_length));
 }
 
@@ -102,15 +104,21 @@ absl::StatusOr<Trainer::GlobalCounts> Trainer::CountAll(absl::Span<const TrainRo
 void Trainer::BuildBatch(const TrainRows& rows) {
   batch_.Clear();
   batch_.tokens = rows.tokens;
-  const int64_t num_sequences = rows.length == 0 ? 0 : NumRows(rows) / rows.length;
-  const int64_t blocks = BlocksOf(rows.length, cache_.block_size());
-  for (int64_t s = 0; s < num_sequences; ++s) {
-    for (int64_t p = 0; p < rows.length; ++p) {
-      batch_.rope_rows.push_back(model_->rope().RowOf(static_cast<int32_t>(p), static_cast<int32_t>(rows.length)));
+  auto border = rows.borders.begin();
+  int64_t used_blocks = 0;
+  for (int64_t begin = 0; begin < NumRows(rows);) {
+    int64_t end = begin + rows.length - begin % rows.length;
+    border = std::upper_bound(border, rows.borders.end(), begin);
+    if (border != rows.borders.end() && *border < end) end = *border;
+    const int64_t count = end - begin, blocks = BlocksOf(count, cache_.block_size());
+    for (int64_t p = 0; p < count; ++p) {
+      batch_.rope_rows.push_back(model_->rope().RowOf(static_cast<int32_t>(p), count));
     }
-    batch_.sequences.push_back({.row_begin = s * rows.length,
-                                .num_query = static_cast<int32_t>(rows.length),
-                                .block_table = absl::MakeConstSpan(blocks_).subspan(s * blocks, blocks)});
+    batch_.sequences.push_back({.row_begin = begin,
+                                .num_query = static_cast<int32_t>(count),
+                                .block_table = absl::MakeConstSpan(blocks_).subspan(used_blocks, blocks)});
+    used_blocks += blocks;
+    begin = end;
   }
 }
 

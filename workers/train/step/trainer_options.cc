@@ -24,6 +24,22 @@ absl::Status CheckNumbers(const TrainerOptions& options) {
   return jobs::CheckReal("trainer: z_weight", options.router.z_weight, jobs::kRouterLossWeights);
 }
 
+absl::Status CheckBorders(const TrainerOptions& options, const TrainRows& rows) {
+  if (!rows.borders.empty() && !options.document_mask) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("trainer: ", rows.borders.size(), " borders of documents, but document_mask is off"));
+  }
+  int64_t before = -1;
+  for (const int32_t border : rows.borders) {
+    if (border <= before || border >= static_cast<int64_t>(rows.tokens.size())) {
+      return absl::InvalidArgumentError(absl::StrCat("trainer: a border at token ", border, " of ", rows.tokens.size(),
+                                                     ", the one before at ", before));
+    }
+    before = border;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckTrainerOptions(const TrainerOptions& options, const model::Model& model) {
@@ -60,6 +76,7 @@ absl::Status CheckMicroBatches(const TrainerOptions& options, int64_t vocab_size
           "trainer: a micro-batch of ", num_rows, " tokens and ", rows.targets.size(), " targets in sequences of ",
           rows.length, "; the limits are ", options.max_sequences, " sequences of ", options.max_length));
     }
+    RETURN_IF_ERROR(CheckBorders(options, rows));
     for (size_t i = 0; i < rows.tokens.size(); ++i) {
       if (rows.tokens[i] < 0 || rows.tokens[i] >= vocab_size) {
         return absl::InvalidArgumentError(

@@ -22,8 +22,9 @@ struct TrainerOptions {
   double capacity_factor = 0;    // of experts (expert_capacity.h); 0 = no choice is dropped
   double balance_bias_rate = 0;  // for models with router biases (router_losses.h); 0 = they do not change
   model::SavePolicy save = model::SavePolicy::kAll;
-  int64_t max_sequences = 0;  // of a micro-batch on this rank
-  int64_t max_length = 0;     // of a sequence
+  int64_t max_sequences = 0;   // of a micro-batch on this rank
+  int64_t max_length = 0;      // of a sequence
+  bool document_mask = false;  // rows may have borders
   // How sums of gradients and all-to-alls share the network, the same on all ranks.  All modes give the same bits but
   // pipelining and full, which change the order in which an expert's rows are added, as another granularity does.
   jobs::CommunicationSpec communication = {};
@@ -36,7 +37,8 @@ struct TrainerOptions {
 // activations are offloaded, and nothing makes the file.
 absl::Status CheckTrainerOptions(const TrainerOptions& options, const model::Model& model);
 
-// InvalidArgument: a micro-batch beyond the options' sizes, or with a token or target outside the vocabulary.
+// InvalidArgument: a micro-batch beyond the options' sizes, or with a token or target outside the vocabulary, or with
+// borders that do not rise, are outside, or are not expected.
 absl::Status CheckMicroBatches(const TrainerOptions& options, int64_t vocab_size,
                                absl::Span<const TrainRows> micro_batches);
 

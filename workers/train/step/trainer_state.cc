@@ -63,6 +63,7 @@ JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl:
     shape["capacity"] =
         absl::StrCat("factor ", Exact(spec.capacity_factor), " of ", micro * spec.workers, " sequences");
   }
+  if (spec.document_mask) shape["document_mask"] = "on";
   if (spec.balance_bias_rate != 0) shape["balance_bias_rate"] = Exact(spec.balance_bias_rate);
   for (size_t i = 0; i < data.size(); ++i) {
     shape[absl::StrCat("datasets[", i, "]")] =

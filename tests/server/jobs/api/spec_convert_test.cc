@@ -19,6 +19,7 @@ TEST(SpecConvertTest, WhatIsUnsetHasTheDefault) {
   wanted.optimizer.schedule.total_steps = 20;
   EXPECT_EQ(EncodeSpec(*spec), EncodeSpec(wanted));
   EXPECT_EQ(spec->workers, 1);
+  EXPECT_FALSE(spec->document_mask);  // of a journal from before it was a field
   EXPECT_EQ(spec->optimizer.schedule.total_steps, 20);
 }
 
@@ -52,6 +53,7 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   spec.capacity_factor = 1.25;
   spec.balance_bias_rate = 0.001;
   spec.recompute = true;
+  spec.document_mask = true;
   spec.communication = {
       .mode = jobs::CommMode::kPreempt, .piece_bytes = 4096, .granularity = {.rule = jobs::ChunkRule::kProfile}};
   spec.offload = jobs::OffloadPolicy::kNever;
@@ -74,6 +76,7 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   EXPECT_EQ(back->checkpoints.keep_every_steps, 10);
   EXPECT_EQ(back->capacity_factor, 1.25);
   EXPECT_EQ(back->balance_bias_rate, 0.001);
+  EXPECT_TRUE(back->document_mask);
   EXPECT_EQ(back->optimizer.schedule.decay_fraction, 0.3);
 }
 
@@ -93,6 +96,9 @@ TEST(SpecConvertTest, WhatTheServerDoesNotKnowIsNamed) {
   message = {};
   message.set_balance(static_cast<v1::BalanceLoss>(-1));
   ExpectBad(message, "spec.balance: value -1");
+  message = {};
+  message.set_document_mask(static_cast<v1::DocumentMask>(3));
+  ExpectBad(message, "spec.document_mask: value 3");
   message = {};
   message.mutable_communication()->set_mode("fastest");
   ExpectBad(message, "spec.communication.mode: ");

@@ -9,6 +9,17 @@ namespace {
 
 using testing::HasSubstr;
 
+// A spec without the field is a journal's alone.
+TEST_F(TrainingTest, DocumentsAreApartUnlessTheSpecSaysOtherwise) {
+  v1::SubmitJobResponse response;
+  v1::SubmitJobRequest request = Request();
+  ASSERT_TRUE(Submit(request, &response).ok());
+  EXPECT_EQ(response.job().spec().document_mask(), v1::DOCUMENT_MASK_ON);
+  request.mutable_spec()->set_document_mask(v1::DOCUMENT_MASK_OFF);
+  ASSERT_TRUE(Submit(request, &response).ok());
+  EXPECT_EQ(response.job().spec().document_mask(), v1::DOCUMENT_MASK_OFF);
+}
+
 TEST_F(TrainingTest, AJobFromSubmitToItsEnd) {
   LinkTrainer* first = Connect();
   LinkTrainer* second = Connect();

@@ -69,10 +69,12 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfi
       seen = Fnv1a(absl::StrCat(files[i].name, " ", header.num_tokens, " ", header.contents, "\n"), seen);
       if (!in_order) data.names.push_back({files[i].name, header});
     }
-    ASSIGN_OR_RETURN(*source, In(what, DataSource::Create(std::move(tokens), {.length = context->spec().sequence_length,
-                                                                              .vocab = config.vocab_size,
-                                                                              .seed = context->spec().seed,
-                                                                              .in_order = in_order})));
+    ASSIGN_OR_RETURN(*source,
+                     In(what, DataSource::Create(std::move(tokens), {.length = context->spec().sequence_length,
+                                                                     .vocab = config.vocab_size,
+                                                                     .seed = context->spec().seed,
+                                                                     .in_order = in_order,
+                                                                     .document_mask = context->spec().document_mask})));
     return CheckTargets(context, **source, files.size(), what);
   };
   context->notes().Stage("checks its data");

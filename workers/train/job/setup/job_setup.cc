@@ -134,6 +134,7 @@ absl::Status JobSetup::MakeModel() {
   options.save = spec.recompute ? model::SavePolicy::kLayerInputs : model::SavePolicy::kAll;
   options.max_sequences = context_.micro_batch_sequences();
   options.max_length = spec.sequence_length;
+  options.document_mask = spec.document_mask;
   options.communication = spec.communication;
   options.restore = spec.restore;
   options.open_activations = job_.fit->ActivationsFile();
