@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the demo model by two training jobs of Switchyard: writes the training text, starts a server with one training worker,
-# submits job.json (sequences of 512 tokens), then job_end.json, which goes on from its weights with sequences of the whole
+# submits job.json (sequences of 256 tokens), then job_end.json, which goes on from its weights with sequences of the whole
 # context and a falling learning rate, and shows them until they end; then copies the weights here.  Started again it goes on
 # from the last checkpoint.
 # usage: deploy/demo-model/train_job.sh WORK [BIN]
