@@ -12,6 +12,7 @@ struct AttentionCase {
   int64_t heads = 1, kv_heads = 1, head_dim = 8;
   int64_t window = 0;
   double scale = 1;
+  std::vector<double> sinks = {};  // [N] scores that only add to the denominator; empty: none
 };
 
 // One query row at position pos over keys 0 … pos.  q [N*D], k and v [pos + 1][Nkv*D].  Returns [N*D].
@@ -28,8 +29,9 @@ inline std::vector<double> AttendOne(const AttentionCase& c, const std::vector<d
       for (int64_t d = 0; d < c.head_dim; ++d) dot += q[h * c.head_dim + d] * k[j][kv * c.head_dim + d];
       score.push_back(dot * c.scale);
     }
-    const double max = *std::max_element(score.begin(), score.end());
-    double total = 0;
+    double max = *std::max_element(score.begin(), score.end());
+    if (!c.sinks.empty()) max = std::max(max, c.sinks[h]);
+    double total = c.sinks.empty() ? 0 : std::exp(c.sinks[h] - max);
     for (double& s : score) total += s = std::exp(s - max);
     for (int64_t j = first; j <= pos; ++j) {
       for (int64_t d = 0; d < c.head_dim; ++d) {

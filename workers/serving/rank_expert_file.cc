@@ -46,7 +46,7 @@ absl::StatusOr<std::string> DirOf(const RankExpertFileInput& input) {
 }  // namespace
 
 moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, ops::WeightType type, DeviceKind device) {
-  return {config.hidden, config.expert_intermediate, type, device};
+  return {config.hidden, config.expert_intermediate, type, device, config.ffn_bias};
 }
 
 absl::StatusOr<std::unique_ptr<moe::ExpertCopier>> CopierFrom(const moe::ExpertFile& file, Device device) {

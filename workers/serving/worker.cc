@@ -18,6 +18,7 @@
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/families/family.h"
 #include "workers/model/weights/params.h"
+#include "workers/model/weights/serving_type.h"
 #include "workers/ops/core/isa.h"
 #include "workers/serving/weight_agreement.h"
 #include "workers/tensor/device_backend.h"

@@ -34,7 +34,7 @@ void DescribeModel(const Worker& worker, fleet::WorkerInfo* out) {
       gives ? model::MinRebalanceRows(config, worker.dtype(), ops::CurrentIsa(), worker.threads()) : 0;
   if (config.num_experts > 0) {
     const DeviceKind kind = worker.device().kind;
-    out->expert_bytes = moe::PackedExpert(config.hidden, config.expert_intermediate, worker.weight_type(), kind).bytes;
+    out->expert_bytes = PackedExpertOf(config, worker.weight_type(), kind).bytes;
     out->row_bytes = static_cast<int32_t>(config.hidden * DTypeBytes(worker.dtype()));
   }
 }

@@ -12,7 +12,7 @@ class Fixture:
     model_type: str
     config: dict                 # what differs from COMMON
     config_style: str = "v4"     # spelling of config.json
-    experts: str = "each"        # "each": one tensor per expert; "fused": gate_up_proj [E, 2F, H]
+    experts: str = "each"        # "each": one tensor per expert; "fused": gate_up_proj [E, 2F, H]; "mxfp4"
     shards: int = 1
     dtype: str = "bfloat16"
     seed: int = 1
@@ -27,6 +27,7 @@ QWEN2 = dict(intermediate_size=40, moe_intermediate_size=24, shared_expert_inter
              num_experts_per_tok=2, rms_norm_eps=1e-6)
 QWEN3 = dict(intermediate_size=40, moe_intermediate_size=24, num_experts=7, num_experts_per_tok=3, head_dim=16,
              rms_norm_eps=1e-6)
+GPT_OSS = dict(head_dim=16, rms_norm_eps=1e-5, rope_theta=150000.0)
 GPT2 = dict(moe_intermediate_size=24, num_key_value_heads=4, layer_norm_epsilon=1e-5)
 
 FIXTURES = [
@@ -93,4 +94,20 @@ FIXTURES = [
     Fixture("gpt2-bias", "gpt2_moe",
             dict(GPT2, num_hidden_layers=2, decoder_sparse_step=1, num_experts=6, num_experts_per_tok=2,
                  norm_topk_prob=True, hidden_act="gelu_new", tie_word_embeddings=True, topk_method="noaux_tc")),
+    # gpt-oss as a dequantized checkpoint: experts transposed (fused [E, H, 2F], gate and up interleaved), odd sizes, the
+    # older spelling, the published limit of the activation.
+    Fixture("gptoss-plain", "gpt_oss",
+            dict(GPT_OSS, num_hidden_layers=3, intermediate_size=24, num_local_experts=5, num_experts_per_tok=2,
+                 sliding_window=9,
+                 rope=dict(rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                           original_max_position_embeddings=80)),
+            experts="fused"),
+    # As it is published: experts in MXFP4, files counted from 0; one kv head, full layers first, another limit and alpha.
+    Fixture("gptoss-mxfp4", "gpt_oss",
+            dict(GPT_OSS, num_hidden_layers=3, hidden_size=64, intermediate_size=32, num_local_experts=7,
+                 num_experts_per_tok=3, num_key_value_heads=1, sliding_window=12, swiglu_limit=2.5, swiglu_alpha=1.25,
+                 layer_types=["full_attention", "sliding_attention", "full_attention"],
+                 rope=dict(rope_type="yarn", factor=32.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                           original_max_position_embeddings=20)),
+            config_style="v5", experts="mxfp4", shards=2),
 ]

@@ -18,7 +18,6 @@ MIN_DISTINCT tokens are different, and no router decision is closer than MIN_MAR
 that bf16 has to match, too: a closer one may fall the other way there, and then another expert answers).
 """
 import copy
-import json
 import os
 import re
 import sys
@@ -28,6 +27,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 import gpt2_moe
+import gpt_oss
+from files import write_config, write_weights
 from fixtures import COMMON, FIXTURES
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -50,7 +51,10 @@ def fill(model, seed):
     generator = torch.Generator().manual_seed(seed)
     for name, p in sorted(model.named_parameters()):
         fan_in = p.shape[0 if ".c_" in name else -1]
-        if "norm" in name and not name.endswith("bias"):
+        own = gpt_oss.fill(name, p, model.config, generator, grid_normal)
+        if own is not None:
+            value = own
+        elif "norm" in name and not name.endswith("bias"):
             value = 1.0 + grid_normal(p.shape, 0.25, generator)
             if "q_norm" in name or "k_norm" in name:
                 value = value * 1.25
@@ -90,7 +94,8 @@ def load_model(fixture, dtype):
     path = os.path.join(HERE, fixture.name)
     if fixture.model_type == "gpt2_moe":
         return gpt2_moe.load(path, dtype)
-    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager").eval()
+    # (MXFP4 is dequantized to bf16 whatever the dtype, which all values of the fixture fit.)
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="eager").to(dtype).eval()
 
 
 def make_config(fixture):
@@ -103,81 +108,11 @@ def make_config(fixture):
     return config
 
 
-def write_config(fixture, config, path):
-    settings = dict(COMMON, **fixture.config)
-    rope = settings.pop("rope", None)
-    theta = settings.pop("rope_theta", None)
-    out = {"architectures": [config.architectures[0]], "model_type": fixture.model_type, **settings}
-    if fixture.config_style == "v5":
-        out["dtype"] = fixture.dtype
-        out["rope_parameters"] = dict(rope or {"rope_type": "default"}, rope_theta=theta)
-        if fixture.model_type in ("qwen2_moe",):
-            out["layer_types"] = config.layer_types
-        out["transformers_version"] = "5.0.0"
-    elif fixture.model_type == "gpt2_moe":
-        out["dtype"] = fixture.dtype
-    else:
-        out["torch_dtype"] = fixture.dtype
-        out["rope_theta"] = theta
-        out["rope_scaling"] = rope
-        out["transformers_version"] = "4.51.0"
-    with open(os.path.join(path, "config.json"), "w") as f:
-        json.dump(out, f, indent=2)
-        f.write("\n")
-    with open(os.path.join(path, "generation_config.json"), "w") as f:
-        json.dump({"eos_token_id": [2, 3], "do_sample": True}, f)
-        f.write("\n")
-
-
-def per_expert(fixture, state):
-    """The published names: one tensor per expert, and Mixtral's own for its MoE block."""
-    if fixture.model_type == "gpt2_moe":
-        return gpt2_moe.published(state)
-    out = {}
-    mixtral = fixture.model_type == "mixtral"
-    for name, value in state.items():
-        block = name.replace(".mlp.", ".block_sparse_moe.") if mixtral else name
-        stem = block[:block.rfind(".")]
-        if name.endswith("experts.gate_up_proj"):
-            for e in range(value.shape[0]):
-                gate, up = value[e].chunk(2)
-                out[f"{stem}.{e}.{'w1' if mixtral else 'gate_proj'}.weight"] = gate.contiguous()
-                out[f"{stem}.{e}.{'w3' if mixtral else 'up_proj'}.weight"] = up.contiguous()
-        elif name.endswith("experts.down_proj"):
-            for e in range(value.shape[0]):
-                out[f"{stem}.{e}.{'w2' if mixtral else 'down_proj'}.weight"] = value[e].contiguous()
-        else:
-            out[block] = value
-    return out
-
-
-def write_weights(fixture, model, path):
-    dtype = getattr(torch, fixture.dtype)
-    state = {k: v.detach().to(torch.float32 if k.endswith("e_score_correction_bias") else dtype).contiguous()
-             for k, v in model.state_dict().items()}
-    if model.config.tie_word_embeddings:
-        state.pop("lm_head.weight", None)
-    if fixture.experts == "each":
-        state = per_expert(fixture, state)
-    if fixture.shards == 1:
-        save_file(state, os.path.join(path, "model.safetensors"), metadata={"format": "pt"})
-        return
-    names = sorted(state)
-    weight_map = {}
-    for s in range(fixture.shards):
-        file = f"model-{s + 1:05d}-of-{fixture.shards:05d}.safetensors"
-        part = {n: state[n] for i, n in enumerate(names) if i % fixture.shards == s}
-        save_file(part, os.path.join(path, file), metadata={"format": "pt"})
-        weight_map.update({n: file for n in part})
-    total = sum(v.numel() * v.element_size() for v in state.values())
-    with open(os.path.join(path, "model.safetensors.index.json"), "w") as f:
-        json.dump({"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}, f, indent=0)
-        f.write("\n")
-
-
 def router_scores(module, args):
     """What a router's experts are chosen by."""
     logits = args[0].reshape(-1, args[0].shape[-1]) @ module.weight.t()
+    if gpt_oss.is_router(module):
+        logits = logits + module.bias
     # (A probability moves by a quarter of what its logit does, at most.)
     return 4 * gpt2_moe.scores(module, logits) if hasattr(module, "e_score_correction_bias") else logits
 
@@ -188,7 +123,7 @@ class RouterMargins:
     def __init__(self, model):
         self.top_k = model.config.num_experts_per_tok
         self.handles = [m.register_forward_hook(self.hook) for n, m in model.named_modules()
-                        if re.fullmatch(r"model\.layers\.\d+\.mlp\.gate", n)]
+                        if re.fullmatch(r"model\.layers\.\d+\.mlp\.(gate|router)", n)]
         self.reset(1)
 
     def reset(self, batch):
@@ -256,7 +191,7 @@ def add_expert_goldens(model, goldens):
         chosen.append(router_scores(module, args).topk(model.config.num_experts_per_tok, dim=-1).indices)
 
     handles = [m.register_forward_hook(hook) for n, m in model.named_modules()
-               if re.fullmatch(r"model\.layers\.\d+\.mlp\.gate", n)]
+               if re.fullmatch(r"model\.layers\.\d+\.mlp\.(gate|router)", n)]
     model(goldens["steady.tokens"][None].long())
     for handle in handles:
         handle.remove()

@@ -30,6 +30,11 @@ TEST(DeviceMemoryTest, WeightsTakeOneAllocationAsPlanned) {
       const size_t before = cuda_emulation::MemoryInUse(0);
       {
         const auto weights = AllocateWeights(*config, dtype, AllExpertsOf(*config), TestDevice());
+        if (name.starts_with("gptoss")) {
+          EXPECT_EQ(weights.status().message(),
+                    "gpt_oss: weights with a bias are on the CPU alone, not on " + TestDevice().ToString());
+          continue;
+        }
         ASSERT_TRUE(weights.ok()) << weights.status();
         const auto taken = static_cast<int64_t>(cuda_emulation::MemoryInUse(0) - before);
         EXPECT_EQ(WeightBytes(*config, dtype, config->num_experts, DeviceKind::kCuda), absl::int128(taken)) << name;

@@ -75,7 +75,7 @@ void ExpectGreedyTokens(const Fixture& fixture, const RankGroupOptions& options,
 }
 
 // Some of their ops have no kernels on devices yet.
-bool OnCpuAlone(const std::string& fixture) { return absl::StartsWith(fixture, "gpt2"); }
+bool OnCpuAlone(const std::string& fixture) { return absl::StartsWith(fixture, "gpt"); }
 
 class ForwardTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -231,6 +231,22 @@ constexpr Ablation kAblations[] = {
     {"layer_norm_eps", "gpt2-top1", [](ModelConfig* c) { c->norm_eps = 1e-2; }},
     {"router_bias", "gpt2-bias", [](ModelConfig* c) { c->router_bias = false; }},
     {"ffn_biases", "gpt2-top1", [](ModelConfig* c) { c->ffn_bias = false; }},
+    {"sinks", "gptoss-plain", [](ModelConfig* c) { c->attention_sinks = false; }},
+    {"sinks_mxfp4", "gptoss-mxfp4", [](ModelConfig* c) { c->attention_sinks = false; }},
+    {"window_gptoss", "gptoss-plain", NoWindow},
+    {"window_gptoss_off_by_one", "gptoss-mxfp4", WindowOneMore},
+    {"yarn_gptoss", "gptoss-mxfp4", DefaultRope},
+    {"yarn_gptoss_truncated", "gptoss-plain", [](ModelConfig* c) { c->rope.truncate = true; }},
+    {"renormalisation_gptoss", "gptoss-plain", FlipRenormalize},
+    {"qkv_bias_gptoss", "gptoss-plain", [](ModelConfig* c) { c->qkv_bias = false; }},
+    {"o_bias_gptoss", "gptoss-plain", [](ModelConfig* c) { c->o_bias = false; }},
+    {"router_logit_bias", "gptoss-plain", [](ModelConfig* c) { c->router_logit_bias = false; }},
+    {"expert_biases", "gptoss-plain", [](ModelConfig* c) { c->ffn_bias = false; }},
+    {"expert_biases_mxfp4", "gptoss-mxfp4", [](ModelConfig* c) { c->ffn_bias = false; }},
+    {"clamp", "gptoss-plain", [](ModelConfig* c) { c->glu_clamp.limit = 1e6; }},
+    {"clamp_mxfp4", "gptoss-mxfp4", [](ModelConfig* c) { c->glu_clamp.limit = 1e6; }},
+    {"clamped_swiglu", "gptoss-plain", [](ModelConfig* c) { c->glu_clamp = {}; }},
+    {"alpha", "gptoss-mxfp4", [](ModelConfig* c) { c->glu_clamp.alpha = 1.702; }},
 };
 
 class AblationTest : public ::testing::TestWithParam<Ablation> {};

@@ -24,6 +24,63 @@ TEST(LoaderTest, ExpertsWithBiasesAreNotForStores) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("experts of gpt2_moe are gelu ones with biases"));
 }
 
+// Biases of gated experts lie in the weights, so that these are in an expert's packed form.
+TEST(LoaderTest, GptOssExpertsWithBiasesAreForStores) {
+  for (const char* name : {"gptoss-plain", "gptoss-mxfp4"}) {
+    const Fixture fixture = LoadFixture(name);
+    const auto config = ReadModelConfig(fixture.dir);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_TRUE(CheckStorable(*config).ok());
+    const auto checkpoint = checkpoint::Checkpoint::Open(fixture.dir);
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    for (const ops::WeightFormat format : {ops::WeightFormat::kPlain, ops::WeightFormat::kInt8}) {
+      const moe::PackedExpert packed(config->hidden, config->expert_intermediate, {DType::kBf16, format},
+                                     DeviceKind::kCpu, /*bias=*/true);
+      const auto options = [&] {
+        LoadOptions load;
+        load.dtype = DType::kBf16;
+        load.format = format;
+        for (int32_t e = 0; e < config->num_experts; ++e) load.residents.push_back(e);
+        return load;
+      };
+      const auto whole = LoadWeights(*checkpoint, *config, options());
+      ASSERT_TRUE(whole.ok()) << whole.status();
+      const Tensor memory = Tensor::Zeros(DType::kU8, {config->num_experts * packed.bytes});
+      const auto at = [&](int32_t expert) {
+        return reinterpret_cast<char*>(memory.data<uint8_t>()) + expert * packed.bytes;
+      };
+      const absl::Status status = LoadExperts(*checkpoint, *config, options(), [&](int layer, int32_t expert) {
+        return layer == 1 ? at(expert) : nullptr;
+      });
+      ASSERT_TRUE(status.ok()) << status;
+      for (int32_t e = 0; e < config->num_experts; ++e) {
+        const FfnWeights& expert = whole->layers[1].moe->experts[static_cast<size_t>(e)];
+        EXPECT_EQ(std::memcmp(at(e), expert.gate_up.data(), expert.gate_up.bytes()), 0) << name << " " << e;
+        EXPECT_EQ(std::memcmp(at(e) + packed.down_offset, expert.down.data(), expert.down.bytes()), 0) << e;
+      }
+    }
+  }
+}
+
+TEST(LoaderTest, GptOssMisfitsAreNamed) {
+  const Fixture fixture = LoadFixture("gptoss-plain");
+  auto config = ReadModelConfig(fixture.dir);
+  const auto checkpoint = checkpoint::Checkpoint::Open(fixture.dir);
+  ASSERT_TRUE(config.ok() && checkpoint.ok());
+  config->expert_intermediate += 1;
+  config->num_heads -= 1;
+  LoadOptions load;
+  load.residents = {0};
+  const auto loaded = LoadWeights(*checkpoint, *config, std::move(load));
+  ASSERT_FALSE(loaded.ok());
+  for (const char* part :
+       {"tensor \"model.layers.0.mlp.experts.gate_up_proj\": expected [5, 48, 50], found [5, 48, 48]",
+        "tensor \"model.layers.0.self_attn.sinks\": expected [3], found [4]",
+        "tensor \"model.layers.0.mlp.experts.gate_up_proj_bias\": expected [5, 50], found [5, 48]"}) {
+    EXPECT_THAT(std::string(loaded.status().message()), HasSubstr(part));
+  }
+}
+
 // Experts in somebody else's memory: the bytes of those that a rank holds itself, and nothing for the rest.
 class LoadedExpertsTest : public testing::TestWithParam<DType> {
  protected:

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/model/small_checkpoint.h"
+#include "workers/model/weights/serving_type.h"
 
 namespace switchyard::model {
 namespace {

@@ -12,6 +12,7 @@
 #include "tests/workers/model/rank_group.h"
 #include "tests/workers/model/small_checkpoint.h"
 #include "workers/model/families/family.h"
+#include "workers/model/weights/serving_type.h"
 #include "workers/model/weights/unused_tensors.h"
 
 namespace switchyard::model {

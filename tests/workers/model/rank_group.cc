@@ -28,7 +28,7 @@ namespace {
 constexpr absl::Duration kStepDeadline = absl::Seconds(60);
 
 moe::PackedExpert PackedOf(const ModelConfig& config, DType dtype) {
-  return {config.hidden, config.expert_intermediate, dtype, TestDevice().kind};
+  return {config.hidden, config.expert_intermediate, dtype, TestDevice().kind, config.ffn_bias};
 }
 
 // A batch of one sequence in a device's memory.

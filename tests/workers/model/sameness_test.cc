@@ -84,7 +84,7 @@ TEST_P(SamenessTest, LogitsBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, SamenessTest,
                          ::testing::Combine(::testing::Values("qwen2-sliding", "olmoe-clip", "qwen3-yarn",
-                                                              "mixtral-window", "olmoe-longrope"),
+                                                              "mixtral-window", "olmoe-longrope", "gptoss-mxfp4"),
                                             ::testing::Values(DType::kF32, DType::kBf16)),
                          [](const auto& info) {
                            return TestName(std::get<0>(info.param)) + "_" + DTypeName(std::get<1>(info.param));

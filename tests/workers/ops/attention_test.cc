@@ -15,10 +15,13 @@ struct Scene {
   DType dtype;
   std::vector<int64_t> lengths;
   std::vector<Tensor> q, k, v;  // per sequence [length, N*D], [length, Nkv*D]
+  Tensor sinks;                 // [1, N], if the shape has any
 
   Scene(DType type, reference::AttentionCase c, std::vector<int64_t> sizes)
       : shape(c), dtype(type), lengths(std::move(sizes)) {
     shape.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+    if (!c.sinks.empty()) sinks = Tensor(AccDType(type), {1, c.heads});
+    for (size_t h = 0; h < c.sinks.size(); ++h) Set(sinks, 0, static_cast<int64_t>(h), c.sinks[h]);
     for (size_t s = 0; s < lengths.size(); ++s) {
       const uint32_t seed = static_cast<uint32_t>(10 * s);
       q.push_back(RandomMatrix(dtype, lengths[s], c.heads * c.head_dim, seed, 2.0));
@@ -28,7 +31,10 @@ struct Scene {
   }
 
   AttentionDesc desc() const {
-    return {.num_heads = shape.heads, .scale = shape.scale, .window = static_cast<int32_t>(shape.window)};
+    return {.num_heads = shape.heads,
+            .scale = shape.scale,
+            .window = static_cast<int32_t>(shape.window),
+            .sinks = shape.sinks.empty() ? TensorView() : sinks.view().Reshape({shape.heads})};
   }
 };
 
@@ -118,10 +124,38 @@ TEST_P(AttentionTest, WindowMatchesReference) {
   }
 }
 
+// Of any sign, far above all scores, and far below them.
+const std::vector<double> kSinks = {0.5, -1.25, 3, 40, -60, 0};
+
+TEST_P(AttentionTest, SinksMatchReference) {
+  if (!stream().device().is_cpu()) GTEST_SKIP() << "runs on the CPU alone";
+  for (int64_t window : {0, 5, 70}) {
+    for (int64_t length : {1, 150}) {
+      const Scene scene(dtype(), {.heads = 6, .kv_heads = 2, .head_dim = 24, .window = window, .sinks = kSinks},
+                        {length});
+      ExpectMatchesReference(scene, RunChunked(scene, stream(), 16, 0, 150), 0);
+    }
+  }
+}
+
+TEST_P(AttentionTest, BadSinksAreNamed) {
+  if (!stream().device().is_cpu()) GTEST_SKIP() << "runs on the CPU alone";
+  const Scene scene(dtype(), {.heads = 2, .kv_heads = 1, .head_dim = 8}, {4});
+  const PagedCache cache(scene, 16);
+  AttentionDesc desc = scene.desc();
+  const Tensor three(acc(), {3}), out(dtype(), {4, 16});
+  desc.sinks = three;
+  const absl::Status status = PagedAttention(stream(), desc, SequenceBatch(), scene.q[0], cache.view(), out);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("sinks"), absl::string_view::npos) << status;
+}
+
 TEST_P(AttentionTest, RowsIgnoreChunksBlocksAndThreads) {
   ThreadPool three(3, /*spin=*/false);
   for (int64_t window : {0, 70}) {
-    const Scene scene(dtype(), {.heads = 6, .kv_heads = 2, .head_dim = 40, .window = window}, {261});
+    reference::AttentionCase shape = {.heads = 6, .kv_heads = 2, .head_dim = 40, .window = window};
+    if (window > 0 && stream().device().is_cpu()) shape.sinks = kSinks;
+    const Scene scene(dtype(), shape, {261});
     const Tensor whole = RunChunked(scene, stream(), 16, 0, 512);
     for (int64_t chunk : {1, 7, 64, 512}) {
       for (int64_t block_size : {1, 16, 48}) {

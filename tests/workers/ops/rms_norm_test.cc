@@ -51,6 +51,24 @@ TEST_P(RmsNormBf16Test, RoundsBeforeGammaAsHuggingFaceDoes) {
   EXPECT_EQ(y.data<Bf16>()[1].bits, Bf16(static_cast<float>(inner) * 1.5f).bits);
 }
 
+TEST_P(RmsNormBf16Test, RoundsOnceAsGptOssDoes) {
+  if (!stream().device().is_cpu()) GTEST_SKIP() << "runs on the CPU alone";
+  int differ = 0;
+  const Tensor x = RandomMatrix(DType::kF32, 1, 64, 1), gamma = RandomMatrix(dtype(), 1, 64, 2);
+  const Tensor once(dtype(), {1, 64}), twice(dtype(), {1, 64}), wide(DType::kF32, {1, 64}), ones(DType::kF32, {64});
+  std::fill_n(ones.data<float>(), 64, 1.0f);
+  const TensorView gammas = gamma.view().Reshape({64});
+  ASSERT_TRUE(RmsNorm(stream(), {.rounds_once = true}, x, gammas, once).ok());
+  ASSERT_TRUE(RmsNorm(stream(), {}, x, gammas, twice).ok());
+  ASSERT_TRUE(RmsNorm(stream(), {}, x, ones, wide).ok());
+  for (int64_t i = 0; i < 64; ++i) {
+    const float product = static_cast<float>(gammas.data<Bf16>()[i]) * wide.data<float>()[i];
+    EXPECT_EQ(once.data<Bf16>()[i].bits, Bf16(product).bits) << i;
+    differ += once.data<Bf16>()[i].bits != twice.data<Bf16>()[i].bits;
+  }
+  EXPECT_GT(differ, 0);
+}
+
 TEST_P(RmsNormTest, RowsIgnoreCompany) {
   const Tensor x = RandomMatrix(acc(), 512, 136, 5), gamma = RandomMatrix(dtype(), 1, 136, 6);
   ExpectRowsIgnoreCompany(512, [&](const Stream& stream, int64_t begin, int64_t count) {

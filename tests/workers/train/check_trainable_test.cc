@@ -55,6 +55,7 @@ TEST_F(CheckTrainableTest, WhatNoWorkerTrains) {
   EXPECT_THAT(Refused("{", R"({"hidden_act": "sine",)"), HasSubstr("unknown activation \"sine\""));
   EXPECT_THAT(Refused("{", R"({"rope_scaling": {"rope_type": "spiral"},)"), HasSubstr("spiral"));
   EXPECT_THAT(Refused("{", R"({"quantization_config": {"quant_method": "awq"},)"), HasSubstr("quantized weights"));
+  EXPECT_THAT(Refused("\"mixtral\"", "\"gpt_oss\""), HasSubstr("training of gpt_oss is not supported"));
   EXPECT_THAT(Refused("\"hidden_size\": 8", "\"hidden_size\": 9"), HasSubstr("no multiple"));
   // An error is a line, too, whatever it quotes.
   const std::string line = ModelCheckLine(Check("{", "{\"hidden_act\": \"\xc3\xa9\\n\","));

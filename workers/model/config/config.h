@@ -54,7 +54,8 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool o_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  double clip_qkv = 0;  // q, k and v are clamped to ±this; 0 = not
+  double clip_qkv = 0;           // q, k and v are clamped to ±this; 0 = not
+  bool attention_sinks = false;  // a score for each head that only the softmax's denominator has (ops/attention)
   ops::RopeConfig rope;
   bool learned_positions = false;  // a table [context, H] is added to the embedding, nothing is rotated
 
@@ -64,11 +65,14 @@ struct ModelConfig {
   int64_t shared_intermediate = 0;  // width of the shared expert; 0 = none.  Its gate: sigmoid of [1, H]
   int64_t dense_intermediate = 0;   // width of dense layers
   ops::Activation activation = ops::Activation::kSwiGlu;  // of every feed-forward
-  bool ffn_bias = false;                                  // on both of its products; not where it is gated
-  bool renormalize = false;                               // chosen experts' weights are divided by their sum
-  bool router_bias = false;  // experts are chosen by probability and a bias [E] (ops/router.h)
+  ops::GluClamp glu_clamp;                                // bounds of a gated one (gpt-oss)
+  bool ffn_bias = false;  // on both of its products; of gated experts they lie in the weights themselves (ops::Weight)
+  bool renormalize = false;        // chosen experts' weights are divided by their sum
+  bool router_bias = false;        // experts are chosen by probability and a bias [E] (ops/router.h)
+  bool router_logit_bias = false;  // logits have a bias [E], which weights see, too
 
   NormKind norm = NormKind::kRms;
+  bool norm_rounds_once = false;  // RMSNorm multiplies by gamma before it rounds (ops/norm/rms_norm.h)
   double norm_eps = 1e-6;
   bool tie_embeddings = false;      // lm_head is the embedding table
   std::optional<DType> file_dtype;  // of the weights, if the file has it

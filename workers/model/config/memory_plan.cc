@@ -38,17 +38,19 @@ struct Sizes {
     absl::int128 bytes = Linear(c.qkv_width(), c.hidden) + Linear(c.hidden, c.q_width());
     if (c.qkv_bias) bytes += Vector(c.qkv_width());
     if (c.o_bias) bytes += Vector(c.hidden);
+    if (c.attention_sinks) bytes += Elements(c.num_heads, AccDType(dtype));
     if (c.qk_norm == QkNorm::kPerHead) bytes += 2 * Vector(c.head_dim);
     if (c.qk_norm == QkNorm::kWholeRow) bytes += Vector(c.q_width()) + Vector(c.kv_width());
     return bytes + 2 * Norm();
   }
   absl::int128 Ffn(int64_t width) const {
     const absl::int128 bytes = Linear(ops::SumsWidth(c.activation, width), c.hidden) + Linear(c.hidden, width);
-    return c.ffn_bias ? bytes + Vector(width) + Vector(c.hidden) : bytes;
+    return c.ffn_bias ? bytes + Vector(ops::SumsWidth(c.activation, width)) + Vector(c.hidden) : bytes;
   }
   absl::int128 Moe(int64_t experts) const {
     absl::int128 bytes = Matrix(c.num_experts, c.hidden) + experts * Ffn(c.expert_intermediate);
     if (c.router_bias) bytes += Elements(c.num_experts, AccDType(dtype));
+    if (c.router_logit_bias) bytes += Vector(c.num_experts);
     if (c.shared_intermediate > 0) bytes += Ffn(c.shared_intermediate) + Matrix(1, c.hidden);
     return bytes;
   }

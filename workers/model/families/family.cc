@@ -11,8 +11,8 @@ namespace switchyard::model {
 namespace {
 
 constexpr int64_t kMaxExperts = 65536;
-constexpr const ModelFamily* kFamilies[] = {&kMixtralFamily, &kQwen2MoeFamily, &kQwen3MoeFamily, &kOlmoeFamily,
-                                            &kGpt2MoeFamily};
+constexpr const ModelFamily* kFamilies[] = {&kMixtralFamily, &kQwen2MoeFamily, &kQwen3MoeFamily,
+                                            &kOlmoeFamily,   &kGpt2MoeFamily,  &kGptOssFamily};
 
 }  // namespace
 

@@ -25,6 +25,12 @@ struct MoeNaming {
   const char* fused_gate_up = "model.layers.{i}.mlp.experts.gate_up_proj";        // [E, 2F, H], gate rows first
   const char* fused_down = "model.layers.{i}.mlp.experts.down_proj";              // [E, H, F]
   const char* router_bias = nullptr;                                              // [E], where ModelConfig::router_bias
+  const char* router_logit_bias = nullptr;  // [E], where ModelConfig::router_logit_bias
+  // Fused tensors are [E, H, 2F], in whose columns gate and up take turns, and [E, F, H]; where they are quantized, the
+  // same transposed.  Then there are no per-expert ones, whose names are null.
+  bool fused_transposed = false;
+  const char* fused_gate_up_bias = nullptr;  // [E, 2F], gate and up by turns; where ModelConfig::ffn_bias
+  const char* fused_down_bias = nullptr;     // [E, H]
 };
 
 // An activation and its name in config.json.
@@ -55,6 +61,7 @@ extern const ModelFamily kQwen2MoeFamily;
 extern const ModelFamily kQwen3MoeFamily;
 extern const ModelFamily kOlmoeFamily;
 extern const ModelFamily kGpt2MoeFamily;
+extern const ModelFamily kGptOssFamily;
 
 absl::Span<const ModelFamily* const> ModelFamilies();
 // nullptr if there is none of that name.

@@ -46,7 +46,8 @@ absl::Status AttentionLayer::Attend(const Stream& stream, const AttentionCall& c
                                     const TensorView& attended) {
   const ops::AttentionDesc desc = {.num_heads = config_.num_heads,
                                    .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
-                                   .window = call.window};
+                                   .window = call.window,
+                                   .sinks = config_.attention_sinks ? call.weights->sinks.view() : TensorView()};
   return ops::PagedAttention(stream, desc, sequences, qkv.Columns(0, config_.q_width()), call.cache, attended);
 }
 

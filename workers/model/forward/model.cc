@@ -46,6 +46,7 @@ absl::StatusOr<moe::MoeLayer> MakeMoeLayer(const Stream& stream, const ModelConf
                 .expert_ffn = config.expert_intermediate,
                 .shared_ffn = config.shared_intermediate,
                 .activation = config.activation,
+                .glu_clamp = config.glu_clamp,
                 .dtype = dtype,
                 .router = {.top_k = config.top_k, .renormalize = config.renormalize}};
   layer.weights.router = &weights.router;
@@ -81,6 +82,8 @@ absl::Status CheckDevice(const Stream& stream, const ModelConfig& config) {
   const char* const op = config.norm == NormKind::kLayer    ? "layer_norm"
                          : !ops::IsGated(config.activation) ? "gelu"
                          : config.learned_positions         ? "add_embedding"
+                         : config.attention_sinks           ? "attention with sinks"
+                         : config.glu_clamp.limit > 0       ? "clamped swiglu"
                                                             : nullptr;
   if (stream.device().is_cpu() || op == nullptr) return absl::OkStatus();
   return absl::UnimplementedError(
@@ -231,6 +234,9 @@ absl::StatusOr<StageOut> Model::Forward(const StageIn& in, LayerRange layers, Kv
 
 absl::Status Model::CheckSaving(const StageIn& in, const SavedForward& saved) const {
   if (!in.moe->stream->device().is_cpu()) return absl::UnimplementedError("forward: training on a device");
+  if (config_.attention_sinks || config_.glu_clamp.limit > 0 || config_.router_logit_bias) {
+    return absl::UnimplementedError(absl::StrCat("forward: training of ", config_.model_type));
+  }
   if (in.rebalancing != nullptr && in.rebalancing->active()) {
     return absl::UnimplementedError("forward: rows are given away in a pass that is kept for a backward one");
   }

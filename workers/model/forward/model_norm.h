@@ -22,7 +22,8 @@ struct NormViews {
 inline absl::Status Normalize(const Stream& stream, const ModelConfig& config, const NormViews& weights,
                               const TensorView& x,    // [T, H] AccDType
                               const TensorView& y) {  // [T, H] model dtype
-  if (config.norm == NormKind::kRms) return ops::RmsNorm(stream, {.eps = config.norm_eps}, x, weights.gamma, y);
+  if (config.norm == NormKind::kRms)
+    return ops::RmsNorm(stream, {.eps = config.norm_eps, .rounds_once = config.norm_rounds_once}, x, weights.gamma, y);
   return ops::LayerNorm(stream, {.eps = config.norm_eps, .gamma = weights.gamma, .beta = weights.beta}, x, y);
 }
 

@@ -48,7 +48,9 @@ class Filler {
       RETURN_IF_ERROR(weight->PackRows(row, Window(key, row, count, k), writer_));
       RETURN_IF_ERROR(Report(count * k));
     }
-    return absl::OkStatus();
+    if (!weight->desc().bias) return absl::OkStatus();
+    const Tensor zeros = Tensor::Zeros(dtype_, {weight->n(), 1});
+    return weight->PackBias(0, zeros);
   }
 
   // The rows that a weight of that key gets.
@@ -100,7 +102,7 @@ class Filler {
   }
 
   absl::Status Write(const TensorView& table, int64_t row, const TensorView& from) {
-    const int64_t bytes = from.NumElements() * DTypeBytes(dtype_);
+    const int64_t bytes = from.NumElements() * DTypeBytes(from.dtype());
     const char* const source = static_cast<const char*>(from.raw());
     void* const to = table.Rows(row, 1).raw();
     if (writer_ == nullptr) {
@@ -161,7 +163,8 @@ absl::Status FillLayer(Filler* filler, LayerWeights* layer, size_t i, const std:
   for (Tensor* gamma : {&attention.norm, &attention.q_norm, &attention.k_norm, &layer->ffn_norm}) {
     RETURN_IF_ERROR(filler->FillVector(gamma, 1));
   }
-  for (Tensor* bias : {&attention.qkv_bias, &attention.o_bias, &attention.norm_bias, &layer->ffn_norm_bias})
+  for (Tensor* bias :
+       {&attention.qkv_bias, &attention.o_bias, &attention.sinks, &attention.norm_bias, &layer->ffn_norm_bias})
     RETURN_IF_ERROR(filler->FillVector(bias, 0));
   if (layer->dense.has_value()) RETURN_IF_ERROR(FillFfn(filler, &*layer->dense, KeyOf(i, kDense)));
   if (!layer->moe.has_value()) return absl::OkStatus();

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -52,7 +51,7 @@ struct Piece {
 
 // Whether the weight holds the numbers that the checkpoint has.
 bool KeepsNumbers(const Param& param) {
-  return param.matrix != nullptr && param.weight != nullptr && param.weight->device().is_cpu() &&
+  return param.matrix != nullptr && param.weight != nullptr && !param.interleaved && param.weight->device().is_cpu() &&
          param.matrix->own_format() != ops::WeightFormat::kPlain &&
          param.matrix->own_format() == param.weight->format();
 }
@@ -102,6 +101,7 @@ class Loader {
   absl::Status Load(const Piece& piece, Staging* staging);
   void AddSum(const Piece& piece, absl::string_view bytes);
   absl::Status CheckValues(const Piece& piece, const TensorView& rows) const;
+  absl::Status PlaceInWeight(const Param& param, int64_t row, const TensorView& rows) const;
   absl::Status Place(const Piece& piece, const TensorView& rows) const;
   void Report(int64_t bytes);
   void Fail(const absl::Status& status);
@@ -129,7 +129,8 @@ void Loader::AddPieces(const checkpoint::Checkpoint& checkpoint, const std::vect
     const checkpoint::TensorLocation at = matrix != nullptr ? matrix->location() : checkpoint.Find(param.name);
     const DType dtype = matrix != nullptr ? DType::kF32 : *checkpoint::ParseSafetensorsDType(at.entry->dtype);
     const int64_t row_bytes = param.columns * DTypeBytes(dtype);
-    const int64_t row_step = matrix != nullptr ? matrix->row_step() : 1;
+    const int64_t pair = param.interleaved && !param.bias ? 2 : 1;
+    const int64_t row_step = std::max(matrix != nullptr ? matrix->row_step() : 1, pair);
     // What is decoded lies beside its codes.
     int64_t step = std::max<int64_t>((matrix != nullptr ? kChunkBytes / 2 : kChunkBytes) / row_bytes, 1);
     step = (step + row_step - 1) / row_step * row_step;
@@ -247,9 +248,24 @@ absl::Status Loader::CheckValues(const Piece& piece, const TensorView& rows) con
   });
 }
 
+// Rows of a weight, or a run of its bias's elements.
+absl::Status Loader::PlaceInWeight(const Param& param, int64_t row, const TensorView& rows) const {
+  ops::Weight* const weight = param.weight;
+  const auto place = [&](int64_t first, const TensorView& part) {
+    return param.bias ? weight->PackBias(first, part) : weight->PackRows(first, part, writer_);
+  };
+  // As a column where it is a bias.
+  const int64_t width = param.bias ? 1 : param.columns, count = rows.NumElements() / width;
+  const int64_t first = param.first_row + (param.bias ? row * param.columns : row);
+  if (!param.interleaved) return place(first, TensorView(rows.raw(), rows.dtype(), {count, width}));
+  const TensorView pairs(rows.raw(), rows.dtype(), {count / 2, 2 * width});
+  RETURN_IF_ERROR(place(first / 2, pairs.Columns(0, width)));
+  return place(weight->n() / 2 + first / 2, pairs.Columns(width, width));
+}
+
 absl::Status Loader::Place(const Piece& piece, const TensorView& rows) const {
+  if (piece.param->weight != nullptr) return PlaceInWeight(*piece.param, piece.row, rows);
   const int64_t first_row = piece.param->first_row + piece.row;
-  if (piece.param->weight != nullptr) return piece.param->weight->PackRows(first_row, rows, writer_);
   const DType dtype = piece.param->tensor->dtype();
   const int64_t columns = piece.param->columns, row_bytes = columns * DTypeBytes(dtype);
   const auto convert = [&](int64_t first, int64_t count, char* at) {
@@ -354,44 +370,6 @@ absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelCo
 absl::Status LoadParams(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params,
                         LoadOptions options) {
   return RunLoader(checkpoint, params, &options, nullptr);
-}
-
-ops::WeightFormat StoredFormat(const std::vector<Param>& params) {
-  std::optional<ops::WeightFormat> common;
-  for (const Param& param : params) {
-    const absl::string_view name = param.name;
-    // All but the embedding, the head, routers and the gates of shared experts, which are held in other ways.
-    if (param.weight == nullptr || !absl::StrContains(name, ".layers.")) continue;
-    if (absl::EndsWith(name, ".gate.weight") || absl::EndsWith(name, ".shared_expert_gate.weight")) continue;
-    const ops::WeightFormat own = param.matrix != nullptr ? param.matrix->own_format() : ops::WeightFormat::kPlain;
-    if (common.value_or(own) != own) return ops::WeightFormat::kPlain;
-    common = own;
-  }
-  return common.value_or(ops::WeightFormat::kPlain);
-}
-
-absl::StatusOr<DType> NamedDType(absl::string_view name) {
-  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16, DType::kF64}) {
-    if (name == DTypeName(dtype)) return dtype;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("dtype \"", Excerpt(name), "\": expected auto, fp32, bf16, fp16 or fp64"));
-}
-
-absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config,
-                                   const checkpoint::Checkpoint& checkpoint) {
-  if (name != "auto") return NamedDType(name);
-  if (config.file_dtype.has_value()) return *config.file_dtype;
-  constexpr char kEmbedding[] = "model.embed_tokens.weight";
-  const checkpoint::TensorLocation embedding = checkpoint.Find(kEmbedding);
-  if (config.quantization.has_value() && checkpoint::HasMatrix(checkpoint, kEmbedding)) {
-    const absl::StatusOr<DType> dtype =
-        embedding.file == nullptr ? DType::kBf16 : checkpoint::ParseSafetensorsDType(embedding.entry->dtype);
-    return dtype.ok() && IsFloating(*dtype) ? *dtype : DType::kBf16;
-  }
-  if (embedding.file == nullptr)
-    return absl::InvalidArgumentError(absl::StrCat("tensor \"", kEmbedding, "\" is missing"));
-  return checkpoint::ParseSafetensorsDType(embedding.entry->dtype);
 }
 
 }  // namespace switchyard::model

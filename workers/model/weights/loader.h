@@ -56,15 +56,4 @@ absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelCo
 absl::Status LoadParams(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params,
                         LoadOptions options);
 
-// The format of few bits that all matrices of layers have in the checkpoint, so that weights of it hold their numbers
-// as they are (MatrixReader::own_format); kPlain: there is none.
-ops::WeightFormat StoredFormat(const std::vector<Param>& params);
-
-// fp32, bf16, fp16, fp64.  InvalidArgument for another name.
-absl::StatusOr<DType> NamedDType(absl::string_view name);
-// The dtype of --dtype=NAME: auto (the config's dtype, else that of the checkpoint's embedding, bf16 where that is
-// quantized), or as NamedDType.
-absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config,
-                                   const checkpoint::Checkpoint& checkpoint);
-
 }  // namespace switchyard::model

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "workers/checkpoint/quantized/transposed_matrix.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
 
 namespace switchyard::model {
@@ -48,7 +49,8 @@ class Table {
   // ids: by slot.
   void AddExperts(int64_t layer_idx, absl::Span<const int32_t> ids, absl::Span<FfnWeights> experts) {
     const char* const pattern = family_.moe.fused_gate_up;
-    const bool fused = pattern != nullptr && Has(Named(pattern, layer_idx));
+    const bool alone = family_.moe.expert_up == nullptr;
+    const bool fused = alone || (pattern != nullptr && Has(Named(pattern, layer_idx)));
     for (size_t slot = 0; slot < experts.size(); ++slot) {
       const size_t first = params_.size();
       fused ? AddFusedExpert(layer_idx, ids[slot], &experts[slot]) : AddExpert(layer_idx, ids[slot], &experts[slot]);
@@ -73,7 +75,7 @@ class Table {
   void Add(Param param) {
     param.columns = param.shape.size() > 1 ? param.shape.back() : 1;
     if (param.rows == 0) param.rows = param.shape.front();
-    if (checkpoint_ != nullptr && !FindQuantized(&param)) Compare(param);
+    if (checkpoint_ != nullptr && !FindQuantized(&param) && !FindTransposed(&param)) Compare(param);
     params_.push_back(std::move(param));
   }
 
@@ -87,6 +89,18 @@ class Table {
     }
     param->matrix = *std::move(matrix);
     return param->matrix != nullptr;
+  }
+
+  // Whether the checkpoint has to have it transposed; then it does, or there is a problem.
+  bool FindTransposed(Param* param) {
+    if (!param->transposed) return false;
+    Param stored = *param;
+    std::swap(*(stored.shape.end() - 2), stored.shape.back());
+    const size_t problems = problems_.size();
+    Compare(stored);
+    if (problems_.size() > problems) return true;
+    param->matrix = std::make_shared<checkpoint::TransposedMatrix>(param->name, checkpoint_->Find(param->name));
+    return true;
   }
 
   void Compare(const Param& param) {
@@ -135,6 +149,7 @@ class Table {
     }
     Add({.name = self + "o_proj.weight", .shape = {config_.hidden, config_.q_width()}, .weight = &a.o});
     if (config_.o_bias) Add({.name = self + "o_proj.bias", .shape = {config_.hidden}, .tensor = &a.o_bias});
+    if (config_.attention_sinks) Add({.name = self + "sinks", .shape = {config_.num_heads}, .tensor = &a.sinks});
     if (config_.qk_norm == QkNorm::kNone) return;
     Add({.name = self + "q_norm.weight", .shape = {a.q_norm.dim(0)}, .tensor = &a.q_norm});
     Add({.name = self + "k_norm.weight", .shape = {a.k_norm.dim(0)}, .tensor = &a.k_norm});
@@ -180,6 +195,12 @@ class Table {
            .tensor = &moe->router_bias,
            .router_bias = true});
     }
+    if (config_.router_logit_bias) {
+      Add({.name = Named(names.router_logit_bias, layer_idx),
+           .shape = {config_.num_experts},
+           .weight = &moe->router,
+           .bias = true});
+    }
     AddExperts(layer_idx, residents, absl::MakeSpan(moe->experts));
     if (!moe->shared.has_value()) return;
     const std::string prefix = absl::StrCat("model.layers.", layer_idx, ".mlp.shared_expert");
@@ -204,12 +225,29 @@ class Table {
          .shape = {config_.num_experts, 2 * width, hidden},
          .source_row = expert_idx * 2 * width,
          .rows = 2 * width,
-         .weight = &expert->gate_up});
+         .weight = &expert->gate_up,
+         .transposed = names.fused_transposed,
+         .interleaved = names.fused_transposed});
     Add({.name = Named(names.fused_down, layer_idx),
          .shape = {config_.num_experts, hidden, width},
          .source_row = expert_idx * hidden,
          .rows = hidden,
-         .weight = &expert->down});
+         .weight = &expert->down,
+         .transposed = names.fused_transposed});
+    if (!config_.ffn_bias) return;
+    Add({.name = Named(names.fused_gate_up_bias, layer_idx),
+         .shape = {config_.num_experts, 2 * width},
+         .source_row = expert_idx,
+         .rows = 1,
+         .weight = &expert->gate_up,
+         .interleaved = true,
+         .bias = true});
+    Add({.name = Named(names.fused_down_bias, layer_idx),
+         .shape = {config_.num_experts, hidden},
+         .source_row = expert_idx,
+         .rows = 1,
+         .weight = &expert->down,
+         .bias = true});
   }
 
   const ModelConfig& config_;

@@ -34,7 +34,13 @@ struct Param {
   ops::Weight* weight = nullptr;  // exactly one of the two, borrowed
   Tensor* tensor = nullptr;       // [rows, columns] in all, or [n] as a column
   int64_t first_row = 0;
-  // A router's bias: held in AccDType and written as such whatever the model's dtype; no gradient trains it.
+  // Of a family with MoeNaming::fused_transposed: the checkpoint has it transposed unless it is quantized (`shape` is
+  // that of the matrix as the model sees it); and rows, or elements of the bias, that are gate's and up's by turns,
+  // which the weight has one half behind the other.
+  bool transposed = false, interleaved = false;
+  bool bias = false;  // of `weight`, whose elements first_row counts
+  // A router's bias of the choice: held in AccDType and written as such whatever the model's dtype; no gradient trains
+  // it.
   bool router_bias = false;
 };
 

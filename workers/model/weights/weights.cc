@@ -56,15 +56,19 @@ struct Allocator {
     return Make({.n = n, .k = k, .dtype = dtype, .format = format});
   }
   ops::Weight Linear(int64_t n, int64_t k) { return Matrix(n, k, type.format); }
+  // Biases of gated products lie in the weights.
+  bool own_bias() const { return config.ffn_bias && ops::IsGated(config.activation); }
   FfnWeights Ffn(int64_t width) {
-    FfnWeights ffn = {.gate_up = Make({.n = ops::SumsWidth(config.activation, width),
-                                       .k = config.hidden,
-                                       .dtype = dtype,
-                                       .layout = ops::IsGated(config.activation) ? ops::WeightLayout::kGatedPanels
-                                                                                 : ops::WeightLayout::kPanels,
-                                       .format = type.format}),
-                      .down = Linear(config.hidden, width)};
-    if (config.ffn_bias) {
+    FfnWeights ffn = {
+        .gate_up = Make(
+            {.n = ops::SumsWidth(config.activation, width),
+             .k = config.hidden,
+             .dtype = dtype,
+             .layout = ops::IsGated(config.activation) ? ops::WeightLayout::kGatedPanels : ops::WeightLayout::kPanels,
+             .format = type.format,
+             .bias = own_bias()}),
+        .down = Make({.n = config.hidden, .k = width, .dtype = dtype, .format = type.format, .bias = own_bias()})};
+    if (config.ffn_bias && !own_bias()) {
       ffn.up_bias = Vector(width);
       ffn.down_bias = Vector(config.hidden);
     }
@@ -86,6 +90,7 @@ struct Allocator {
     a.o = Linear(config.hidden, config.q_width());
     if (config.qkv_bias) a.qkv_bias = Vector(config.qkv_width());
     if (config.o_bias) a.o_bias = Vector(config.hidden);
+    if (config.attention_sinks) a.sinks = Make(AccDType(dtype), {config.num_heads});
     if (config.qk_norm != QkNorm::kNone) {
       const bool per_head = config.qk_norm == QkNorm::kPerHead;
       a.q_norm = Vector(per_head ? config.head_dim : config.q_width());
@@ -101,8 +106,8 @@ struct Allocator {
       arena = of_others;
       return own;
     }
-    SY_CHECK(ops::IsGated(config.activation) && !config.ffn_bias);  // as CheckStorable says
-    const moe::PackedExpert packed(config.hidden, config.expert_intermediate, type, space.packing);
+    SY_CHECK(ops::IsGated(config.activation));  // as CheckStorable says
+    const moe::PackedExpert packed(config.hidden, config.expert_intermediate, type, space.packing, own_bias());
     const Device form = {.kind = space.packing};
     char* const memory = space.place(layer, expert);
     if (memory == nullptr) return {};
@@ -112,7 +117,7 @@ struct Allocator {
 
   MoeWeights Moe(int layer, const std::vector<int32_t>& residents) {
     MoeWeights moe;
-    moe.router = Matrix(config.num_experts, config.hidden);
+    moe.router = Make({.n = config.num_experts, .k = config.hidden, .dtype = dtype, .bias = config.router_logit_bias});
     if (config.router_bias) moe.router_bias = Make(AccDType(dtype), {config.num_experts});
     if (!space.none) {
       for (const int32_t expert : residents) moe.experts.push_back(Expert(layer, expert));
@@ -155,7 +160,7 @@ int64_t FfnBytes(const FfnWeights& ffn) {
 int64_t LayerBytes(const LayerWeights& layer) {
   const AttentionWeights& a = layer.attention;
   int64_t bytes = a.norm.bytes() + a.norm_bias.bytes() + a.qkv.bytes() + a.qkv_bias.bytes() + a.q_norm.bytes() +
-                  a.k_norm.bytes() + a.o.bytes() + a.o_bias.bytes() + layer.ffn_norm.bytes() +
+                  a.k_norm.bytes() + a.o.bytes() + a.o_bias.bytes() + a.sinks.bytes() + layer.ffn_norm.bytes() +
                   layer.ffn_norm_bias.bytes();
   if (layer.dense.has_value()) bytes += FfnBytes(*layer.dense);
   if (!layer.moe.has_value()) return bytes;
@@ -175,7 +180,7 @@ int64_t ModelWeights::bytes() const {
 }
 
 absl::Status CheckStorable(const ModelConfig& config) {
-  if (ops::IsGated(config.activation) && !config.ffn_bias) return absl::OkStatus();
+  if (ops::IsGated(config.activation)) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("experts of ", config.model_type,
                                                " are gelu ones with biases: each worker keeps its own as they are, "
                                                "without --expert_memory or --spare_slots"));
@@ -185,6 +190,10 @@ absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, ops::Wei
                                              std::vector<int32_t> residents, Device device, const ExpertSpace& space,
                                              bool in_arena) {
   Allocator allocate{config, type, device, space};
+  if (!device.is_cpu() && (allocate.own_bias() || config.router_logit_bias)) {
+    return absl::UnimplementedError(
+        absl::StrCat(config.model_type, ": weights with a bias are on the CPU alone, not on ", device.ToString()));
+  }
   Arena arena;
   Buffer memory;
   if (in_arena || !device.is_cpu()) {

@@ -22,18 +22,19 @@ struct AttentionWeights {
   Tensor q_norm, k_norm;  // [D], or [N*D] and [Nkv*D]; empty: none
   ops::Weight o;          // [H, N*D]
   Tensor o_bias;          // [H]; empty: none
+  Tensor sinks;           // [N] AccDType; empty: none
 };
 
 // A feed-forward: an expert, a shared expert or a dense MLP.
 struct FfnWeights {
   ops::Weight gate_up = {};  // [2F, H] gated panels; GELU: [F, H]
   ops::Weight down = {};     // [H, F]
-  Tensor up_bias = {};       // [F]; empty: none
-  Tensor down_bias = {};     // [H]; empty: none
+  Tensor up_bias = {};       // [F]; empty: none, or (SwiGLU) in gate_up itself
+  Tensor down_bias = {};     // [H]; empty: none, or in down
 };
 
 struct MoeWeights {
-  ops::Weight router;               // [E, H]
+  ops::Weight router;               // [E, H], with its bias if logits have one
   Tensor router_bias;               // [E] AccDType: of the choice alone (ops/router.h); empty: none
   std::vector<FfnWeights> experts;  // [El] the residents, by slot; none: an expert store has them
   std::optional<FfnWeights> shared;

@@ -1,5 +1,6 @@
 // An expert's two matrices as one run of bytes, in the expert file, in copies and in slots: gate_up [2F, H] gated
-// panels, then down [H, F] panels, as weight.h packs them for the kind of device, each at a multiple of 256 bytes.
+// panels, then down [H, F] panels, as weight.h packs them for the kind of device, with their biases if they have any,
+// each at a multiple of 256 bytes.
 // Plain data.
 #pragma once
 
@@ -17,13 +18,14 @@ namespace switchyard::moe {
 struct PackedExpert {
   PackedExpert() = default;
   // REQUIRES: hidden (H), ffn (F) >= 1; a floating dtype.
-  PackedExpert(int64_t hidden, int64_t ffn, ops::WeightType type, DeviceKind device)
+  PackedExpert(int64_t hidden, int64_t ffn, ops::WeightType type, DeviceKind device, bool bias = false)
       : gate_up{.n = 2 * ffn,
                 .k = hidden,
                 .dtype = type.dtype,
                 .layout = ops::WeightLayout::kGatedPanels,
-                .format = type.format},
-        down{.n = hidden, .k = ffn, .dtype = type.dtype, .format = type.format} {
+                .format = type.format,
+                .bias = bias},
+        down{.n = hidden, .k = ffn, .dtype = type.dtype, .format = type.format, .bias = bias} {
     SY_CHECK(hidden >= 1 && ffn >= 1);
     const auto aligned = [](int64_t size) {
       return (size + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;

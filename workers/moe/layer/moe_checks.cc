@@ -124,8 +124,8 @@ absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer) {
   if (context.add_outputs && !context.stream->device().is_cpu()) {
     return absl::UnimplementedError("moe_layer: outputs are added before they travel on hosts alone");
   }
-  if (layer.desc.shared_ffn > 0 && !ops::IsGated(layer.desc.activation)) {
-    return absl::UnimplementedError("moe_layer: a shared expert with gelu");
+  if (layer.desc.shared_ffn > 0 && (!ops::IsGated(layer.desc.activation) || layer.desc.glu_clamp.limit > 0)) {
+    return absl::UnimplementedError("moe_layer: a shared expert with gelu or with a clamped SwiGLU");
   }
   if ((layer.desc.shared_ffn > 0) != (weights.shared_gate_up != nullptr && weights.shared_down != nullptr)) {
     return absl::InvalidArgumentError(absl::StrCat("moe_layer: shared_ffn is ", layer.desc.shared_ffn,
@@ -170,6 +170,7 @@ absl::Status CheckGrouped(const MoeContext& context, const MoeLayer& layer) {
                      : layer.weights.experts != nullptr         ? "experts that are not all in tables"
                      : layer.desc.shared_ffn > 0                ? "a shared expert"
                      : !layer.weights.up_biases.empty()         ? "experts with biases"
+                     : layer.desc.glu_clamp.limit > 0           ? "a clamped SwiGLU"
                                                                 : nullptr;
   if (with != nullptr)
     return absl::UnimplementedError(absl::StrCat("moe_layer: schedule ", schedule.name, " with ", with));

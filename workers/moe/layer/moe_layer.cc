@@ -260,7 +260,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
                               .x_rows = rows.x_rows(),
                               .sums = wants_sums_ ? saved->sums : TensorView(),
                               .up_biases = weights.up_biases,
-                              .down_biases = weights.down_biases};
+                              .down_biases = weights.down_biases,
+                              .clamp = desc.glu_clamp};
     const auto compute = [&]() -> absl::Status {
       const comm::Timed timed(&context_->stats->expert_seconds), routed(&context_->stats->routed_seconds);
       const absl::Time begun = absl::Now();

@@ -28,7 +28,7 @@ struct MoeLayerWeights {
   TensorView router_bias;               // [E] AccDType: as RouterDesc::bias; rank 0: none
   ops::WeightTable gate_up;  // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
   ops::WeightTable down;     // [El] [H, F]
-  std::vector<TensorView> up_biases, down_biases;  // [El] each [F], [H]; empty: none (only with GELU)
+  std::vector<TensorView> up_biases, down_biases;  // [El] each [F], [H], of GELU; empty: none, or in the weights
   // Provides experts that are not all resident; then the two tables are empty, and on a device the host waits for the
   // layer's counts, so the step cannot be recorded.
   ExpertWeightProvider* experts = nullptr;
@@ -42,6 +42,7 @@ struct MoeLayerDesc {
   int64_t expert_ffn = 0;  // F
   int64_t shared_ffn = 0;  // Fs, 0 = no shared expert
   ops::Activation activation = ops::Activation::kSwiGlu;
+  ops::GluClamp glu_clamp;  // of SwiGLU; without a shared expert
   DType dtype = DType::kBf16;
   ops::RouterDesc router;
 };

@@ -78,6 +78,12 @@ absl::Status Check(const OpSite& at, const AttentionDesc& desc, const TensorView
                                                    "), window ", desc.window, " or scale ", desc.scale,
                                                    " is not allowed"));
   }
+  if (desc.sinks.rank() != 0) {
+    if (!at.device.is_cpu()) {
+      return absl::UnimplementedError(absl::StrCat("attention: sinks on ", at.device.ToString()));
+    }
+    RETURN_IF_ERROR(ExpectView(at, "sinks", desc.sinks, AccDType(q.dtype()), {desc.num_heads}));
+  }
   const Shape shape = {q.dim(0), desc.num_heads * cache.head_dim()};
   RETURN_IF_ERROR(ExpectView(at, "q", q, q.dtype(), shape));
   return ExpectView(at, "out", out, q.dtype(), shape);
@@ -115,6 +121,7 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, con
   const int64_t kv_heads = cache.num_kv_heads(), head_dim = cache.head_dim(), group = desc.num_heads / kv_heads;
   const int64_t head_bytes = cache.block_size() * head_dim * DTypeBytes(q.dtype());
   const std::vector<QueryTile> tiles = CutIntoTiles(sequences, group, kv_heads, stream.pool().num_threads());
+  const int64_t sinks_bytes = desc.sinks.rank() == 0 ? 0 : group * DTypeBytes(desc.sinks.dtype());
   const auto kernel = q.dtype() == DType::kBf16 ? CpuKernels().attention_bf16 : CpuKernels().attention;
   stream.pool().Run(static_cast<int64_t>(tiles.size()) * kv_heads, [&](int64_t i) {
     const QueryTile& tile = tiles[i / kv_heads];
@@ -131,6 +138,7 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, con
             .first_pos = seq.start_pos + tile.query,
             .window = desc.window,
             .scale = desc.scale,
+            .sinks = sinks_bytes == 0 ? nullptr : static_cast<const char*>(desc.sinks.raw()) + head * sinks_bytes,
             .k = static_cast<const char*>(cache.k.raw()) + head * head_bytes,
             .v = static_cast<const char*>(cache.v.raw()) + head * head_bytes,
             .block_stride = kv_heads * cache.block_size() * head_dim,

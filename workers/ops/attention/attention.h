@@ -1,8 +1,9 @@
 // Causal attention over a paged KV cache, for a batch that mixes prefill chunks and decodes.
 //
 // out[i] = Σ_j softmax_j(scale · q[i]·k[j]) v[j] over the keys j that query i sees: j <= i, and with a window w > 0
-// also i - w < j (w keys, its own included).  Query head h reads kv head h / (N / Nkv).  The keys of the step's own
-// rows must already be in the cache (WriteKv).
+// also i - w < j (w keys, its own included).  With sinks (gpt-oss) the softmax of head h has one more entry, the score
+// sinks[h], which no value belongs to: it only adds to the denominator.  Query head h reads kv head h / (N / Nkv).  The
+// keys of the step's own rows must already be in the cache (WriteKv).
 //
 // Batch invariance: a query row walks its keys in tiles of kAttentionKeyTile, at multiples of it in absolute position,
 // in rising order, with one online softmax.  So its bits depend neither on how the prompt was chunked, nor on the
@@ -11,7 +12,7 @@
 // are in AccDType.  With a bf16 cache and AVX512-BF16 or AMX, probabilities are rounded to bf16 before they meet v.
 //
 // Parallel over (sequence, kv head, query tile).  Borrows all memory; out may not overlap q.
-// Does not do: attention sinks, ALiBi, cross attention.
+// Does not do: sinks on a device, ALiBi, cross attention.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,7 @@ struct AttentionDesc {
   int64_t num_heads = 0;  // N; a multiple of the cache's Nkv
   double scale = 1.0;     // usually D^-0.5
   int32_t window = 0;     // 0 = none
+  TensorView sinks = {};  // [N] AccDType, finite; rank 0: none.  On the CPU alone: Unimplemented on a device
 };
 
 // Errors (InvalidArgument): shapes or dtypes that do not fit, D > kMaxHeadDim, rows outside the batch, a block table

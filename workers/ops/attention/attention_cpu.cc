@@ -140,8 +140,10 @@ class Task {
         Store(n > 0 ? LoadPart(from + d, n) : VecT<Elem>{}, to + d);
         Store(VecT<Elem>{}, out_ + r * layout_.padded_dim + d);
       }
-      max_[r] = -static_cast<AccType>(__builtin_inf());
-      sum_[r] = 0;
+      // A sink is as a key that was seen first, with a value of zeros.
+      const AccType* sinks = static_cast<const AccType*>(t_.sinks);
+      max_[r] = sinks != nullptr ? sinks[r % t_.group] : -static_cast<AccType>(__builtin_inf());
+      sum_[r] = sinks != nullptr ? 1 : 0;
     }
   }
 

@@ -68,7 +68,13 @@ class TileTask {
       for (int64_t d = 0; d < t_.head_dim; ++d) to[d / 2 * 32 + d % 2] = from[d];
     }
     for (int64_t i = 0; i < layout_.row_tiles * kSide * layout_.padded_dim; ++i) out_[i] = 0;
-    for (int64_t i = 0; i < layout_.row_tiles * kSide; ++i) max_[i] = -__builtin_inff(), sum_[i] = 0;
+    // A sink is as a key that was seen first, with a value of zeros.
+    const float* sinks = static_cast<const float*>(t_.sinks);
+    for (int64_t i = 0; i < layout_.row_tiles * kSide; ++i) {
+      const bool sunk = sinks != nullptr && i < rows_;
+      max_[i] = sunk ? sinks[i % t_.group] : -__builtin_inff();
+      sum_[i] = sunk ? 1 : 0;
+    }
   }
 
   // Addresses of the tile's keys; null for those that no row sees, which count as zero.

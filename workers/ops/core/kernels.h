@@ -19,6 +19,7 @@ struct RmsNormArgs {
   int64_t x_stride, y_stride;
   int64_t groups, width;  // H = groups * width
   double eps;
+  bool rounds_once = false;  // on the CPU alone
 };
 
 struct LayerNormArgs {
@@ -95,7 +96,8 @@ struct AttentionTask {
   int64_t queries, group, head_dim;
   int64_t first_pos, window;  // window 0 = none
   double scale;
-  const void* k;  // of this kv head in block 0
+  const void* sinks = nullptr;  // [group] Acc: scores of each head that only the denominator has; null: none
+  const void* k;                // of this kv head in block 0
   const void* v;
   int64_t block_stride, block_size;
   const int32_t* block_table;

@@ -117,6 +117,12 @@ SY_INLINE Vec Max(Vec a, Vec b) {
   return a > b ? a : b;
 }
 
+// The smaller of each lane; if one is NaN, b.
+template <class Vec>
+SY_INLINE Vec Min(Vec a, Vec b) {
+  return a < b ? a : b;
+}
+
 // bfloat16 rounded to nearest even, in the upper half of each lane; NaN stays a (quiet) NaN.
 SY_INLINE Words RoundToBf16(Floats x) {
   const Words u = reinterpret_cast<Words>(x);

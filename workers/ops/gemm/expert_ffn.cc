@@ -24,7 +24,8 @@ absl::Status GroupedGatedGemm(const Stream& stream, const GroupedGemmDesc& desc,
                              .sums = desc.sums,
                              .gated = true,
                              .partial = desc.partial,
-                             .isa = desc.isa});
+                             .isa = desc.isa,
+                             .clamp = desc.clamp});
 }
 
 namespace {
@@ -43,8 +44,9 @@ absl::Status GeluGemm(const Stream& stream, const ExpertFfnDesc& desc, const Ten
 absl::Status ExpertHidden(const Stream& stream, const ExpertFfnDesc& desc, const TensorView& x,
                           const TensorView& hidden) {
   if (!IsGated(desc.activation)) return GeluGemm(stream, desc, x, hidden);
-  return GroupedGatedGemm(stream, {.x_rows = desc.x_rows, .partial = desc.partial, .sums = desc.sums, .isa = desc.isa},
-                          x, desc.gate_up, desc.offsets, hidden);
+  return GroupedGatedGemm(
+      stream, {.x_rows = desc.x_rows, .partial = desc.partial, .sums = desc.sums, .clamp = desc.clamp, .isa = desc.isa},
+      x, desc.gate_up, desc.offsets, hidden);
 }
 
 absl::Status ExpertFfn(const Stream& stream, const ExpertFfnDesc& desc, const TensorView& x, const TensorView& hidden,

@@ -1,5 +1,7 @@
 // The feed-forward, for experts, shared experts and dense MLPs:
 //   SwiGLU  y = (silu(x · gateᵀ) * (x · upᵀ)) · downᵀ
+//           or, with a GluClamp, y = (min(gate, l) * sigmoid(α · min(gate, l)) * (clamp(up, -l, l) + 1)) · downᵀ
+//           (gpt-oss); on the CPU so far
 //   GELU    y = gelu(x · upᵀ + up_bias) · downᵀ + down_bias: two plain products, the first rounded to the model's dtype
 //           before the activation (gelu.h); on the CPU so far (Unimplemented on a device)
 //
@@ -49,6 +51,7 @@ struct ExpertFfnDesc {
   TensorView sums = {};
   absl::Span<const TensorView> up_biases = {}, down_biases = {};  // [El] each [F], [H], or empty: none; with GELU
   Isa isa = CurrentIsa();                                         // tests only
+  GluClamp clamp = {};                                            // of SwiGLU
 };
 
 // Both products.  Errors (InvalidArgument): as GroupedGemm's.

@@ -59,13 +59,15 @@ const char* PackTaskRows(const JobContext& context, const GemmTask& task) {
 // A part of y.
 struct Block {
   int64_t row, rows, column;
-  const char* bias;  // of the group, or null
+  const char* bias;  // of the group or its weight, or null
 };
 
 // Sums to y: one panel's columns, or those of a gate panel and its up panel, of some rows.
 void WriteBlock(const JobContext& context, const void* c, const Block& block) {
   const GemmJob& job = *context.job;
   const auto [row, rows, column, bias] = block;
+  const int64_t element = DTypeBytes(job.x.dtype());
+  const char* const up_bias = job.gated && bias != nullptr ? bias + (job.y.dim(1) + column) * element : nullptr;
   context.kernel->epilogue({.dtype = DTypeCode(job.x.dtype()),
                             .y_dtype = DTypeCode(job.y.dtype()),
                             .accumulate = job.accumulate,
@@ -73,7 +75,10 @@ void WriteBlock(const JobContext& context, const void* c, const Block& block) {
                             .c = c,
                             .rows = rows,
                             .columns = std::min(kPanelColumns, job.y.dim(1) - column),
-                            .bias = bias == nullptr ? nullptr : bias + column * DTypeBytes(job.x.dtype()),
+                            .bias = bias == nullptr ? nullptr : bias + column * element,
+                            .up_bias = up_bias,
+                            .alpha = job.clamp.alpha,
+                            .limit = job.clamp.limit,
                             .y = ElementAt(job.y, row, column),
                             .y_stride = job.y.row_stride()});
 }
@@ -101,7 +106,9 @@ void RunTask(const JobContext& context, const GemmTask& task) {
   const int64_t panel_bytes = w.panel_bytes();
   const int64_t row_bytes = kernel.ARowBytes(w.padded_k());
   const absl::Span<const TensorView> biases = context.job->biases;
-  const char* const bias = biases.empty() ? nullptr : static_cast<const char*>(biases[task.weight_idx].raw());
+  const TensorView own_bias = w.bias();
+  const char* bias = static_cast<const char*>(own_bias.raw());
+  if (!biases.empty() && !w.desc().bias) bias = static_cast<const char*>(biases[task.weight_idx].raw());
   const int64_t parts = context.job->gated ? 2 : 1;
   const int64_t num_blocks = (task.row_end - task.row_begin + kernel.max_rows - 1) / kernel.max_rows;
   alignas(64) double c[kGemmMaxPanels * kGemmMaxRows * kGemmPanel];

@@ -1,5 +1,8 @@
 #include "workers/ops/gemm/gemm_job.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/core/cuda_call.h"
@@ -27,6 +30,8 @@ absl::Status CheckWeights(const GemmJob& job, DType dtype, Device device) {
   const int64_t k = job.x.dim(1);
   const int64_t n = job.gated ? 2 * job.y.dim(1) : job.y.dim(1);
   const WeightFormat format = FormatOf(job);
+  const Weight* const first = FirstWeight(job);
+  const bool bias = first != nullptr && first->desc().bias;
   if (format != WeightFormat::kPlain && dtype == DType::kF64) {
     return Bad(job, "weights of ", WeightFormatName(format), " have products in fp32, not fp64");
   }
@@ -40,6 +45,9 @@ absl::Status CheckWeights(const GemmJob& job, DType dtype, Device device) {
     if (w->n() != n || w->k() != k || w->dtype() != dtype || w->gated() != job.gated) {
       return Bad(job, "weight ", e, " must be ", DTypeName(dtype), " [", n, ", ", k, "]", job.gated ? " gated" : "",
                  ", is ", w->desc().ToString());
+    }
+    if (w->desc().bias != bias) {
+      return Bad(job, "weight ", e, " is ", w->desc().ToString(), ", those before it ", first->desc().ToString());
     }
     if (w->format() != format) {
       return Bad(job, "weight ", e, " is ", WeightFormatName(w->format()), ", those before it ",
@@ -81,6 +89,14 @@ absl::Status CheckSums(const GemmJob& job, Device device) {
 }
 
 absl::Status CheckBiases(const GemmJob& job, Device device) {
+  const Weight* const first = FirstWeight(job);
+  if (first != nullptr && first->desc().bias) {
+    const bool other =
+        std::any_of(job.biases.begin(), job.biases.end(), [](const TensorView& bias) { return bias.raw() != nullptr; });
+    if (!other && job.sums.raw() == nullptr) return absl::OkStatus();
+    return absl::UnimplementedError(
+        absl::StrCat(job.op, ": ", first->desc().ToString(), " and ", other ? "another bias" : "sums that are kept"));
+  }
   if (job.biases.empty()) return absl::OkStatus();
   if (static_cast<int64_t>(job.biases.size()) != job.weights.size()) {
     return Bad(job, job.biases.size(), " biases for ", job.weights.size(), " weights");
@@ -97,6 +113,16 @@ absl::Status CheckBiases(const GemmJob& job, Device device) {
         absl::StrCat(job.op, ": biases of ", job.gated ? "a gated product" : "groups on a device"));
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckClamp(const GemmJob& job, Device device) {
+  const auto [alpha, limit] = job.clamp;
+  if (limit == 0) return absl::OkStatus();
+  if (!(limit > 0 && std::isfinite(limit) && std::isfinite(alpha)) || !job.gated) {
+    return Bad(job, "limit ", limit, " and alpha ", alpha, " of ", job.gated ? "a gated" : "another", " product");
+  }
+  if (device.is_cpu()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(job.op, ": clamped SwiGLU on ", device.ToString()));
 }
 
 absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
@@ -118,6 +144,7 @@ absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   if (job.gated && job.y.dtype() != dtype)
     return Bad(job, "hidden must be ", DTypeName(dtype), ", is ", job.y.ToString());
   RETURN_IF_ERROR(CheckBiases(job, device));
+  RETURN_IF_ERROR(CheckClamp(job, device));
   if (job.isa > DetectedIsa()) {
     return Bad(job, "this processor has ", IsaName(DetectedIsa()), ", not ", IsaName(job.isa));
   }

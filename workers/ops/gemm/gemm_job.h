@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "workers/ops/activation/activation.h"
 #include "workers/ops/core/isa.h"
 #include "workers/ops/gemm/weight_group.h"
 #include "workers/tensor/device.h"
@@ -26,9 +27,10 @@ struct GemmJob {
   TensorView y;                              // [rows, N]; gated: [rows, N / 2]
   TensorView sums = {};                      // gated: [rows, N], gate and up before the activation, or raw() == nullptr
   bool accumulate = false;
-  bool gated = false;    // y = silu(gate) * up
+  bool gated = false;    // y = silu(gate) * up, or as `clamp` says
   bool partial = false;  // rows with a null weight are not this job's
   Isa isa = Isa::kScalar;
+  GluClamp clamp = {};
 };
 
 // That of its weights, which have all the same.

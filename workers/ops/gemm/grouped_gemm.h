@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "workers/ops/activation/activation.h"
 #include "workers/ops/core/isa.h"
 #include "workers/ops/gemm/weight_group.h"
 #include "workers/tensor/device.h"
@@ -28,6 +29,8 @@ struct GroupedGemmDesc {
   absl::Span<const TensorView> biases = {};
   // GroupedGatedGemm alone, on the CPU: see GatedGemm.
   TensorView sums = {};
+  // GroupedGatedGemm alone, on the CPU.
+  GluClamp clamp = {};
   Isa isa = CurrentIsa();  // tests only
 };
 

@@ -34,6 +34,7 @@ int64_t NumPanels(const WeightDesc& desc) {
   const int64_t parts = desc.layout == WeightLayout::kGatedPanels ? 2 : 1;
   return parts * (RoundUp(desc.n / parts, kPanelColumns) / kPanelColumns);
 }
+int64_t BiasBytes(const WeightDesc& desc) { return desc.bias ? RoundUp(desc.n * DTypeBytes(desc.dtype), 64) : 0; }
 
 // Elements from one k to the next of a column: they are (k / group) * group * 32 + k % group away from the column's
 // start.
@@ -72,13 +73,13 @@ void UnpackColumn(const Elem* column, int64_t k, Elem* row) {
 std::string WeightDesc::ToString() const {
   const char* const bits = format == WeightFormat::kPlain ? "" : WeightFormatName(format);
   return absl::StrCat(DTypeName(dtype), *bits == 0 ? "" : " ", bits, " [", n, ", ", k, "]",
-                      layout == WeightLayout::kGatedPanels ? " gated" : "");
+                      layout == WeightLayout::kGatedPanels ? " gated" : "", bias ? " with bias" : "");
 }
 
 int64_t PackedBytes(const WeightDesc& desc, DeviceKind device) {
   SY_CHECK(Plain(desc) || device == DeviceKind::kCpu);
-  if (device != DeviceKind::kCpu) return desc.n * RowElements(desc) * DTypeBytes(desc.dtype);
-  return NumPanels(desc) * PanelBytes(desc);
+  if (device != DeviceKind::kCpu) return desc.n * RowElements(desc) * DTypeBytes(desc.dtype) + BiasBytes(desc);
+  return NumPanels(desc) * PanelBytes(desc) + BiasBytes(desc);
 }
 
 Weight::Weight(const WeightDesc& desc, Device device) {
@@ -96,6 +97,7 @@ absl::StatusOr<Weight> Weight::Allocate(const WeightDesc& desc, Device device) {
   if (!Plain(desc) && !device.is_cpu()) {
     return absl::UnimplementedError(absl::StrCat("weights of ", WeightFormatName(desc.format), " on a device"));
   }
+  if (desc.bias && !device.is_cpu()) return absl::UnimplementedError("weights with a bias on a device");
   Weight weight;
   weight.desc_ = desc;
   weight.device_ = device;
@@ -134,6 +136,12 @@ TensorView Weight::rows() const {
 int64_t Weight::panel_bytes() const { return PanelBytes(desc_); }
 int64_t Weight::num_panels() const { return NumPanels(desc_); }
 
+TensorView Weight::bias() const {
+  if (!desc_.bias || empty()) return {};
+  SY_CHECK(device().is_cpu());
+  return {static_cast<char*>(data_) + num_panels() * panel_bytes(), desc_.dtype, {desc_.n}, device()};
+}
+
 int64_t Weight::ColumnOf(int64_t row) const { return (gated() ? row % (desc_.n / 2) : row) % kPanelColumns; }
 
 char* Weight::PanelOf(int64_t row) const {
@@ -150,6 +158,7 @@ char* Weight::ColumnAt(int64_t row) const {
 void Weight::ZeroPadding() {
   const int64_t parts = gated() ? 2 : 1;
   const int64_t columns = desc_.n / parts;
+  if (desc_.bias) std::memset(bias().raw(), 0, BiasBytes(desc_));
   if (columns % kPanelColumns != 0) {
     for (int64_t p = num_panels() - parts; p < num_panels(); ++p) {
       std::memset(static_cast<char*>(data_) + p * panel_bytes(), 0, panel_bytes());
@@ -253,6 +262,23 @@ absl::Status Weight::PackRows(int64_t first_row, const TensorView& rows, DeviceW
         }
         row += count;
       }
+    });
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Weight::PackBias(int64_t first_row, const TensorView& values) {
+  SY_CHECK(desc_.bias);
+  if (!device().is_cpu()) return absl::UnimplementedError("weights with a bias on a device");
+  if (values.rank() != 2 || values.dim(1) != 1 || !IsFloating(values.dtype()) || first_row < 0 ||
+      first_row + values.dim(0) > desc_.n) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("PackBias: elements from ", first_row, " on of ", desc_.ToString(), " are ", values.ToString()));
+  }
+  VisitDType(dtype(), [&]<class To>() {
+    VisitDType(values.dtype(), [&]<class From>() {
+      To* const to = bias().data<To>() + first_row;
+      for (int64_t i = 0; i < values.dim(0); ++i) to[i] = Convert<To>(*values.row<From>(i));
     });
   });
   return absl::OkStatus();

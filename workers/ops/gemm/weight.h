@@ -9,6 +9,9 @@
 // Columns past n are zeros.  With kGatedPanels, rows [0, n/2) are a gate and rows [n/2, n) its up projection; their
 // panels alternate (gate 0, up 0, gate 1, …) so that one task reads both for SwiGLU (expert_ffn.h).
 //
+// With a bias: behind its panels [n] numbers of its dtype, by row of [n, k], which products add to their outputs before
+// any activation.  So it goes wherever the matrix goes: into slots, copies and files.
+//
 // On a device: the rows as they are, each padded with zeros to a multiple of 16 bytes; gated: the gate's, then up's.
 //
 // Thread-safety: PackRows of disjoint rows may run at once; reading is safe once packing is over.
@@ -38,8 +41,9 @@ struct WeightDesc {
   DType dtype = DType::kBf16;  // of x and y; and of the numbers, if plain
   WeightLayout layout = WeightLayout::kPanels;
   WeightFormat format = WeightFormat::kPlain;  // others on the CPU alone, not of fp64
+  bool bias = false;                           // on the CPU alone
 
-  std::string ToString() const;  // "bf16 [2048, 1024] gated", "bf16 int4 [2048, 1024]"
+  std::string ToString() const;  // "bf16 [2048, 1024] gated", "bf16 int4 [2048, 1024] with bias"
 };
 
 // Bytes of the packed form, for memory plans.  REQUIRES: a valid desc.
@@ -54,7 +58,7 @@ class Weight {
   // The packed form in borrowed memory that outlives this: 64-byte aligned, PackedBytes(desc, device.kind) long.  With
   // `packed` its contents are valid, else as by the constructor.
   static Weight Over(const WeightDesc& desc, void* memory, bool packed, Device device = Device::Cpu());
-  // Errors: ResourceExhausted where the constructor would abort; Unimplemented for few bits on a device.
+  // Errors: ResourceExhausted where the constructor would abort; Unimplemented for few bits or a bias on a device.
   static absl::StatusOr<Weight> Allocate(const WeightDesc& desc, Device device);
   Weight(Weight&& other) noexcept { *this = std::move(other); }
   Weight& operator=(Weight&& other) noexcept;
@@ -68,6 +72,9 @@ class Weight {
   // The same of rows that are quantized as format() says already.
   // REQUIRES: on the CPU, of few bits, k is a multiple of 32, the rows are the weight's.
   void PackNumbers(int64_t first_row, int64_t rows, const StoredNumbers& from);
+  // Elements [first_row, first_row + values.dim(0)) of the bias from a column [rows, 1] of any floating dtype.
+  // REQUIRES: with a bias.  Errors: as PackRows; Unimplemented on a device.
+  absl::Status PackBias(int64_t first_row, const TensorView& values);
   // The same rows back, in the weight's dtype.  REQUIRES: on the CPU.
   absl::Status UnpackRows(int64_t first_row, const TensorView& rows) const;
 
@@ -77,6 +84,8 @@ class Weight {
   DType dtype() const { return desc_.dtype; }
   WeightFormat format() const { return desc_.format; }
   bool gated() const { return desc_.layout == WeightLayout::kGatedPanels; }
+  // [n] of its dtype; raw() == nullptr: none.  REQUIRES: with a bias, on the CPU.
+  TensorView bias() const;
   bool empty() const { return data_ == nullptr; }
   Device device() const { return device_; }
   int64_t bytes() const { return empty() ? 0 : PackedBytes(desc_, device().kind); }

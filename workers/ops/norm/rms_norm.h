@@ -1,9 +1,10 @@
 // RMSNorm, in the order of HuggingFace's Llama kind: y = gamma * round(x / sqrt(mean(x²) + eps)), where round() goes to
-// the model's dtype before the product, and the product is rounded again.
+// the model's dtype before the product, and the product is rounded again; or, as gpt-oss has it, without the first
+// rounding (rounds_once).
 //
 // A row's bits depend on that row alone.  Borrows all memory; x and y may be the same rows (not merely overlap).
 // Errors (InvalidArgument): shapes or dtypes that do not fit.
-// Does not do: gpt-oss's order (product in fp32, one rounding), LayerNorm.
+// Does not do: rounds_once on a device (Unimplemented), LayerNorm.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@ namespace switchyard::ops {
 struct RmsNormDesc {
   double eps = 1e-6;
   int64_t head_dim = 0;  // 0: one norm over the whole row; > 0: one over each so many elements (q_norm, k_norm)
+  bool rounds_once = false;
 };
 
 // width = head_dim, or H if that is 0; H is a multiple of it.

@@ -31,12 +31,14 @@ SY_INLINE AccT<Elem> RmsScale(const In* x, int64_t width, double eps) {
 }
 
 template <class In, class Elem>
-SY_INLINE void NormGroup(const In* x, const Elem* gamma, double eps, int64_t width, Elem* y) {
+SY_INLINE void NormGroup(const In* x, const RmsNormArgs& a, Elem* y) {
   constexpr int kN = Lanes<Elem>::kCount;
-  const VecT<Elem> scale = Splat(RmsScale<In, Elem>(x, width, eps));
-  for (int64_t j = 0; j < width; j += kN) {
-    const int64_t n = width - j < kN ? width - j : kN;
-    StorePart<Elem>(LoadPart(gamma + j, n) * Round<Elem>(LoadPart(x + j, n) * scale), y + j, n);
+  const Elem* gamma = static_cast<const Elem*>(a.gamma);
+  const VecT<Elem> scale = Splat(RmsScale<In, Elem>(x, a.width, a.eps));
+  for (int64_t j = 0; j < a.width; j += kN) {
+    const int64_t n = a.width - j < kN ? a.width - j : kN;
+    const VecT<Elem> normed = LoadPart(x + j, n) * scale;
+    StorePart<Elem>(LoadPart(gamma + j, n) * (a.rounds_once ? normed : Round<Elem>(normed)), y + j, n);
   }
 }
 
@@ -46,7 +48,7 @@ void Rows(const RmsNormArgs& a, int64_t begin, int64_t end) {
     const In* x = static_cast<const In*>(a.x) + t * a.x_stride;
     Elem* y = static_cast<Elem*>(a.y) + t * a.y_stride;
     for (int64_t g = 0; g < a.groups; ++g) {
-      NormGroup<In, Elem>(x + g * a.width, static_cast<const Elem*>(a.gamma), a.eps, a.width, y + g * a.width);
+      NormGroup<In, Elem>(x + g * a.width, a, y + g * a.width);
     }
   }
 }

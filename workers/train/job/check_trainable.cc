@@ -18,6 +18,11 @@ absl::StatusOr<model::ModelConfig> ParseTrainableConfig(absl::string_view config
     return absl::UnimplementedError("config.json: training of a model without experts is not supported");
   }
   if (config.quantization.has_value()) return model::NoQuantizedTraining(*config.quantization);
+  if (config.attention_sinks || config.glu_clamp.limit > 0 || config.router_logit_bias) {
+    return absl::UnimplementedError(absl::StrCat(
+        "config.json: training of ", config.model_type,
+        " is not supported: attention sinks, clamped SwiGLU and biases of routers' logits have no gradients here"));
+  }
   RETURN_IF_ERROR(model::ParseTrainingConfig(config_text).status());
   return config;
 }

@@ -65,5 +65,18 @@ TEST(OutputParser, ReadsWhatMistralsTemplateWrites) {
             R"(0:add({"a": "é \"x\"\n}</tool_call>", "b": [1, {"c": null}]}).1:now({}).)");
 }
 
+TEST(OutputParser, ReadsWhatHarmonysTemplateWrites) {
+  const std::string source = Template("harmony.jinja");
+  const OutputFormat format = FormatOfTemplate(source);
+  ASSERT_NE(format.tools, nullptr);
+  ASSERT_EQ(format.tools->name, "openai");
+  ASSERT_EQ(format.reasoning->name, "openai_gptoss");
+  const Json answer = {{"role", "assistant"}, {"thinking", "2 + 2 < 5."}, {"content", "It is 4."}};
+  EXPECT_EQ(Parse(format, Output(source, answer, "<|return|>")), "R(2 + 2 < 5.)C(It is 4.)");
+  const Json call = {{"role", "assistant"}, {"thinking", "I call."}, {"tool_calls", {Call("add", kArguments)}}};
+  EXPECT_EQ(Parse(format, Output(source, call, "<|call|>")),
+            R"(R(I call.)0:add({"a": "é \"x\"\n}</tool_call>", "b": [1, {"c": null}]}).)");
+}
+
 }  // namespace
 }  // namespace switchyard::text::parse

@@ -199,18 +199,39 @@ SY_INLINE void EachPart(const GemmEpilogueArgs& args, Write&& write) {
   }
 }
 
+// Sums of gate and up, with their biases, to one vector of the activation's outputs.  Lower and upper bounds let NaN
+// through: Max and Min return their second argument for it.
+template <class Vec, class Acc>
+SY_INLINE Vec ClampedGlu(Vec gate, Vec up, Acc alpha, Acc limit) {
+  gate = Min(Vec{} + limit, gate);
+  up = Max(Vec{} - limit, Min(Vec{} + limit, up));
+  return gate / (Exp(gate * -alpha) + Acc{1}) * (up + Acc{1});
+}
+
+template <class Elem, class Out>
+void WriteGated(const GemmEpilogueArgs& args) {
+  using Acc = AccT<Elem>;
+  const Acc* c = static_cast<const Acc*>(args.c);
+  const Acc* up_sums = c + args.rows * kGemmPanel;
+  const Elem* bias = static_cast<const Elem*>(args.bias);
+  const Elem* up_bias = static_cast<const Elem*>(args.up_bias);
+  EachPart<Elem, Out>(args, [&](int64_t at, int64_t column, const Out*, int64_t count) {
+    VecT<Elem> gate = Load(c + at), up = Load(up_sums + at);
+    if (bias != nullptr) {
+      gate = gate + LoadPart<Elem>(bias + column, count);
+      up = up + LoadPart<Elem>(up_bias + column, count);
+    }
+    if (args.limit > 0) return ClampedGlu(gate, up, static_cast<Acc>(args.alpha), static_cast<Acc>(args.limit));
+    return gate / (Exp(-gate) + Acc{1}) * up;
+  });
+}
+
 template <class Elem, class Out>
 void WriteOut(const GemmEpilogueArgs& args) {
   using Acc = AccT<Elem>;
   const Acc* c = static_cast<const Acc*>(args.c);
-  const Acc* up = c + args.rows * kGemmPanel;
   const Elem* bias = static_cast<const Elem*>(args.bias);
-  if (args.gated) {
-    return EachPart<Elem, Out>(args, [&](int64_t at, int64_t, const Out*, int64_t) {
-      const VecT<Elem> gate = Load(c + at);
-      return gate / (Exp(-gate) + Acc{1}) * Load(up + at);
-    });
-  }
+  if (args.gated) return WriteGated<Elem, Out>(args);
   EachPart<Elem, Out>(args, [&](int64_t at, int64_t column, const Out* y, int64_t count) {
     VecT<Elem> sum = Load(c + at);
     if (bias != nullptr) sum = sum + LoadPart<Elem>(bias + column, count);

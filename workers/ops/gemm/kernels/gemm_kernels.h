@@ -64,16 +64,18 @@ struct GemmBlockArgs {
 };
 
 // From sums to y.  Not gated: y[:, column + i] (+)= c[0][:, i] + bias[column + i].  Gated: c[0] is gate, c[1] up, and
-// y = silu(gate) * up.
+// y = silu(gate) * up, or, with a limit, as activation.h's GluClamp says; to both their biases are added first.
 struct GemmEpilogueArgs {
   uint8_t dtype, y_dtype;  // DType; y_dtype is dtype or its accumulator
   bool accumulate = false, gated = false;
   const void* c;  // [1 or 2][rows, 32] Acc
   int64_t rows;
-  int64_t columns;             // 1 … 32 of the panel exist
-  const void* bias = nullptr;  // of the panel's first column, or null
-  void* y;                     // likewise, first row
-  int64_t y_stride;            // elements
+  int64_t columns;                // 1 … 32 of the panel exist
+  const void* bias = nullptr;     // of the panel's first column, or null
+  const void* up_bias = nullptr;  // gated: of up's; null where bias is
+  double alpha = 1, limit = 0;    // gated; limit 0: none
+  void* y;                        // likewise, first row
+  int64_t y_stride;               // elements
 };
 
 struct GemmKernel {

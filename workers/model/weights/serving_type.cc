@@ -1,0 +1,52 @@
+#include "workers/model/weights/serving_type.h"
+
+#include <memory>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/text/quote.h"
+#include "workers/checkpoint/quantized/matrix_reader.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
+
+namespace switchyard::model {
+
+ops::WeightFormat StoredFormat(const std::vector<Param>& params) {
+  std::optional<ops::WeightFormat> common;
+  for (const Param& param : params) {
+    const absl::string_view name = param.name;
+    // All but the embedding, the head, routers and the gates of shared experts, which are held in other ways.
+    if (param.weight == nullptr || !absl::StrContains(name, ".layers.")) continue;
+    if (absl::EndsWith(name, ".gate.weight") || absl::EndsWith(name, ".shared_expert_gate.weight")) continue;
+    const ops::WeightFormat own = param.matrix != nullptr ? param.matrix->own_format() : ops::WeightFormat::kPlain;
+    if (common.value_or(own) != own) return ops::WeightFormat::kPlain;
+    common = own;
+  }
+  return common.value_or(ops::WeightFormat::kPlain);
+}
+
+absl::StatusOr<DType> NamedDType(absl::string_view name) {
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16, DType::kF64}) {
+    if (name == DTypeName(dtype)) return dtype;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("dtype \"", Excerpt(name), "\": expected auto, fp32, bf16, fp16 or fp64"));
+}
+
+absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config,
+                                   const checkpoint::Checkpoint& checkpoint) {
+  if (name != "auto") return NamedDType(name);
+  if (config.file_dtype.has_value()) return *config.file_dtype;
+  constexpr char kEmbedding[] = "model.embed_tokens.weight";
+  const checkpoint::TensorLocation embedding = checkpoint.Find(kEmbedding);
+  if (config.quantization.has_value() && checkpoint::HasMatrix(checkpoint, kEmbedding)) {
+    const absl::StatusOr<DType> dtype =
+        embedding.file == nullptr ? DType::kBf16 : checkpoint::ParseSafetensorsDType(embedding.entry->dtype);
+    return dtype.ok() && IsFloating(*dtype) ? *dtype : DType::kBf16;
+  }
+  if (embedding.file == nullptr)
+    return absl::InvalidArgumentError(absl::StrCat("tensor \"", kEmbedding, "\" is missing"));
+  return checkpoint::ParseSafetensorsDType(embedding.entry->dtype);
+}
+
+}  // namespace switchyard::model

@@ -1,0 +1,28 @@
+// In which type a model's weights are held: by a flag, by its config, or as its checkpoint has them.  Thread-safe (pure).
+#pragma once
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
+#include "workers/model/config/config.h"
+#include "workers/model/weights/params.h"
+#include "workers/model/weights/serving_type.h"
+#include "workers/ops/gemm/quantized/weight_format.h"
+#include "workers/tensor/dtype.h"
+
+namespace switchyard::model {
+
+// The format of few bits that all matrices of layers have in the checkpoint, so that weights of it hold their numbers
+// as they are (MatrixReader::own_format); kPlain: there is none.
+ops::WeightFormat StoredFormat(const std::vector<Param>& params);
+
+// fp32, bf16, fp16, fp64.  InvalidArgument for another name.
+absl::StatusOr<DType> NamedDType(absl::string_view name);
+// The dtype of --dtype=NAME: auto (the config's dtype, else that of the checkpoint's embedding, bf16 where that is
+// quantized), or as NamedDType.
+absl::StatusOr<DType> ServingDType(absl::string_view name, const ModelConfig& config,
+                                   const checkpoint::Checkpoint& checkpoint);
+
+}  // namespace switchyard::model
