@@ -1,4 +1,5 @@
-// In which type a model's weights are held: by a flag, by its config, or as its checkpoint has them.  Thread-safe (pure).
+// In which type a model's weights are held: by a flag, by its config, or as its checkpoint has them.  Thread-safe
+// (pure).
 #pragma once
 
 #include <vector>
