@@ -30,7 +30,7 @@ using checkpoint::GgufU32;
 using checkpoint::GgufU32Key;
 using nlohmann::json;
 
-constexpr uint32_t kF32 = 0, kQ80 = 8, kBf16 = 30;
+constexpr uint32_t kF32 = 0, kQ40 = 2, kQ80 = 8, kBf16 = 30;
 constexpr uint32_t kNormal = 1, kControl = 3, kUserDefined = 4;
 constexpr int64_t kBlock = 32;
 
@@ -68,6 +68,19 @@ std::vector<float> FloatsOf(const Checkpoint& model, const std::string& name) {
 
 void Append(const void* bytes, size_t size, std::string* out) { out->append(static_cast<const char*>(bytes), size); }
 
+// A block of Q4_0: the number with the largest magnitude is -8.
+void AppendQ40(const float* values, std::string* out) {
+  const float largest =
+      *std::max_element(values, values + kBlock, [](float a, float b) { return std::abs(a) < std::abs(b); });
+  const auto scale = static_cast<_Float16>(largest / -8);
+  Append(&scale, sizeof(scale), out);
+  const auto code = [&](int64_t i) {
+    const float number = largest == 0 ? 0 : values[i] / (largest / -8);
+    return static_cast<int>(std::lround(std::clamp(number, -8.0f, 7.0f))) + 8;
+  };
+  for (int64_t i = 0; i < kBlock / 2; ++i) out->push_back(static_cast<char>(code(i) | code(i + kBlock / 2) << 4));
+}
+
 // Values as a type's bytes.
 std::string Encoded(const std::vector<float>& values, uint32_t type) {
   std::string out;
@@ -80,6 +93,10 @@ std::string Encoded(const std::vector<float>& values, uint32_t type) {
     return out;
   }
   for (size_t begin = 0; begin < values.size(); begin += kBlock) {
+    if (type == kQ40) {
+      AppendQ40(values.data() + begin, &out);
+      continue;
+    }
     float most = 0;
     for (size_t i = begin; i < begin + kBlock; ++i) most = std::max(most, std::abs(values[i]));
     const auto scale = static_cast<_Float16>(most / 127);
@@ -110,7 +127,9 @@ class TensorWriter {
     }
     if (of_experts) shape.insert(shape.begin(), experts_);
     const bool plain = shape.size() == 1 || absl::StrContains(name, "ffn_gate_inp");
-    const uint32_t type = plain ? kF32 : options_.q8 ? kQ80 : kBf16;
+    uint32_t type = options_.blocks == DemoBlocks::kNone ? kBf16 : kQ80;
+    if (options_.blocks == DemoBlocks::kMixed && of_experts && !absl::StrContains(name, "down")) type = kQ40;
+    if (plain) type = kF32;
     parts_->rows.push_back(GgufRow(name, shape, type, parts_->data.size()));
     parts_->data += Encoded(values, type);
     while (parts_->data.size() % 32 != 0) parts_->data += '\0';

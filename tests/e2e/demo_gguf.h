@@ -5,8 +5,13 @@
 
 namespace switchyard {
 
+enum class DemoBlocks {
+  kNone,   // BF16, as the model has its matrices
+  kQ8,     // Q8_0
+  kMixed,  // Q8_0, but gate and up of experts Q4_0
+};
 struct DemoGguf {
-  bool q8 = false;         // matrices of blocks of Q8_0, each of its scale; else BF16 as the model has them
+  DemoBlocks blocks = DemoBlocks::kNone;
   bool vocabulary = true;  // and chat template
 };
 // Aborts on errors: the demo model is a fixture.

@@ -53,13 +53,19 @@ TEST_F(GgufTest, AnswersAsTheDirectoryThatItWasMadeOf) {
   EXPECT_EQ(info->dtype(), "bf16");
 }
 
-TEST_F(GgufTest, QuantizedBlocksGiveTheSameTokensHoweverTheyAreSpread) {
-  const std::string model = Write("demo-Q8_0.gguf", {.q8 = true});
+struct Held {
+  DemoBlocks blocks;
+  const char* held;
+};
+class GgufBlocksTest : public GgufTest, public testing::WithParamInterface<Held> {};
+
+TEST_P(GgufBlocksTest, GiveTheSameTokensHoweverTheyAreSpread) {
+  const std::string model = Write("demo.gguf", {.blocks = GetParam().blocks});
   const auto one = StartOn(model, 1);
   ASSERT_NE(one, nullptr);
   const auto info = one->client().GetModelInfo();
   ASSERT_TRUE(info.ok()) << info.status();
-  EXPECT_EQ(info->quantization(), "q8_0");
+  EXPECT_EQ(info->quantization(), GetParam().held);
   const auto expected = Tokens(one.get());
   struct Case {
     int workers;
@@ -75,6 +81,13 @@ TEST_F(GgufTest, QuantizedBlocksGiveTheSameTokensHoweverTheyAreSpread) {
     EXPECT_EQ(Tokens(server.get()), expected);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Blocks, GgufBlocksTest,
+                         testing::Values(Held{DemoBlocks::kQ8, "q8_0"},
+                                         Held{DemoBlocks::kMixed, "q8_0, experts q4_0 and q8_0"}),
+                         [](const auto& each) {
+                           return std::string(each.param.blocks == DemoBlocks::kQ8 ? "Q8" : "Mixed");
+                         });
 
 TEST_F(GgufTest, WithoutAVocabularyThereAreTokenIdsOnlyOrAnotherTokenizer) {
   const std::string model = Write("bare.gguf", {.vocabulary = false});

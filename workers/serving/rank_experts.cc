@@ -51,7 +51,7 @@ int64_t BytesBeforeFirstGate(const model::ModelConfig& config, ops::WeightType t
   }
   constexpr int64_t kSide = 32;
   return elements / (kSide * kSide) *
-         ops::PackedBytes({.n = kSide, .k = kSide, .dtype = type.dtype, .format = type.format});
+         ops::PackedBytes({.n = kSide, .k = kSide, .dtype = type.dtype, .format = type.format.dense});
 }
 
 std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const offload::OffloadShape& shape,

@@ -31,9 +31,9 @@ constexpr int64_t kMostAddressSpace = int64_t{1} << 46;
 constexpr int64_t kPackingBytes = 256 << 20;
 
 // Whether the checkpoint has every tensor that the model wants, in its shape, before anything is started; returns
-// StoredFormat.
-absl::StatusOr<ops::WeightFormat> CheckTensors(const checkpoint::Checkpoint& checkpoint,
-                                               const model::ModelConfig& config, DType dtype) {
+// StoredFormats.
+absl::StatusOr<ops::WeightFormats> CheckTensors(const checkpoint::Checkpoint& checkpoint,
+                                                const model::ModelConfig& config, DType dtype) {
   // A config of absurd sizes must not get as far as address space.
   RETURN_IF_ERROR(
       model::CheckMemory(config, {.dtype = dtype, .experts_per_layer = config.num_experts}, kMostAddressSpace));
@@ -44,14 +44,14 @@ absl::StatusOr<ops::WeightFormat> CheckTensors(const checkpoint::Checkpoint& che
   RETURN_IF_ERROR(untouched.status());
   ASSIGN_OR_RETURN(const std::vector<model::Param> params,
                    model::BuildParams(config, *model::FindFamily(config.model_type), checkpoint, &*untouched));
-  return model::StoredFormat(params);
+  return model::StoredFormats(params);
 }
 
-// The format of --quantization=NAME; stored: that of the checkpoint.
-absl::StatusOr<ops::WeightFormat> ServingFormat(absl::string_view name, DType dtype, Device device,
-                                                ops::WeightFormat stored) {
-  if (name == "none") return ops::WeightFormat::kPlain;
-  if (name == "auto") return device.is_cpu() && dtype != DType::kF64 ? stored : ops::WeightFormat::kPlain;
+// The formats of --quantization=NAME; stored: those of the checkpoint.
+absl::StatusOr<ops::WeightFormats> ServingFormats(absl::string_view name, DType dtype, Device device,
+                                                  const ops::WeightFormats& stored) {
+  if (name == "none") return ops::WeightFormats();
+  if (name == "auto") return device.is_cpu() && dtype != DType::kF64 ? stored : ops::WeightFormats();
   const std::optional<ops::WeightFormat> format = ops::FindWeightFormat(name);
   if (format != ops::WeightFormat::kInt8 && format != ops::WeightFormat::kInt4) {
     return absl::InvalidArgumentError(absl::StrCat("--quantization=", name, ": must be auto, none, int8 or int4"));
@@ -103,11 +103,12 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   } else if (options.dtype != "auto") {
     ASSIGN_OR_RETURN(dtype, model::NamedDType(options.dtype));
   }
-  ops::WeightFormat stored = ops::WeightFormat::kPlain;
+  ops::WeightFormats stored;
   if (checkpoint.has_value()) {
     ASSIGN_OR_RETURN(stored, CheckTensors(*checkpoint, config, dtype));
   }
-  ASSIGN_OR_RETURN(const ops::WeightFormat format, ServingFormat(options.quantization, dtype, options.device, stored));
+  ASSIGN_OR_RETURN(const ops::WeightFormats format,
+                   ServingFormats(options.quantization, dtype, options.device, stored));
   // What one rank needs is checked when its assignment is known.
   if (checkpoint.has_value()) {
     RETURN_IF_ERROR(model::CheckMemory(config, {.dtype = dtype, .format = format}, ReadMachineMemory().total_bytes));

@@ -207,7 +207,7 @@ class Worker final {
   const model::ModelConfig config_;
   const std::optional<checkpoint::Checkpoint> checkpoint_;  // none for dummy weights
   DType dtype_ = DType::kF32;
-  ops::WeightFormat format_ = ops::WeightFormat::kPlain;
+  ops::WeightFormats format_;
   std::string weights_hash_;
   ThreadPool pool_;
   std::unique_ptr<DeviceQueue> queue_;  // null on the CPU

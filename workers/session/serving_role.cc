@@ -17,8 +17,8 @@ void DescribeModel(const Worker& worker, fleet::WorkerInfo* out) {
   const model::ModelConfig& config = worker.config();
   out->architecture = config.architecture;
   out->dtype = DTypeName(worker.dtype());
-  if (const ops::WeightFormat format = worker.weight_type().format; format != ops::WeightFormat::kPlain) {
-    out->quantization = ops::WeightFormatName(format);
+  if (const ops::WeightFormats format = worker.weight_type().format; format != ops::WeightFormats()) {
+    out->quantization = ops::ToString(format);
   }
   out->vocab_size = static_cast<int32_t>(config.vocab_size);
   out->context = static_cast<int32_t>(config.context);

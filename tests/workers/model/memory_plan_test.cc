@@ -86,6 +86,30 @@ TEST(LoaderTest, MemoryPlanAgreesWithWhatIsHeld) {
   }
 }
 
+TEST(LoaderTest, MemoryPlanKnowsTheFormatOfEachKind) {
+  using ops::WeightFormat;
+  ModelConfig config = SmallConfig();
+  config.hidden = 512;
+  config.expert_intermediate = 1024;
+  const auto both = [&](const ops::WeightFormats& formats) {
+    const ops::WeightType type = {DType::kBf16, formats};
+    const auto weights = AllocateWeights(config, type, {0, 1});
+    EXPECT_TRUE(weights.ok()) << weights.status();
+    return std::pair(weights->bytes(), static_cast<int64_t>(WeightBytes(config, type, 2)));
+  };
+  const auto [held, planned] = both(WeightFormat::kQ8_0);
+  const auto of_experts = config.num_moe_layers() * 2 * config.hidden * config.expert_intermediate;
+  for (const auto& [formats, saved] :
+       {std::pair(ops::WeightFormats(WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ8_0), of_experts),
+        std::pair(ops::WeightFormats(WeightFormat::kQ8_0, WeightFormat::kQ8_0, WeightFormat::kInt4), of_experts / 2)}) {
+    const auto [less_held, less_planned] = both(formats);
+    EXPECT_EQ(held - less_held, saved) << ops::ToString(formats);  // half of a byte for each number
+    EXPECT_EQ(planned - less_planned, saved) << ops::ToString(formats);
+  }
+  EXPECT_EQ(ops::ToString(ops::WeightFormats(WeightFormat::kPlain, WeightFormat::kQ4_1, WeightFormat::kQ4_1)),
+            "plain, experts q4_1");
+}
+
 int64_t StatusKb(const char* key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

@@ -75,6 +75,12 @@ absl::Status GgufMatrix::Read(int64_t first, int64_t count, float* to, ReadBytes
   return absl::OkStatus();
 }
 
+ops::WeightFormat GgufMatrix::near_format() const {
+  if (own_format() != ops::WeightFormat::kPlain) return own_format();
+  const bool blocks = row_blocks_ < columns();  // and no plain floats in another order
+  return blocks ? ops::WeightFormat::kQ8_0 : ops::WeightFormat::kPlain;
+}
+
 absl::Status GgufMatrix::ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                                      MatrixScratch* scratch) const {
   RETURN_IF_ERROR(ReadRows(first, count, read, scratch));

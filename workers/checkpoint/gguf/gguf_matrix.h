@@ -24,6 +24,8 @@ class GgufMatrix : public MatrixReader {
 
   absl::Status Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const override;
   ops::WeightFormat own_format() const override { return numbers_.format; }  // NumbersOfType
+  // Of all blocks of at most 6 bits: q8_0.
+  ops::WeightFormat near_format() const override;
   absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                            MatrixScratch* scratch) const override;
 

@@ -31,7 +31,7 @@ struct Sizes {
     if (device == DeviceKind::kCpu) return Vector(absl::int128(n) * k);
     return Aligned(absl::int128(n) * ops::PackedBytes({.n = 1, .k = k, .dtype = dtype}, device));
   }
-  absl::int128 Linear(int64_t n, int64_t k) const { return Matrix(n, k, type.format); }
+  absl::int128 Linear(int64_t n, int64_t k) const { return Matrix(n, k, type.format.dense); }
   absl::int128 Norm() const { return (c.norm == NormKind::kLayer ? 2 : 1) * Vector(c.hidden); }
   // With the layer's norms.
   absl::int128 Attention() const {
@@ -43,15 +43,18 @@ struct Sizes {
     if (c.qk_norm == QkNorm::kWholeRow) bytes += Vector(c.q_width()) + Vector(c.kv_width());
     return bytes + 2 * Norm();
   }
-  absl::int128 Ffn(int64_t width) const {
-    const absl::int128 bytes = Linear(ops::SumsWidth(c.activation, width), c.hidden) + Linear(c.hidden, width);
+  absl::int128 Ffn(int64_t width, ops::WeightFormat gate_up, ops::WeightFormat down) const {
+    const absl::int128 bytes =
+        Matrix(ops::SumsWidth(c.activation, width), c.hidden, gate_up) + Matrix(c.hidden, width, down);
     return c.ffn_bias ? bytes + Vector(ops::SumsWidth(c.activation, width)) + Vector(c.hidden) : bytes;
   }
+  absl::int128 DenseFfn(int64_t width) const { return Ffn(width, type.format.dense, type.format.dense); }
+  absl::int128 Expert() const { return Ffn(c.expert_intermediate, type.format.gate_up, type.format.down); }
   absl::int128 Moe(int64_t experts) const {
-    absl::int128 bytes = Matrix(c.num_experts, c.hidden) + experts * Ffn(c.expert_intermediate);
+    absl::int128 bytes = Matrix(c.num_experts, c.hidden) + experts * Expert();
     if (c.router_bias) bytes += Elements(c.num_experts, AccDType(dtype));
     if (c.router_logit_bias) bytes += Vector(c.num_experts);
-    if (c.shared_intermediate > 0) bytes += Ffn(c.shared_intermediate) + Matrix(1, c.hidden);
+    if (c.shared_intermediate > 0) bytes += DenseFfn(c.shared_intermediate) + Matrix(1, c.hidden);
     return bytes;
   }
 };
@@ -77,19 +80,18 @@ absl::int128 WeightBytes(const ModelConfig& config, ops::WeightType type, int64_
   const Sizes sizes = {config, type, device};
   const int64_t num_moe = config.num_moe_layers(), num_dense = config.num_layers() - num_moe;
   // lm_head and the last norm
-  absl::int128 bytes = sizes.Matrix(config.vocab_size, config.hidden, HeadFormat(type.format)) + sizes.Norm();
-  if (HasEmbedding(config, type.format)) bytes += sizes.Vector(absl::int128(config.vocab_size) * config.hidden);
+  absl::int128 bytes = sizes.Matrix(config.vocab_size, config.hidden, HeadFormat(type.format.dense)) + sizes.Norm();
+  if (HasEmbedding(config, type.format.dense)) bytes += sizes.Vector(absl::int128(config.vocab_size) * config.hidden);
   if (config.learned_positions) bytes += sizes.Vector(absl::int128(config.context) * config.hidden);
   bytes += config.num_layers() * sizes.Attention();
   if (num_moe > 0) bytes += num_moe * sizes.Moe(experts_per_layer);
-  if (num_dense > 0) bytes += num_dense * sizes.Ffn(config.dense_intermediate);
+  if (num_dense > 0) bytes += num_dense * sizes.DenseFfn(config.dense_intermediate);
   return bytes;
 }
 
 absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need) {
   const bool store = need.expert_slots >= 0;
-  const absl::int128 slots =
-      store ? need.expert_slots * Sizes{config, need.type(), need.device}.Ffn(config.expert_intermediate) : 0;
+  const absl::int128 slots = store ? need.expert_slots * Sizes{config, need.type(), need.device}.Expert() : 0;
   return WeightBytes(config, need.type(), store ? 0 : need.experts_per_layer, need.device) + slots +
          need.kv_cache_bytes;
 }

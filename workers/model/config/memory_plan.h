@@ -16,7 +16,8 @@
 
 namespace switchyard::model {
 
-// The format of lm_head in a model of a format: never below 8 bits, as its errors are those of the probabilities.
+// The format of lm_head in a model whose dense parts have a format: never below 8 bits, as its errors are those of the
+// probabilities.
 ops::WeightFormat HeadFormat(ops::WeightFormat format);
 // Whether the embedding has a table of its own: not where it is tied to a plain lm_head, from which its rows come.
 bool HasEmbedding(const ModelConfig& config, ops::WeightFormat format);
@@ -36,7 +37,7 @@ struct MemoryNeed {
   // >= 0: of an expert store; then no expert is resident.
   int64_t expert_slots = -1;
   DeviceKind device = DeviceKind::kCpu;
-  ops::WeightFormat format = ops::WeightFormat::kPlain;
+  ops::WeightFormats format = {};
 
   ops::WeightType type() const { return {dtype, format}; }
 };

@@ -32,8 +32,8 @@ inline constexpr int64_t kStagingBytes = 32 << 20;  // of all threads together
 using TensorSums = absl::btree_map<std::string, uint64_t>;
 
 struct LoadOptions {
-  DType dtype = DType::kBf16;                            // to serve in; the files' own may differ
-  ops::WeightFormat format = ops::WeightFormat::kPlain;  // of the matrices (weights.h)
+  DType dtype = DType::kBf16;      // to serve in; the files' own may differ
+  ops::WeightFormats format = {};  // of the matrices (weights.h)
   std::vector<int32_t> residents;  // experts to hold of every MoE layer, by slot: ExpertLayout::Residents(rank)
   int num_threads = 1;
   Device device = Device::Cpu();          // where the weights go

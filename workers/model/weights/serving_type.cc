@@ -10,19 +10,45 @@
 #include "workers/checkpoint/safetensors/safetensors_header.h"
 
 namespace switchyard::model {
+namespace {
 
-ops::WeightFormat StoredFormat(const std::vector<Param>& params) {
-  std::optional<ops::WeightFormat> common;
+// What a kind's matrices have in common.
+class CommonFormat {
+ public:
+  void Add(const Param& param) {
+    const checkpoint::MatrixReader* const matrix = param.matrix.get();
+    const ops::WeightFormat own = matrix != nullptr ? matrix->own_format() : ops::WeightFormat::kPlain;
+    const ops::WeightFormat near = matrix != nullptr ? matrix->near_format() : ops::WeightFormat::kPlain;
+    alike_ &= own_.value_or(own) == own;
+    own_ = own;
+    near_ &= near != ops::WeightFormat::kPlain;
+  }
+  ops::WeightFormat Get() const {
+    if (!own_.has_value()) return ops::WeightFormat::kPlain;
+    if (alike_ && *own_ != ops::WeightFormat::kPlain) return *own_;
+    return near_ ? ops::WeightFormat::kQ8_0 : ops::WeightFormat::kPlain;
+  }
+
+ private:
+  std::optional<ops::WeightFormat> own_;  // of the last one
+  bool alike_ = true, near_ = true;
+};
+
+}  // namespace
+
+ops::WeightFormats StoredFormats(const std::vector<Param>& params) {
+  CommonFormat dense, gate_up, down;
   for (const Param& param : params) {
     const absl::string_view name = param.name;
     // All but the embedding, the head, routers and the gates of shared experts, which are held in other ways.
-    if (param.weight == nullptr || !absl::StrContains(name, ".layers.")) continue;
-    if (absl::EndsWith(name, ".gate.weight") || absl::EndsWith(name, ".shared_expert_gate.weight")) continue;
-    const ops::WeightFormat own = param.matrix != nullptr ? param.matrix->own_format() : ops::WeightFormat::kPlain;
-    if (common.value_or(own) != own) return ops::WeightFormat::kPlain;
-    common = own;
+    if (param.weight == nullptr || param.bias || !absl::StrContains(name, ".layers.")) continue;
+    if (param.shard == Shard::kExpert) {
+      (param.weight->gated() ? gate_up : down).Add(param);
+    } else if (!absl::EndsWith(name, "gate.weight") && !absl::EndsWith(name, "router.weight")) {
+      dense.Add(param);
+    }
   }
-  return common.value_or(ops::WeightFormat::kPlain);
+  return {dense.Get(), gate_up.Get(), down.Get()};
 }
 
 absl::StatusOr<DType> NamedDType(absl::string_view name) {

@@ -15,9 +15,10 @@
 
 namespace switchyard::model {
 
-// The format of few bits that all matrices of layers have in the checkpoint, so that weights of it hold their numbers
-// as they are (MatrixReader::own_format); kPlain: there is none.
-ops::WeightFormat StoredFormat(const std::vector<Param>& params);
+// The formats of few bits in which matrices of layers are held as the checkpoint has them: of each kind the one that
+// all have (MatrixReader::own_format); q8_0 where they have several, or other blocks of GGUF (near_format); else
+// kPlain.
+ops::WeightFormats StoredFormats(const std::vector<Param>& params);
 
 // fp32, bf16, fp16, fp64.  InvalidArgument for another name.
 absl::StatusOr<DType> NamedDType(absl::string_view name);

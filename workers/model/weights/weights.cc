@@ -55,25 +55,27 @@ struct Allocator {
   ops::Weight Matrix(int64_t n, int64_t k, ops::WeightFormat format = ops::WeightFormat::kPlain) {
     return Make({.n = n, .k = k, .dtype = dtype, .format = format});
   }
-  ops::Weight Linear(int64_t n, int64_t k) { return Matrix(n, k, type.format); }
+  ops::Weight Linear(int64_t n, int64_t k) { return Matrix(n, k, type.format.dense); }
   // Biases of gated products lie in the weights.
   bool own_bias() const { return config.ffn_bias && ops::IsGated(config.activation); }
-  FfnWeights Ffn(int64_t width) {
+  FfnWeights Ffn(int64_t width, ops::WeightFormat gate_up, ops::WeightFormat down) {
     FfnWeights ffn = {
         .gate_up = Make(
             {.n = ops::SumsWidth(config.activation, width),
              .k = config.hidden,
              .dtype = dtype,
              .layout = ops::IsGated(config.activation) ? ops::WeightLayout::kGatedPanels : ops::WeightLayout::kPanels,
-             .format = type.format,
+             .format = gate_up,
              .bias = own_bias()}),
-        .down = Make({.n = config.hidden, .k = width, .dtype = dtype, .format = type.format, .bias = own_bias()})};
+        .down = Make({.n = config.hidden, .k = width, .dtype = dtype, .format = down, .bias = own_bias()})};
     if (config.ffn_bias && !own_bias()) {
       ffn.up_bias = Vector(width);
       ffn.down_bias = Vector(config.hidden);
     }
     return ffn;
   }
+  FfnWeights DenseFfn(int64_t width) { return Ffn(width, type.format.dense, type.format.dense); }
+  FfnWeights OwnExpert() { return Ffn(config.expert_intermediate, type.format.gate_up, type.format.down); }
   // A LayerNorm's beta.
   Tensor NormBias() { return config.norm == NormKind::kLayer ? Vector(config.hidden) : Tensor(); }
   template <class Owner>
@@ -102,7 +104,7 @@ struct Allocator {
   FfnWeights Expert(int layer, int32_t expert) {
     if (space.place == nullptr) {
       Arena* const of_others = device.is_cpu() ? std::exchange(arena, nullptr) : arena;
-      FfnWeights own = counts ? FfnWeights() : Ffn(config.expert_intermediate);
+      FfnWeights own = counts ? FfnWeights() : OwnExpert();
       arena = of_others;
       return own;
     }
@@ -123,7 +125,7 @@ struct Allocator {
       for (const int32_t expert : residents) moe.experts.push_back(Expert(layer, expert));
     }
     if (config.shared_intermediate > 0) {
-      moe.shared = Ffn(config.shared_intermediate);
+      moe.shared = DenseFfn(config.shared_intermediate);
       moe.shared_gate = Matrix(1, config.hidden);
     }
     return moe;
@@ -132,8 +134,8 @@ struct Allocator {
   ModelWeights All(const std::vector<int32_t>& residents) {
     int num_moe_layers = 0;
     ModelWeights weights;
-    if (HasEmbedding(config, type.format)) weights.embedding = Table(config.vocab_size, config.hidden);
-    weights.lm_head = Matrix(config.vocab_size, config.hidden, HeadFormat(type.format));
+    if (HasEmbedding(config, type.format.dense)) weights.embedding = Table(config.vocab_size, config.hidden);
+    weights.lm_head = Matrix(config.vocab_size, config.hidden, HeadFormat(type.format.dense));
     if (config.learned_positions) weights.positions = Table(config.context, config.hidden);
     weights.final_norm = Vector(config.hidden);
     weights.final_norm_bias = NormBias();
@@ -146,7 +148,7 @@ struct Allocator {
       if (config.layers[i].moe) {
         layer.moe = Moe(num_moe_layers++, residents);
       } else {
-        layer.dense = Ffn(config.dense_intermediate);
+        layer.dense = DenseFfn(config.dense_intermediate);
       }
     }
     return weights;
@@ -216,7 +218,7 @@ absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& confi
   const ExpertSpace own;
   Allocator allocate{config, dtype, device, own};
   std::vector<FfnWeights> experts;
-  for (int64_t i = 0; i < count; ++i) experts.push_back(allocate.Ffn(config.expert_intermediate));
+  for (int64_t i = 0; i < count; ++i) experts.push_back(allocate.OwnExpert());
   RETURN_IF_ERROR(allocate.status);
   return experts;
 }

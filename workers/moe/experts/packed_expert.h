@@ -23,9 +23,9 @@ struct PackedExpert {
                 .k = hidden,
                 .dtype = type.dtype,
                 .layout = ops::WeightLayout::kGatedPanels,
-                .format = type.format,
+                .format = type.format.gate_up,
                 .bias = bias},
-        down{.n = hidden, .k = ffn, .dtype = type.dtype, .format = type.format, .bias = bias} {
+        down{.n = hidden, .k = ffn, .dtype = type.dtype, .format = type.format.down, .bias = bias} {
     SY_CHECK(hidden >= 1 && ffn >= 1);
     const auto aligned = [](int64_t size) {
       return (size + kDeviceAlignment - 1) / kDeviceAlignment * kDeviceAlignment;

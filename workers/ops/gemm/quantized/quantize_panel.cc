@@ -22,9 +22,17 @@ std::optional<WeightFormat> FindWeightFormat(absl::string_view name) {
   return std::nullopt;
 }
 
+std::string ToString(const WeightFormats& formats) {
+  std::string text = WeightFormatName(formats.dense);
+  if (formats == WeightFormats(formats.dense)) return text;
+  absl::StrAppend(&text, ", experts ", WeightFormatName(formats.gate_up));
+  if (formats.down != formats.gate_up) absl::StrAppend(&text, " and ", WeightFormatName(formats.down));
+  return text;
+}
+
 std::string ToString(const WeightType& type) {
-  if (type.format == WeightFormat::kPlain) return DTypeName(type.dtype);
-  return absl::StrCat(WeightFormatName(type.format), " (", DTypeName(type.dtype), ")");
+  if (type.format == WeightFormats()) return DTypeName(type.dtype);
+  return absl::StrCat(ToString(type.format), " (", DTypeName(type.dtype), ")");
 }
 
 namespace {

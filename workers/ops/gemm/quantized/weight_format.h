@@ -20,13 +20,24 @@ namespace switchyard::ops {
 
 enum class WeightFormat : uint8_t { kPlain, kInt8, kInt4, kQ8_0, kQ4_0, kQ4_1 };
 
+// The formats of a model's matrices, by what they are.
+struct WeightFormats {
+  WeightFormats(WeightFormat all = WeightFormat::kPlain) : dense(all), gate_up(all), down(all) {}  // NOLINT
+  WeightFormats(WeightFormat of_dense, WeightFormat of_gate_up, WeightFormat of_down)
+      : dense(of_dense), gate_up(of_gate_up), down(of_down) {}
+  bool operator==(const WeightFormats&) const = default;
+
+  WeightFormat dense;          // of attention, feed-forwards without a router and shared experts
+  WeightFormat gate_up, down;  // of routed experts
+};
+
 // How a model's matrices are held.
 struct WeightType {
   WeightType() = default;
-  WeightType(DType compute, WeightFormat held = WeightFormat::kPlain) : dtype(compute), format(held) {}  // NOLINT
+  WeightType(DType compute, WeightFormats held = {}) : dtype(compute), format(held) {}  // NOLINT
 
   DType dtype = DType::kBf16;  // of x and y; and of the numbers, if plain
-  WeightFormat format = WeightFormat::kPlain;
+  WeightFormats format;
 };
 
 inline constexpr int64_t kQuantGroup = 32;  // consecutive k with one scale
@@ -34,6 +45,8 @@ inline constexpr int64_t kQuantGroup = 32;  // consecutive k with one scale
 // "plain", "int8", "int4", "q8_0", "q4_0", "q4_1".
 const char* WeightFormatName(WeightFormat format);
 std::optional<WeightFormat> FindWeightFormat(absl::string_view name);
+// "int4"; "q8_0, experts q4_1"; "plain, experts q4_1 and q8_0".
+std::string ToString(const WeightFormats& formats);
 // "bf16", "int4 (bf16)".
 std::string ToString(const WeightType& type);
 
