@@ -76,6 +76,7 @@ TEST_P(GptOssFormatsTest, TokensDependOnTheFormatAlone) {
   for (const Case& c : std::vector<Case>{
            {2, {}},
            {2, {"--placement=no_estimate", "--spare_slots=1"}},
+           {2, {"--placement=agreed", "--spare_slots=2"}},
            {1, {"--expert_memory=40%"}},
            {1, {"--prefill_chunk=3", "--prefix_reuse=false", "--micro_batches=2"}},
            // 24 blocks of 4 tokens, of 192 bytes: requests preempt each other.

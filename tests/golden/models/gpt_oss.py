@@ -28,6 +28,8 @@ def on_grid(value):
 def fill(name, p, config, generator, grid_normal):
     """The value of a parameter of gpt-oss that no other family has; None: it is filled as theirs are.  Experts are
     transposed, and all of them lie on the grid of MXFP4 where their sizes allow it."""
+    if not hasattr(config, "swiglu_limit"):
+        return None
     if name.endswith("sinks"):
         return 1.5 + grid_normal(p.shape, 1.0, generator)
     if name.endswith("router.weight"):
