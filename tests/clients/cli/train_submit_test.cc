@@ -139,6 +139,7 @@ TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
     const Json value = name == "precision"                ? Json("fp64")
                        : name == "schedule"               ? Json("wsd")
                        : name == "balance"                ? Json("none")
+                       : name == "document_mask"          ? Json("off")
                        : name == "offload"                ? Json("always")
                        : name == "restore_input"          ? Json("resend")
                        : name == "restore_hidden"         ? Json("recompute")
