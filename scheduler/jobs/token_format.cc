@@ -87,11 +87,14 @@ class DocumentBegins {
   int64_t next_ = 0, read_to_ = 0, before_ = -1;
 };
 
-// Of a file without a mask: whether one of the tokens [1, last] does not begin a document.
+// Of a file without a mask: whether one of the tokens [1, last] does not begin a document.  Mostly one of the first.
 absl::StatusOr<bool> HasLaterToken(int64_t last, DocumentBegins* begins) {
   int64_t count = 0;
-  RETURN_IF_ERROR(begins->Below(last + 1, [&](int64_t begin) { count += begin > 0 ? 1 : 0; }));
-  return count < last;
+  for (int64_t end = 2;; end = std::min(2 * end, last + 1)) {
+    RETURN_IF_ERROR(begins->Below(end, [&](int64_t begin) { count += begin > 0 ? 1 : 0; }));
+    if (count < end - 1) return true;
+    if (end == last + 1) return false;
+  }
 }
 
 }  // namespace
