@@ -67,6 +67,7 @@ TEST_P(GptOssFormatsTest, TokensDependOnTheFormatAlone) {
   const auto info = one->client().GetModelInfo();
   ASSERT_TRUE(info.ok()) << info.status();
   EXPECT_EQ(info->architecture(), "GptOssForCausalLM");
+  if (absl::string_view(GetParam()) == "auto") EXPECT_EQ(info->quantization(), "plain, experts int8");
   const auto expected = Tokens(one.get());
   ASSERT_EQ(expected.size(), 2 * std::size(kLengths));
   struct Case {
@@ -90,7 +91,7 @@ TEST_P(GptOssFormatsTest, TokensDependOnTheFormatAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, GptOssFormatsTest, testing::Values("none", "int8", "int4"),
+INSTANTIATE_TEST_SUITE_P(Formats, GptOssFormatsTest, testing::Values("auto", "none", "int8", "int4"),
                          [](const auto& param) { return std::string(param.param); });
 
 // As <|return|> and <|call|>, which generation_config.json lists beside <|endoftext|>.

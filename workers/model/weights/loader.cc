@@ -51,7 +51,7 @@ struct Piece {
 
 // Whether the weight holds the numbers that the checkpoint has.
 bool KeepsNumbers(const Param& param) {
-  return param.matrix != nullptr && param.weight != nullptr && !param.interleaved && param.weight->device().is_cpu() &&
+  return param.matrix != nullptr && param.weight != nullptr && param.weight->device().is_cpu() &&
          param.matrix->own_format() != ops::WeightFormat::kPlain &&
          param.matrix->own_format() == param.weight->format();
 }
@@ -102,6 +102,7 @@ class Loader {
   void AddSum(const Piece& piece, absl::string_view bytes);
   absl::Status CheckValues(const Piece& piece, const TensorView& rows) const;
   absl::Status PlaceInWeight(const Param& param, int64_t row, const TensorView& rows) const;
+  static void PlaceNumbers(const Param& param, int64_t row, int64_t count, const ops::StoredNumbers& from);
   absl::Status Place(const Piece& piece, const TensorView& rows) const;
   void Report(int64_t bytes);
   void Fail(const absl::Status& status);
@@ -211,7 +212,7 @@ absl::Status Loader::Load(const Piece& piece, Staging* staging) {
         matrix->ReadNumbers(piece.param->source_row + piece.row, piece.rows, stored, read, &staging->matrix));
     AddSum(piece, absl::string_view(reinterpret_cast<const char*>(to),
                                     static_cast<size_t>(numbers + (least ? 4 : 2) * scales)));
-    piece.param->weight->PackNumbers(piece.param->first_row + piece.row, piece.rows, stored);
+    PlaceNumbers(*piece.param, piece.row, piece.rows, stored);
     return absl::OkStatus();
   }
   if (matrix != nullptr) {
@@ -261,6 +262,19 @@ absl::Status Loader::PlaceInWeight(const Param& param, int64_t row, const Tensor
   const TensorView pairs(rows.raw(), rows.dtype(), {count / 2, 2 * width});
   RETURN_IF_ERROR(place(first / 2, pairs.Columns(0, width)));
   return place(weight->n() / 2 + first / 2, pairs.Columns(width, width));
+}
+
+void Loader::PlaceNumbers(const Param& param, int64_t row, int64_t count, const ops::StoredNumbers& from) {
+  const int64_t first = param.first_row + row;
+  if (!param.interleaved) return param.weight->PackNumbers(first, count, from);
+  const int64_t groups = param.columns / ops::kQuantGroup;
+  for (int64_t i = 0; i < count; ++i) {  // gate, up, gate, up …
+    const int64_t to = (i % 2) * param.weight->n() / 2 + (first + i) / 2;
+    param.weight->PackNumbers(to, 1,
+                              {.numbers = from.numbers + i * param.columns,
+                               .scales = from.scales + i * groups,
+                               .least = from.least == nullptr ? nullptr : from.least + i * groups});
+  }
 }
 
 absl::Status Loader::Place(const Piece& piece, const TensorView& rows) const {

@@ -168,6 +168,28 @@ TEST(HeldNumbersTest, FourBitsWithZeroPointsAreHeldWithALeastValue) {
               testing::HasSubstr("expected 0 at column 0, as desc_act is false, found 1; --quantization=none decodes"));
 }
 
+// MXFP4, every code with scales at both ends: twice its values are whole numbers.
+TEST(HeldNumbersTest, Mxfp4IsHeldIn8Bits) {
+  constexpr int64_t kRows = 4, kColumns = 64;
+  std::string codes, scales;
+  for (int64_t i = 0; i < kRows * kColumns / 2; ++i) codes.push_back(static_cast<char>(i * 17 + i / 16));
+  for (const int scale : {0, 1, 100, 127, 128, 200, 253, 120}) scales.push_back(static_cast<char>(scale));
+  const model::TempDir dir;
+  dir.Write("model.safetensors", SafetensorsBytes({{"x_blocks", {"U8", {1, kRows, kColumns / 32, 16}, codes}},
+                                                   {"x_scales", {"U8", {1, kRows, kColumns / 32}, scales}}}));
+  const auto checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto config = ReadQuantizationConfig("quantization_config", {{"quant_method", "mxfp4"}});
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto matrix = OpenMatrix(*checkpoint, &*config, "x", {1, kRows, kColumns});
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_EQ((*matrix)->own_format(), ops::WeightFormat::kInt8);
+  MatrixScratch scratch;
+  std::vector<float> decoded(kRows * kColumns);
+  ASSERT_TRUE((*matrix)->Read(0, kRows, decoded.data(), ReadPlainly, &scratch).ok());
+  ExpectSameNumbers(**matrix, decoded);
+}
+
 std::string ReadBlocks(const std::string& type) {
   std::ifstream file(absl::StrCat("tests/golden/gguf/blocks/", type, ".blocks"), std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
