@@ -101,6 +101,7 @@ TEST_F(GptOssTest, AnyEndTokenOfTheFileEndsAGeneration) {
                         std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
   std::vector<int32_t> tokens;
   v1::GenerateRequest request = IdsRequest(RandomIds(9, 256, 9), kTokens);
+  request.set_ignore_eos(false);
   for (const bool listed : {false, true}) {
     std::string ids = "255";
     if (listed) ids = absl::StrCat("[255, ", tokens[4], ", 254]");
