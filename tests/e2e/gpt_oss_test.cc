@@ -67,7 +67,7 @@ TEST_P(GptOssFormatsTest, TokensDependOnTheFormatAlone) {
   const auto info = one->client().GetModelInfo();
   ASSERT_TRUE(info.ok()) << info.status();
   EXPECT_EQ(info->architecture(), "GptOssForCausalLM");
-  if (absl::string_view(GetParam()) == "auto") EXPECT_EQ(info->quantization(), "plain, experts int8");
+  if (absl::string_view(GetParam()) == "auto") EXPECT_EQ(info->quantization(), "plain, experts mxfp4");
   const auto expected = Tokens(one.get());
   ASSERT_EQ(expected.size(), 2 * std::size(kLengths));
   struct Case {

@@ -73,6 +73,28 @@ TEST(QuantizedWeightTest, NumbersThatFitComeBack) {
   }
 }
 
+TEST(QuantizedWeightTest, ValuesOfFp4ComeBackAndOthersAreTheNearest) {
+  const int64_t k = 40;
+  const Tensor rows(DType::kF32, {34, k});
+  for (int64_t i = 0; i < 34; ++i) {
+    const double scale = std::ldexp(1.0, static_cast<int>(i % 9) - 4);
+    for (int64_t j = 0; j < k; ++j) {
+      const int code = j % kQuantGroup == 0 ? 7 : static_cast<int>((i * 5 + j * 3) % 16);
+      SetElement(rows, i, j, kTwiceFp4[code] * scale);
+    }
+  }
+  Weight w({.n = 34, .k = k, .dtype = DType::kF32, .format = WeightFormat::kMxfp4});
+  ASSERT_TRUE(w.PackRows(0, rows).ok());
+  EXPECT_EQ(ToDoubles(Unpacked(w)), ToDoubles(rows));
+  // Between the values 2 and 3 of a scale, and beyond the largest, 6.
+  const Tensor others(DType::kF32, {1, k});
+  for (int64_t j = 0; j < k; ++j) SetElement(others, 0, j, j == 0 ? 6.9 : j % 2 == 0 ? 2.4 : -2.6);
+  Weight one({.n = 1, .k = k, .dtype = DType::kF32, .format = WeightFormat::kMxfp4});
+  ASSERT_TRUE(one.PackRows(0, others).ok());
+  const std::vector<double> got = ToDoubles(Unpacked(one));
+  for (int64_t j = 0; j < kQuantGroup; ++j) EXPECT_EQ(got[j], j == 0 ? 6 : j % 2 == 0 ? 2 : -3) << j;
+}
+
 TEST(QuantizedWeightTest, ErrorsAreAtMostAStep) {
   const Tensor rows = RandomMatrix(DType::kF32, 70, 97, 1);
   for (const WeightFormat format : kFormats) {

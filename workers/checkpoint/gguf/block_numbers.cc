@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "workers/checkpoint/gguf/block_decoders.h"
+#include "workers/checkpoint/quantized/decode.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard::checkpoint {
@@ -54,6 +55,13 @@ void ReadQ4K(const uint8_t* blocks, int64_t num_blocks, const ops::StoredNumbers
   }
 }
 
+void ReadMxfp4(const uint8_t* blocks, int64_t num_blocks, const ops::StoredNumbers& to) {
+  for (int64_t b = 0; b < num_blocks; ++b, blocks += 1 + 16) {
+    to.scales[b] = Bf16(0.5F * DecodeE8m0(blocks[0])).bits;
+    SplitHalves(blocks + 1, to.numbers + b * kGroup);
+  }
+}
+
 }  // namespace
 
 BlockNumbers NumbersOfType(absl::string_view type) {
@@ -61,6 +69,7 @@ BlockNumbers NumbersOfType(absl::string_view type) {
   if (type == "Q4_0") return {ops::WeightFormat::kQ4_0, ReadQ40};
   if (type == "Q4_1") return {ops::WeightFormat::kQ4_1, ReadQ41};
   if (type == "Q4_K") return {ops::WeightFormat::kQ4_1, ReadQ4K};
+  if (type == "MXFP4") return {ops::WeightFormat::kMxfp4, ReadMxfp4};
   return {};
 }
 

@@ -8,11 +8,11 @@
 namespace switchyard::checkpoint {
 namespace {
 
-constexpr uint16_t kHalfExponent = 0x7c00;
+constexpr uint16_t kHalfExponent = 0x7c00, kBf16Exponent = 0x7f80;
 
-bool HasUnfit(const uint16_t* halves, int64_t count) {
+bool HasUnfit(const uint16_t* bits, int64_t count, uint16_t exponent) {
   uint16_t unfit = 0;
-  for (int64_t i = 0; i < count; ++i) unfit |= (halves[i] & kHalfExponent) == kHalfExponent;
+  for (int64_t i = 0; i < count; ++i) unfit |= (bits[i] & exponent) == exponent;
   return unfit != 0;
 }
 
@@ -92,7 +92,10 @@ absl::Status GgufMatrix::ReadNumbers(int64_t first, int64_t count, const ops::St
                    .scales = to.scales + row * groups,
                    .least = least ? to.least + row * groups : nullptr});
   }
-  if (!HasUnfit(to.scales, count * groups) && !(least && HasUnfit(to.least, count * groups))) return absl::OkStatus();
+  const uint16_t exponent = ops::HalfScales(own_format()) ? kHalfExponent : kBf16Exponent;
+  if (!HasUnfit(to.scales, count * groups, exponent) && !(least && HasUnfit(to.least, count * groups, exponent))) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(absl::StrCat(location().file->name(), ": tensor \"", Excerpt(stored_name()),
                                                  "\": a scale in rows ", first, " to ", first + count - 1,
                                                  " is NaN, Inf or beyond fp16"));

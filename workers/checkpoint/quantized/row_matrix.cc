@@ -17,7 +17,6 @@ constexpr absl::string_view kByteDTypes[] = {"U8"};
 constexpr absl::string_view kShapeDTypes[] = {"I64", "I32"};
 constexpr absl::string_view kE8m0DTypes[] = {"U8", "F8_E8M0"};
 constexpr int64_t kMxfp4Bytes = 16;  // of a group's codes
-constexpr int kTwiceE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -233,8 +232,7 @@ absl::Status RowMatrix::ReadColumnGroups(ReadBytes read, MatrixScratch* scratch)
 }
 
 ops::WeightFormat RowMatrix::FindOwnFormat() const {
-  // Twice a value of fp4 is a whole number, and half a scale of E8M0 a bf16.
-  if (weights_.format == StoredFormat::kMxfp4) return ops::WeightFormat::kInt8;
+  if (weights_.format == StoredFormat::kMxfp4) return ops::WeightFormat::kMxfp4;
   const bool integers = weights_.format == StoredFormat::kPacked || weights_.format == StoredFormat::kInt8;
   const bool in_groups = weights_.scope == ScaleScope::kGroup && group_size_ % ops::kQuantGroup == 0;
   const bool in_rows = groups_ == 1 && !one_scale_ && columns() % ops::kQuantGroup == 0;
@@ -264,11 +262,7 @@ absl::Status RowMatrix::ReadNumbers(int64_t first, int64_t count, const ops::Sto
   for (int64_t i = 0; i < count; ++i, numbers += columns()) {
     const uint8_t* const codes = scratch->codes.data() + i * row_bytes_;
     for (int64_t k = 0; k < columns(); ++k) {
-      if (fp4) {
-        numbers[k] = static_cast<uint8_t>(128 + kTwiceE2m1[codes[k / 2] >> (k % 2 * 4) & 15]);
-        continue;
-      }
-      numbers[k] = code_ == CodeType::kUint4 ? codes[k / 2] >> (k % 2 * 4) & 15 : codes[k] ^ sign;
+      numbers[k] = CodeBits(code_) == 4 ? codes[k / 2] >> (k % 2 * 4) & 15 : codes[k] ^ sign;
     }
     for (int64_t k = 0; k < columns(); k += ops::kQuantGroup, ++scales) {
       const float scale = scratch->scales[static_cast<size_t>(i * groups_ + k / group_size_)] * (fp4 ? 0.5F : 1.0F);

@@ -23,7 +23,7 @@ class RowMatrix : public MatrixReader {
 
   absl::Status Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const override;
   // Of symmetric integers of 4 or 8 bits whose columns are in order, in groups of a multiple of 32 or a row's, with
-  // scales in bf16 or fp16: a scale is repeated for each 32 columns.  Of MXFP4: int8, whose numbers are twice fp4's.
+  // scales in bf16 or fp16: a scale is repeated for each 32 columns.  MXFP4 is a format itself.
   ops::WeightFormat own_format() const override { return own_format_; }
   absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                            MatrixScratch* scratch) const override;

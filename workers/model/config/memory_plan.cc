@@ -63,7 +63,8 @@ struct Sizes {
 
 ops::WeightFormat HeadFormat(ops::WeightFormat format) {
   if (format == ops::WeightFormat::kInt4) return ops::WeightFormat::kInt8;
-  const bool of_gguf = format == ops::WeightFormat::kQ4_0 || format == ops::WeightFormat::kQ4_1;
+  const bool of_gguf =
+      format == ops::WeightFormat::kQ4_0 || format == ops::WeightFormat::kQ4_1 || format == ops::WeightFormat::kMxfp4;
   return of_gguf ? ops::WeightFormat::kQ8_0 : format;
 }
 

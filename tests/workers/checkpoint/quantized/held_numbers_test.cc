@@ -168,8 +168,8 @@ TEST(HeldNumbersTest, FourBitsWithZeroPointsAreHeldWithALeastValue) {
               testing::HasSubstr("expected 0 at column 0, as desc_act is false, found 1; --quantization=none decodes"));
 }
 
-// MXFP4, every code with scales at both ends: twice its values are whole numbers.
-TEST(HeldNumbersTest, Mxfp4IsHeldIn8Bits) {
+// Every code, with scales at both ends.
+TEST(HeldNumbersTest, Mxfp4IsHeldAsItIs) {
   constexpr int64_t kRows = 4, kColumns = 64;
   std::string codes, scales;
   for (int64_t i = 0; i < kRows * kColumns / 2; ++i) codes.push_back(static_cast<char>(i * 17 + i / 16));
@@ -183,7 +183,7 @@ TEST(HeldNumbersTest, Mxfp4IsHeldIn8Bits) {
   ASSERT_TRUE(config.ok()) << config.status();
   const auto matrix = OpenMatrix(*checkpoint, &*config, "x", {1, kRows, kColumns});
   ASSERT_TRUE(matrix.ok()) << matrix.status();
-  EXPECT_EQ((*matrix)->own_format(), ops::WeightFormat::kInt8);
+  EXPECT_EQ((*matrix)->own_format(), ops::WeightFormat::kMxfp4);
   MatrixScratch scratch;
   std::vector<float> decoded(kRows * kColumns);
   ASSERT_TRUE((*matrix)->Read(0, kRows, decoded.data(), ReadPlainly, &scratch).ok());
@@ -201,12 +201,19 @@ float HalfOf(uint16_t bits) {
   return static_cast<float>(half);
 }
 
+double BrainOf(uint16_t bits) {
+  Bf16 brain;
+  brain.bits = bits;
+  return static_cast<double>(static_cast<float>(brain));
+}
+
 // GGUF's blocks, whose decoded values gguf_block_formats_test compares with the gguf package's.
 TEST(HeldNumbersTest, BlocksHaveTheDecodedValues) {
   for (const auto& [type, name, rounding] : {std::tuple(GgufType::kQ8_0, "Q8_0", 0.0),
                                              {GgufType::kQ4_0, "Q4_0", 0.0},
                                              {GgufType::kQ4_1, "Q4_1", 0.0},
-                                             {GgufType::kQ4_K, "Q4_K", 0x1p-11}}) {
+                                             {GgufType::kQ4_K, "Q4_K", 0x1p-11},
+                                             {GgufType::kMXFP4, "MXFP4", 0.0}}) {
     SCOPED_TRACE(name);
     const std::string bytes = ReadBlocks(name);
     const GgufBlockFormat& format = *FindGgufBlockFormat(name);
@@ -221,7 +228,8 @@ TEST(HeldNumbersTest, BlocksHaveTheDecodedValues) {
     size_t compared = 0;
     found.read(blocks, num_blocks, {numbers.data(), scales.data(), least.data()});
     for (size_t i = 0; i < decoded.size(); ++i) {
-      const double scaled = static_cast<double>(HalfOf(scales[i / 32])) * (numbers[i] - ops::WeightZero(found.format));
+      double scaled = static_cast<double>(HalfOf(scales[i / 32])) * (numbers[i] - ops::WeightZero(found.format));
+      if (type == GgufType::kMXFP4) scaled = BrainOf(scales[i / 32]) * ops::kTwiceFp4[numbers[i]];
       const double value = ops::HasLeast(found.format) ? HalfOf(least[i / 32]) : 0;
       if (!std::isfinite(scaled + value) || !std::isfinite(decoded[i])) continue;  // which loading refuses
       ++compared;

@@ -14,6 +14,13 @@ constexpr int kIntRows = 4;
 constexpr int kIntGroup = kGemmQuantGroup, kIntQuads = kIntGroup / 4;
 constexpr int kIntAhead = 2048;  // bytes that are prefetched ahead of the loads
 
+constexpr bool IsFp16(GemmScales scales) { return scales == GemmScales::kFp16 || scales == GemmScales::kFp16AndLeast; }
+constexpr bool IsFp4(GemmScales scales) { return scales == GemmScales::kBf16OfFp4; }
+// The stored number that stands for 0.
+constexpr int32_t ZeroOf(int bits, GemmScales scales) { return IsFp4(scales) ? 12 : bits == 4 ? 8 : 128; }
+// Twice the values of fp4, and this zero.
+alignas(16) constexpr uint8_t kFp4Numbers[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+
 // What follows the quads of a group in an A block.
 struct RowGroup {
   float scale;
@@ -101,7 +108,7 @@ SY_INLINE __m256i LoadInts(const char* from) { return _mm256_loadu_si256(reinter
 template <GemmScales kScales>
 SY_INLINE __m256 LoadScales(const char* from) {
   const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  if constexpr (kScales != GemmScales::kBf16) return _mm256_cvtph_ps(bits);
+  if constexpr (IsFp16(kScales)) return _mm256_cvtph_ps(bits);
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
 SY_INLINE int32_t QuadAt(const char* from) { return LoadBytes<int32_t>(from); }
@@ -120,41 +127,54 @@ SY_INLINE void AddGroup(__m256i sums, int32_t zero, const RowGroup& x, __m256 sc
   _mm256_storeu_ps(c, _mm256_fmadd_ps(whole, _mm256_mul_ps(scales, _mm256_set1_ps(x.scale)), _mm256_loadu_ps(c)));
 }
 
-// Vectors [v, v + NV) of 8 columns, of one group.
+// 32 numbers of 4 bits as bytes: those in the lower halves, or in the upper ones.
+template <GemmScales kScales>
+SY_INLINE __m256i HalvesOf(__m256i both) {
+  const __m256i halves = _mm256_and_si256(both, _mm256_set1_epi8(15));
+  if constexpr (!IsFp4(kScales)) return halves;
+  const __m128i table = _mm_load_si128(reinterpret_cast<const __m128i*>(kFp4Numbers));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), halves);
+}
+
+// Vectors [v, v + NV) of 8 columns, of one group.  Sums of 8 k of numbers up to 24 fit 16 bits twice, not four times.
 template <int MR, int NV, GemmScales kScales>
 SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
-  const __m256i low_half = _mm256_set1_epi8(15);
-  __m256i sum[MR][NV] = {};
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i sum[MR][NV] = {}, whole[MR][NV] = {};
   // (Unrolled, g++ computes all products before it adds any, and keeps them in memory.)
 #pragma GCC unroll 1
   for (int p = 0; p < 4; ++p) {
 #pragma GCC unroll 4
     for (int n = 0; n < NV; ++n) {
       const __m256i both = LoadInts(b + GemmNumbersOffset(kScales) + (p * 4 + v + n) * 32);
-      const __m256i low = _mm256_and_si256(both, low_half);
-      const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), low_half);
+      const __m256i low = HalvesOf<kScales>(both);
+      const __m256i high = HalvesOf<kScales>(_mm256_srli_epi16(both, 4));
 #pragma GCC unroll 4
       for (int r = 0; r < MR; ++r) {
         const __m256i x0 = _mm256_set1_epi32(QuadAt(a + ((2 * p) * MR + r) * 4));
         const __m256i x1 = _mm256_set1_epi32(QuadAt(a + ((2 * p + 1) * MR + r) * 4));
-        sum[r][n] = _mm256_add_epi16(sum[r][n], _mm256_maddubs_epi16(low, x0));
-        sum[r][n] = _mm256_add_epi16(sum[r][n], _mm256_maddubs_epi16(high, x1));
+        if constexpr (IsFp4(kScales)) {
+          const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(low, x0), _mm256_maddubs_epi16(high, x1));
+          whole[r][n] = _mm256_add_epi32(whole[r][n], _mm256_madd_epi16(pairs, ones));
+        } else {
+          sum[r][n] = _mm256_add_epi16(sum[r][n], _mm256_maddubs_epi16(low, x0));
+          sum[r][n] = _mm256_add_epi16(sum[r][n], _mm256_maddubs_epi16(high, x1));
+        }
       }
     }
   }
-  const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 4
   for (int n = 0; n < NV; ++n) {
     const __m256 scales = LoadScales<kScales>(b + (v + n) * 16);
 #pragma GCC unroll 4
     for (int r = 0; r < MR; ++r) {
       const auto x = LoadBytes<RowGroup>(a + MR * kIntGroup + r * static_cast<int>(sizeof(RowGroup)));
-      const __m256i sums = _mm256_madd_epi16(sum[r][n], ones);
+      const __m256i sums = IsFp4(kScales) ? whole[r][n] : _mm256_madd_epi16(sum[r][n], ones);
       float* const to = c + r * kGemmPanel + (v + n) * 8;
       if constexpr (kScales == GemmScales::kFp16AndLeast) {
         AddGroupWithLeast(sums, x, scales, LoadScales<kScales>(b + kGemmScaleBytes + (v + n) * 16), to);
       } else {
-        AddGroup(sums, 8, x, scales, to);
+        AddGroup(sums, ZeroOf(4, kScales), x, scales, to);
       }
     }
   }
@@ -198,7 +218,7 @@ template <int kBits, GemmScales kScales, int MR>
 void MultiplyInt(const GemmBlockArgs& args) {
   constexpr int kBlockBytes = GemmQuantBlockBytes(kBits, kScales);
   constexpr int kRowBytes = (kBits == 4 ? 1 : 2) * kIntGroup + static_cast<int>(sizeof(RowGroup));
-  constexpr int NV = kBits == 4 ? (MR == 1 ? 4 : 2) : (MR <= 2 ? 2 : 1);
+  constexpr int NV = kBits == 4 && !(IsFp4(kScales) && MR > 2) ? (MR == 1 ? 4 : 2) : (MR <= 2 ? 2 : 1);
   const char* a = static_cast<const char*>(args.a);
   const char* b = static_cast<const char*>(args.b);
   float* c = static_cast<float*>(args.c);
@@ -225,13 +245,14 @@ SY_INLINE int32_t IntWeightAt(const char* b, int column, int k) {
   const char* numbers = b + GemmNumbersOffset(kScales);
   if constexpr (kBits == 8) return static_cast<uint8_t>(numbers[(k / 4 * kGemmPanel + column) * 4 + k % 4]);
   const uint32_t both = static_cast<uint8_t>(numbers[(k / 8 * kGemmPanel + column) * 4 + k % 4]);
-  return static_cast<int32_t>(both >> (k % 8 / 4 * 4) & 15u);
+  const uint32_t number = both >> (k % 8 / 4 * 4) & 15u;
+  return static_cast<int32_t>(IsFp4(kScales) ? kFp4Numbers[number] : number);
 }
 
 template <GemmScales kScales>
 SY_INLINE float ScaleAt(const char* b, int column) {
   const auto bits = LoadBytes<uint16_t>(b + column * 2);
-  if constexpr (kScales != GemmScales::kBf16) return static_cast<float>(LoadBytes<_Float16>(&bits));
+  if constexpr (IsFp16(kScales)) return static_cast<float>(LoadBytes<_Float16>(&bits));
   const uint32_t wide = static_cast<uint32_t>(bits) << 16;
   return LoadBytes<float>(&wide);
 }
@@ -261,7 +282,7 @@ void MultiplyInt(const GemmBlockArgs& args) {
           const float least = ScaleAt<kScales>(b + kGemmScaleBytes, column);
           to += (static_cast<float>(sum) * scale + static_cast<float>(x.sum) * least) * x.scale;
         } else {
-          to += static_cast<float>(sum - (kBits == 4 ? 8 : 128) * x.sum) * (scale * x.scale);
+          to += static_cast<float>(sum - ZeroOf(kBits, kScales) * x.sum) * (scale * x.scale);
         }
       }
     }
@@ -305,6 +326,10 @@ const IntGemmKernels kIntGemmKernels = {{kIntKernelOf<float, 8, GemmScales::kBf1
                                         {kIntKernelOf<float, 4, GemmScales::kFp16AndLeast>,
                                          {},
                                          kIntKernelOf<Bf16Bits, 4, GemmScales::kFp16AndLeast>,
-                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kFp16AndLeast>}};
+                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kFp16AndLeast>},
+                                        {kIntKernelOf<float, 4, GemmScales::kBf16OfFp4>,
+                                         {},
+                                         kIntKernelOf<Bf16Bits, 4, GemmScales::kBf16OfFp4>,
+                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kBf16OfFp4>}};
 
 }  // namespace switchyard::ops::SY_KERNEL_NS

@@ -14,7 +14,7 @@ inline constexpr int kGemmMaxRows = 32;   // of any kernel's A block
 inline constexpr int kGemmMaxPanels = 2;  // gate and up
 // Of weights of few bits (quantize_panel.h): numbers of a column with one scale, what a group has beside its numbers,
 // and of a panel's blocks the bytes of the scales, which come first, then perhaps least values, and all bytes.
-enum class GemmScales { kBf16, kFp16, kFp16AndLeast };
+enum class GemmScales { kBf16, kFp16, kFp16AndLeast, kBf16OfFp4 };  // the last: numbers are codes of fp4
 inline constexpr int kGemmQuantGroup = 32;
 inline constexpr int kGemmScaleBytes = 2 * kGemmPanel;
 constexpr int GemmNumbersOffset(GemmScales scales) {
@@ -99,7 +99,7 @@ struct GemmKernel {
 // The dtypes in the order of DType's values: fp32, fp64, bf16, fp16.
 using GemmKernelRow = GemmKernel[4];
 // Those for weights of few bits, in the order of WeightFormat's values after kPlain; none of fp64.
-using IntGemmKernels = GemmKernelRow[5];
+using IntGemmKernels = GemmKernelRow[6];
 
 namespace baseline {
 extern const ops::GemmKernelRow kGemmKernels;

@@ -1,6 +1,7 @@
 #include "workers/ops/gemm/quantized/quantize_panel.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -10,13 +11,13 @@
 namespace switchyard::ops {
 
 const char* WeightFormatName(WeightFormat format) {
-  constexpr const char* kNames[] = {"plain", "int8", "int4", "q8_0", "q4_0", "q4_1"};
+  constexpr const char* kNames[] = {"plain", "int8", "int4", "q8_0", "q4_0", "q4_1", "mxfp4"};
   return kNames[static_cast<int>(format)];
 }
 
 std::optional<WeightFormat> FindWeightFormat(absl::string_view name) {
   for (const WeightFormat format : {WeightFormat::kPlain, WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0,
-                                    WeightFormat::kQ4_0, WeightFormat::kQ4_1}) {
+                                    WeightFormat::kQ4_0, WeightFormat::kQ4_1, WeightFormat::kMxfp4}) {
     if (name == WeightFormatName(format)) return format;
   }
   return std::nullopt;
@@ -149,7 +150,28 @@ void PutQuads(WeightFormat format, const float* x, float scale, float least, flo
   }
 }
 
+// The nearest codes of fp4, at the scale by which the largest magnitude is at most 6 and above 3.
+void QuantizeFp4(const float* x, int64_t column, char* block) {
+  float largest = 0;
+  for (int i = 0; i < kGroupSize; ++i) largest = std::max(largest, std::fabs(x[i]));
+  const float scale =
+      largest < kLeastMagnitude
+          ? 0
+          : std::ldexp(0.5F, std::ilogb(largest) - (largest > std::ldexp(1.5F, std::ilogb(largest)) ? 1 : 2));
+  const Bf16 stored(scale);
+  std::memcpy(block + column * 2, &stored.bits, 2);
+  for (int i = 0; i < kGroupSize; ++i) {
+    uint32_t best = 0;
+    for (uint32_t code = 1; code < 16; ++code) {
+      const auto error = [&](uint32_t of) { return std::fabs(x[i] - static_cast<float>(kTwiceFp4[of]) * scale); };
+      if (error(code) < error(best)) best = code;
+    }
+    Put(WeightFormat::kMxfp4, block, column, i, best);
+  }
+}
+
 void QuantizeGroup(WeightFormat format, const float* x, int64_t column, char* block) {
+  if (format == WeightFormat::kMxfp4) return QuantizeFp4(x, column, block);
   float scale = 0, least = 0;
   if (HasLeast(format)) {
     const auto [low, high] = std::minmax_element(x, x + kGroupSize);
@@ -199,7 +221,8 @@ void DequantizeColumn(WeightFormat format, const char* panel, int64_t column, in
     }
     for (int64_t i = begin; i < std::min(begin + kQuantGroup, k); ++i) {
       const auto q = static_cast<int32_t>(Get(format, panel, column, static_cast<int>(i - begin)));
-      to[i] = static_cast<float>(q - WeightZero(format)) * scale + least;
+      const int32_t number = format == WeightFormat::kMxfp4 ? kTwiceFp4[q] : q - WeightZero(format);
+      to[i] = static_cast<float>(number) * scale + least;
     }
   }
 }

@@ -3,10 +3,10 @@
 // A quantized weight has groups of 32 consecutive k of an output column; w[k] = scale · (q[k] - zero), where `scale` is
 // the group's, in bf16 (Q8_0 and Q4_0, whose numbers are as GGUF files have them: in fp16), and `zero` the format's
 // constant, so that q is unsigned: 128 for 8 bits, 8 for 4.  Q4_1 has a least value beside the scale, both in fp16:
-// w[k] = scale · q[k] + least.  Products
-// with it quantize x, too, in the same groups: x[k] = x_scale · xq[k], |xq| <= 127, x_scale = largest |x| / 127, of
-// that row alone.  Sums within a group are exact integers; each group's is rounded to fp32 and added by one fma, in
-// rising order of k.  So a row's bits depend on no other row.
+// w[k] = scale · q[k] + least.  Numbers of MXFP4 are codes of fp4, of which q is twice the value (kTwiceFp4), and
+// scales are half of a power of two, in bf16.  Products with it quantize x, too, in the same groups: x[k] = x_scale ·
+// xq[k], |xq| <= 127, x_scale = largest |x| / 127, of that row alone.  Sums within a group are exact integers; each
+// group's is rounded to fp32 and added by one fma, in rising order of k.  So a row's bits depend on no other row.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace switchyard::ops {
 
-enum class WeightFormat : uint8_t { kPlain, kInt8, kInt4, kQ8_0, kQ4_0, kQ4_1 };
+enum class WeightFormat : uint8_t { kPlain, kInt8, kInt4, kQ8_0, kQ4_0, kQ4_1, kMxfp4 };
 
 // The formats of a model's matrices, by what they are.
 struct WeightFormats {
@@ -42,7 +42,7 @@ struct WeightType {
 
 inline constexpr int64_t kQuantGroup = 32;  // consecutive k with one scale
 
-// "plain", "int8", "int4", "q8_0", "q4_0", "q4_1".
+// "plain", "int8", "int4", "q8_0", "q4_0", "q4_1", "mxfp4".
 const char* WeightFormatName(WeightFormat format);
 std::optional<WeightFormat> FindWeightFormat(absl::string_view name);
 // "int4"; "q8_0, experts q4_1"; "plain, experts q4_1 and q8_0".
@@ -58,13 +58,16 @@ constexpr int64_t WeightBits(WeightFormat format) {
 constexpr bool HasLeast(WeightFormat format) { return format == WeightFormat::kQ4_1; }
 // The stored number that stands for 0, or for the least value.  REQUIRES: not kPlain.
 constexpr int32_t WeightZero(WeightFormat format) {
-  if (HasLeast(format)) return 0;
+  if (HasLeast(format) || format == WeightFormat::kMxfp4) return 0;
   return WeightBits(format) == 4 ? 8 : 128;
 }
 // Whether scales are fp16, not bf16.  REQUIRES: not kPlain.
 constexpr bool HalfScales(WeightFormat format) {
   return format == WeightFormat::kQ8_0 || format == WeightFormat::kQ4_0 || format == WeightFormat::kQ4_1;
 }
+
+// Twice the values of fp4 (E2M1) by code.
+inline constexpr int8_t kTwiceFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 // Rows of k numbers that are quantized already, with the format's zero, and their groups' scales and least values (null
 // where the format has none) as bits; k is a multiple of kQuantGroup.
