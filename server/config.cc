@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <initializer_list>
 #include <iterator>
+#include <optional>
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -18,6 +18,7 @@
 #include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
 #include "scheduler/base/cores.h"
+#include "scheduler/base/gguf/gguf_file.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/popularity/path_profile.h"
@@ -32,6 +33,8 @@ mode_t ModeOf(const std::string& path) {
   struct stat st;
   return stat(path.c_str(), &st) == 0 ? st.st_mode : 0;
 }
+
+constexpr size_t kGgufEnding = sizeof(".gguf") - 1;
 
 bool IsFile(const std::string& path) { return S_ISREG(ModeOf(path)); }
 
@@ -235,26 +238,16 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
                                ": is for local training workers (--local_train_workers); others have their own"));
 }
 
-// NAME of NAME.gguf and of NAME-00001-of-00003.gguf.
-std::string NameOfGguf(absl::string_view file) {
-  file.remove_suffix(sizeof(".gguf") - 1);
-  constexpr size_t kSplit = sizeof("-00001-of-00003") - 1;
-  const size_t begin = file.size() > kSplit ? file.size() - kSplit : 0;
-  const auto digits = [&](size_t at) {
-    const absl::string_view part = file.substr(begin + at, 5);
-    return std::all_of(part.begin(), part.end(), [](unsigned char c) { return absl::ascii_isdigit(c); });
-  };
-  const bool split = begin > 0 && file[begin] == '-' && file.substr(begin + 6, 4) == "-of-" && digits(1) && digits(10);
-  return std::string(split ? file.substr(0, begin) : file);
-}
-
 }  // namespace
 
 std::string NameOfModel(const std::string& path) {
   std::string given = path;
   while (given.size() > 1 && given.back() == '/') given.pop_back();
   const std::string last = given.substr(given.find_last_of('/') + 1);
-  if (IsGgufFile(given)) return NameOfGguf(last);
+  if (IsGgufFile(given) && last.size() > kGgufEnding) {
+    const std::optional<GgufSplitName> split = ParseGgufSplitName(last);
+    return split.has_value() ? split->prefix : last.substr(0, last.size() - kGgufEnding);
+  }
   char buffer[PATH_MAX];
   const std::string real = realpath(path.c_str(), buffer) != nullptr ? buffer : given;
   const std::vector<std::string> parts = absl::StrSplit(real, '/');

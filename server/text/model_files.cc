@@ -89,7 +89,8 @@ class VocabularyReader {
     if (!types.has_value()) return WrongType(Key("token_type"), "an array of integers", *value);
     std::vector<int32_t> out;
     out.reserve(types->size());
-    for (const int64_t type : *types) out.push_back(static_cast<int32_t>(std::min<int64_t>(type, INT32_MAX)));
+    for (const int64_t type : *types)
+      out.push_back(static_cast<int32_t>(std::clamp<int64_t>(type, INT32_MIN, INT32_MAX)));
     return out;
   }
 

@@ -116,6 +116,18 @@ TEST(TextProcessorLoad, TheModelsTokenizerMustNotBeALinkOutOfItsDirectory) {
   EXPECT_TRUE(text::TextProcessor::Load(config).ok());
 }
 
+TEST(ModelDirOfTextsTest, HasItsTextsAlone) {
+  const ModelDir dir = ModelDir::OfTexts("m.gguf", {{"config.json", "12345"}});
+  EXPECT_TRUE(dir.Exists("config.json"));
+  EXPECT_EQ(*dir.ReadSmallFile("config.json", 5), "12345");
+  EXPECT_EQ(dir.ReadSmallFile("config.json", 4).status().message(), "config.json: 5 bytes, limit 4");
+  EXPECT_FALSE(dir.Exists("tokenizer.json"));
+  EXPECT_EQ(dir.ReadSmallFile("tokenizer.json", 5).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(dir.OpenFile("config.json").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(dir.Folder("config.json").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(dir.List(), std::vector<std::string>{"config.json"});
+}
+
 TEST(NoModelDirectoryTest, SaysWhatToDoInstead) {
   ServerConfig config;
   const auto why = [&config](const std::string& model) {

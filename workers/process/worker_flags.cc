@@ -40,9 +40,8 @@ void AddModelFlags(WorkerFlags* values, FlagSet* flags) {
       .Mark(kOfServing);
   flags
       ->Add("quantization=NAME", &values->quantization,
-            "how matrices are held on a CPU: auto (in 8 or 4 bits if the checkpoint has all of them so, else as none), "
-            "none (in the "
-            "data type), int8 or int4 (in groups of 32, made when they are loaded)")
+            "how matrices are held on a CPU: auto (in the 8 or 4 bits that the checkpoint has them in), none (in the "
+            "data type), int8 or int4 (groups of 32, made at load)")
       .Mark(kOfServing);
   flags
       ->Add("load_format=NAME", &values->load_format,

@@ -37,10 +37,15 @@ absl::StatusOr<ops::WeightFormats> CheckTensors(const checkpoint::Checkpoint& ch
   // A config of absurd sizes must not get as far as address space.
   RETURN_IF_ERROR(
       model::CheckMemory(config, {.dtype = dtype, .experts_per_layer = config.num_experts}, kMostAddressSpace));
-  // The destinations are never touched, so they cost address space only.
+  // The destinations are never touched, so they cost address space only; experts, whose biases are cleared when they
+  // are allocated, have none.
   std::vector<int32_t> all_experts(static_cast<size_t>(config.num_experts));
   std::iota(all_experts.begin(), all_experts.end(), 0);
-  absl::StatusOr<model::ModelWeights> untouched = model::AllocateWeights(config, dtype, std::move(all_experts));
+  alignas(kDeviceAlignment) static char nowhere[kDeviceAlignment];
+  model::ExpertSpace space;
+  if (model::CheckStorable(config).ok()) space.place = [](int, int32_t) { return nowhere; };
+  absl::StatusOr<model::ModelWeights> untouched =
+      model::AllocateWeights(config, dtype, std::move(all_experts), Device::Cpu(), space);
   RETURN_IF_ERROR(untouched.status());
   ASSIGN_OR_RETURN(const std::vector<model::Param> params,
                    model::BuildParams(config, *model::FindFamily(config.model_type), checkpoint, &*untouched));
@@ -105,6 +110,9 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   }
   ops::WeightFormats stored;
   if (checkpoint.has_value()) {
+    // What is never shared out must fit in the smallest form: a config of absurd sizes gets no further.
+    RETURN_IF_ERROR(model::CheckMemory(config, {.dtype = dtype, .format = ops::WeightFormat::kInt4},
+                                       ReadMachineMemory().total_bytes));
     ASSIGN_OR_RETURN(stored, CheckTensors(*checkpoint, config, dtype));
   }
   ASSIGN_OR_RETURN(const ops::WeightFormats format,

@@ -53,7 +53,7 @@ namespace switchyard::worker {
 struct WorkerOptions {
   std::string model_dir;
   std::string dtype = "auto";         // or fp32, bf16, fp16, fp64
-  std::string quantization = "auto";  // of matrices: as GGUF has them; or none, int8, int4, when they are loaded
+  std::string quantization = "auto";  // of matrices: as the checkpoint has them; or none, int8, int4
   int threads = 1;
   Device device = Device::Cpu();
   double gpu_memory_fraction = 0.9;  // of a device's memory that may be in use: kGpuMemoryFractionHelp

@@ -1,6 +1,7 @@
 #include "scheduler/base/gguf/gguf_file.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 
 #include "absl/strings/numbers.h"
@@ -19,22 +20,16 @@ constexpr char kSplitCount[] = "split.count";
 constexpr char kSplitTensors[] = "split.tensors.count";
 constexpr size_t kMostNamed = 8;
 
-// The parts of a split file's name.
-struct SplitName {
-  std::string prefix;  // up to "-00001-of-00003.gguf"
-  int64_t number = 0;  // 1 …
-  int64_t count = 0;
-};
-
 std::string SplitFileName(const std::string& prefix, int64_t number, int64_t count) {
   return absl::StrFormat("%s-%05d-of-%05d.gguf", prefix, number, count);
 }
 
-// Nullopt for a name of another kind.
-std::optional<SplitName> ParseSplitName(const std::string& name) {
+}  // namespace
+
+std::optional<GgufSplitName> ParseGgufSplitName(const std::string& name) {
   constexpr size_t kTail = sizeof("-00001-of-00003.gguf") - 1;
   if (name.size() <= kTail) return std::nullopt;
-  SplitName split = {.prefix = name.substr(0, name.size() - kTail)};
+  GgufSplitName split = {.prefix = name.substr(0, name.size() - kTail)};
   if (!absl::SimpleAtoi(name.substr(name.size() - kTail + 1, 5), &split.number) ||
       !absl::SimpleAtoi(name.substr(name.size() - kTail + 10, 5), &split.count) ||
       SplitFileName(split.prefix, split.number, split.count) != name) {
@@ -42,8 +37,6 @@ std::optional<SplitName> ParseSplitName(const std::string& name) {
   }
   return split;
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const ModelDir& dir, const std::string& name) {
   absl::StatusOr<InputFile> file = InputFile::Open(dir, name);
@@ -59,7 +52,13 @@ absl::StatusOr<GgufCheckpoint> GgufCheckpoint::Open(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash);
   ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(folder.empty() ? "/" : folder));
-  return Open(dir, slash == std::string::npos ? path : path.substr(slash + 1));
+  absl::StatusOr<GgufCheckpoint> opened = Open(dir, slash == std::string::npos ? path : path.substr(slash + 1));
+  if (!absl::IsPermissionDenied(opened.status())) return opened;
+  char* const resolved = realpath(path.c_str(), nullptr);
+  const std::string real = resolved == nullptr ? path : resolved;
+  std::free(resolved);
+  if (real == path) return opened;
+  return Open(real);
 }
 
 absl::StatusOr<GgufCheckpoint> GgufCheckpoint::Open(const ModelDir& dir, const std::string& name) {
@@ -77,7 +76,7 @@ absl::StatusOr<GgufCheckpoint> GgufCheckpoint::Open(const ModelDir& dir, const s
 
 absl::Status GgufCheckpoint::OpenSplits(const ModelDir& dir, std::unique_ptr<GgufFile> given, int64_t count) {
   const std::string name = given->name();
-  const std::optional<SplitName> split = ParseSplitName(name);
+  const std::optional<GgufSplitName> split = ParseGgufSplitName(name);
   const auto refuse = [&](const std::string& why) { return InFile(name, absl::InvalidArgumentError(why)); };
   if (count < 0 || count > kMaxGgufSplits) {
     return refuse(absl::StrCat("key \"", kSplitCount, "\": expected 1 to ", kMaxGgufSplits, ", found ", count));

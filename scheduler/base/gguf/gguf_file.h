@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,15 @@ class GgufFile {
   const GgufHeader header_;
 };
 
+// The parts of a split file's name, PREFIX-00001-of-00003.gguf.
+struct GgufSplitName {
+  std::string prefix;
+  int64_t number = 0;  // 1 …
+  int64_t count = 0;
+};
+// Nullopt for a name of another kind.
+std::optional<GgufSplitName> ParseGgufSplitName(const std::string& name);
+
 // The place of a model's tensor.
 struct GgufLocation {
   const GgufFile* file = nullptr;  // of the GgufCheckpoint
@@ -51,7 +61,8 @@ struct GgufLocation {
 
 class GgufCheckpoint {
  public:
-  // `path` is a file's; of a split model any of its files will do, as the others are beside it.
+  // `path` is a file's; of a split model any of its files will do, as the others are beside it.  A link may lead
+  // anywhere.
   static absl::StatusOr<GgufCheckpoint> Open(const std::string& path);
   static absl::StatusOr<GgufCheckpoint> Open(const ModelDir& dir, const std::string& name);
 

@@ -211,7 +211,11 @@ bool ModelDir::Exists(const std::string& name) const {
 }
 
 absl::StatusOr<std::string> ModelDir::ReadSmallFile(const std::string& name, int64_t max_bytes) const {
-  if (const auto text = texts_.find(name); text != texts_.end()) return text->second;
+  if (const auto text = texts_.find(name); text != texts_.end()) {
+    const auto size = static_cast<int64_t>(text->second.size());
+    if (size <= max_bytes) return text->second;
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", size, " bytes, limit ", max_bytes));
+  }
   ASSIGN_OR_RETURN(const int opened, OpenFile(name));
   const UniqueFd fd(opened);
   struct stat st = {};

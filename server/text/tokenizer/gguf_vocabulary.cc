@@ -1,6 +1,7 @@
 #include "server/text/tokenizer/gguf_vocabulary.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <tuple>
 #include <utility>
@@ -18,8 +19,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxGgufTokens = 4'194'303;
-constexpr size_t kMaxMergedBytes = 1024;  // longer tokens are added ones
-constexpr size_t kMaxScoredMerges = 16'000'000;
+constexpr size_t kMaxMergedBytes = 128;  // longer tokens are added ones
+constexpr size_t kMaxScoredMerges = 2'000'000;
 constexpr char kByteLevel[] = "gpt2";
 constexpr char kSentencePiece[] = "llama";
 constexpr char kSpaceMark[] = "\u2581";
@@ -147,6 +148,7 @@ absl::StatusOr<Json> MergesByScores(const GgufVocabulary& vocabulary) {
   std::vector<ScoredMerge> merges;
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const absl::string_view token = vocabulary.tokens[id];
+    if (!std::isfinite(vocabulary.scores[id])) return BadKey("scores", "the score of token ", id, " is not finite");
     if (token.size() > kMaxMergedBytes) continue;
     std::vector<ScoredMerge> own;
     for (size_t cut = 1; cut < token.size(); ++cut) {

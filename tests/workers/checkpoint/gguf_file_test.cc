@@ -77,6 +77,13 @@ TEST(GgufFileTest, NamesTheFileInErrors) {
   EXPECT_FALSE(GgufCheckpoint::Open(dir.File("folder.gguf")).ok());
 }
 
+// The user named the link; names in files may not lead out.
+TEST(GgufFileTest, FollowsALinkThatIsNamed) {
+  model::TempDir dir, elsewhere;
+  std::filesystem::create_symlink(elsewhere.Write("model.gguf", OneTensor("t")), dir.File("link.gguf"));
+  EXPECT_EQ(OpenError(dir.File("link.gguf")), "no error");
+}
+
 TEST(GgufFileTest, SaysThatAFileBecameShorter) {
   model::TempDir dir;
   const std::string path = dir.Write("model.gguf", OneTensor("t"));

@@ -99,14 +99,18 @@ TEST(LoaderTest, MemoryPlanKnowsTheFormatOfEachKind) {
   };
   const auto [held, planned] = both(WeightFormat::kQ8_0);
   const auto of_experts = config.num_moe_layers() * 2 * config.hidden * config.expert_intermediate;
-  for (const auto& [formats, saved] :
-       {std::pair(ops::WeightFormats(WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ8_0), of_experts),
-        std::pair(ops::WeightFormats(WeightFormat::kQ8_0, WeightFormat::kQ8_0, WeightFormat::kInt4), of_experts / 2)}) {
+  for (const auto& [formats, saved] : {std::pair(ops::WeightFormats(WeightFormat::kQ8_0, WeightFormat::kQ4_0,
+                                                                    WeightFormat::kQ8_0, WeightFormat::kQ8_0),
+                                                 of_experts),
+                                       std::pair(ops::WeightFormats(WeightFormat::kQ8_0, WeightFormat::kQ8_0,
+                                                                    WeightFormat::kInt4, WeightFormat::kQ8_0),
+                                                 of_experts / 2)}) {
     const auto [less_held, less_planned] = both(formats);
     EXPECT_EQ(held - less_held, saved) << ops::ToString(formats);  // half of a byte for each number
     EXPECT_EQ(planned - less_planned, saved) << ops::ToString(formats);
   }
-  EXPECT_EQ(ops::ToString(ops::WeightFormats(WeightFormat::kPlain, WeightFormat::kQ4_1, WeightFormat::kQ4_1)),
+  EXPECT_EQ(ops::ToString(ops::WeightFormats(WeightFormat::kPlain, WeightFormat::kQ4_1, WeightFormat::kQ4_1,
+                                             WeightFormat::kPlain)),
             "plain, experts q4_1");
 }
 

@@ -1,6 +1,7 @@
 #include "workers/checkpoint/gguf/gguf_matrix.h"
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/gguf/gguf_names.h"
@@ -56,6 +57,7 @@ absl::StatusOr<std::unique_ptr<MatrixReader>> GgufMatrix::Open(const TensorLocat
 }
 
 absl::Status GgufMatrix::ReadRows(int64_t first, int64_t count, ReadBytes read, MatrixScratch* scratch) const {
+  SY_CHECK(first % row_step() == 0 && count % row_step() == 0);
   scratch->bytes.resize(static_cast<size_t>(count * row_bytes_));
   return read(*location().file, location().entry->begin + first * row_bytes_, absl::MakeSpan(scratch->bytes));
 }

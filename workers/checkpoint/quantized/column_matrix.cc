@@ -1,6 +1,7 @@
 #include "workers/checkpoint/quantized/column_matrix.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,11 @@
 #include "workers/checkpoint/quantized/decode.h"
 
 namespace switchyard::checkpoint {
+namespace {
+
+constexpr float kLargestHalf = 65504;
+
+}  // namespace
 
 ColumnMatrix::ColumnMatrix(const StoredWeights& weights, int64_t rows, int64_t columns)
     : MatrixReader(rows, columns),
@@ -167,7 +173,12 @@ absl::Status ColumnMatrix::ReadNumbers(int64_t first, int64_t count, const ops::
     for (int64_t k = 0; k < columns(); k += ops::kQuantGroup, ++group) {
       const auto at = static_cast<size_t>(row * groups_ + k / group_size_);
       to.scales[group] = Fp16(scratch->scales[at]).bits;
-      to.least[group] = Fp16(-scratch->zeros[at] * scratch->scales[at]).bits;
+      const float least = -scratch->zeros[at] * scratch->scales[at];
+      if (std::fabs(least) > kLargestHalf) {
+        return scales_.Error(absl::StrCat("a zero point times a scale is ", least,
+                                          ", beyond fp16; --quantization=none ", "decodes the weights"));
+      }
+      to.least[group] = Fp16(least).bits;
     }
   }
   return absl::OkStatus();

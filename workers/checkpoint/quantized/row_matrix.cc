@@ -1,6 +1,7 @@
 #include "workers/checkpoint/quantized/row_matrix.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -16,6 +17,7 @@ constexpr absl::string_view kInt8DTypes[] = {"I8"};
 constexpr absl::string_view kByteDTypes[] = {"U8"};
 constexpr absl::string_view kShapeDTypes[] = {"I64", "I32"};
 constexpr absl::string_view kE8m0DTypes[] = {"U8", "F8_E8M0"};
+constexpr float kLargestBf16 = 3.3895314e38F;
 constexpr int64_t kMxfp4Bytes = 16;  // of a group's codes
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -244,6 +246,10 @@ ops::WeightFormat RowMatrix::FindOwnFormat() const {
   return ops::WeightFormat::kPlain;
 }
 
+ops::WeightFormat RowMatrix::near_format() const {
+  return own_format_ == ops::WeightFormat::kInt8 ? ops::WeightFormat::kPlain : own_format_;
+}
+
 absl::Status RowMatrix::ReadCodes(int64_t first, int64_t count, ReadBytes read, MatrixScratch* scratch) const {
   scratch->codes.resize(static_cast<size_t>(count * row_bytes_));
   return codes_.ReadRaw(first * row_bytes_ / codes_.element_bytes(), count * row_bytes_ / codes_.element_bytes(),
@@ -258,6 +264,7 @@ absl::Status RowMatrix::ReadNumbers(int64_t first, int64_t count, const ops::Sto
   uint8_t* numbers = to.numbers;
   uint16_t* scales = to.scales;
   const bool fp4 = code_ == CodeType::kE2m1;
+  const float most = fp4 ? 12 : static_cast<float>(ops::WeightZero(own_format_));  // of a number's magnitude
   const uint8_t sign = code_ == CodeType::kInt8 ? 0x80 : 0;
   for (int64_t i = 0; i < count; ++i, numbers += columns()) {
     const uint8_t* const codes = scratch->codes.data() + i * row_bytes_;
@@ -266,6 +273,9 @@ absl::Status RowMatrix::ReadNumbers(int64_t first, int64_t count, const ops::Sto
     }
     for (int64_t k = 0; k < columns(); k += ops::kQuantGroup, ++scales) {
       const float scale = scratch->scales[static_cast<size_t>(i * groups_ + k / group_size_)] * (fp4 ? 0.5F : 1.0F);
+      if (!(std::fabs(scale) * most <= kLargestBf16)) {
+        return scales_.Error(absl::StrCat("a scale of ", scale, " makes values beyond bf16"));
+      }
       *scales = ops::HalfScales(own_format_) ? Fp16(scale).bits : Bf16(scale).bits;
     }
   }

@@ -61,15 +61,8 @@ struct Sizes {
 
 }  // namespace
 
-ops::WeightFormat HeadFormat(ops::WeightFormat format) {
-  if (format == ops::WeightFormat::kInt4) return ops::WeightFormat::kInt8;
-  const bool of_gguf =
-      format == ops::WeightFormat::kQ4_0 || format == ops::WeightFormat::kQ4_1 || format == ops::WeightFormat::kMxfp4;
-  return of_gguf ? ops::WeightFormat::kQ8_0 : format;
-}
-
-bool HasEmbedding(const ModelConfig& config, ops::WeightFormat format) {
-  return !config.tie_embeddings || HeadFormat(format) != ops::WeightFormat::kPlain;
+bool HasEmbedding(const ModelConfig& config, ops::WeightFormat head) {
+  return !config.tie_embeddings || head != ops::WeightFormat::kPlain;
 }
 
 int64_t KvBytesPerToken(const ModelConfig& config, DType dtype) {
@@ -81,8 +74,8 @@ absl::int128 WeightBytes(const ModelConfig& config, ops::WeightType type, int64_
   const Sizes sizes = {config, type, device};
   const int64_t num_moe = config.num_moe_layers(), num_dense = config.num_layers() - num_moe;
   // lm_head and the last norm
-  absl::int128 bytes = sizes.Matrix(config.vocab_size, config.hidden, HeadFormat(type.format.dense)) + sizes.Norm();
-  if (HasEmbedding(config, type.format.dense)) bytes += sizes.Vector(absl::int128(config.vocab_size) * config.hidden);
+  absl::int128 bytes = sizes.Matrix(config.vocab_size, config.hidden, type.format.head) + sizes.Norm();
+  if (HasEmbedding(config, type.format.head)) bytes += sizes.Vector(absl::int128(config.vocab_size) * config.hidden);
   if (config.learned_positions) bytes += sizes.Vector(absl::int128(config.context) * config.hidden);
   bytes += config.num_layers() * sizes.Attention();
   if (num_moe > 0) bytes += num_moe * sizes.Moe(experts_per_layer);

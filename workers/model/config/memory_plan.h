@@ -16,11 +16,8 @@
 
 namespace switchyard::model {
 
-// The format of lm_head in a model whose dense parts have a format: never below 8 bits, as its errors are those of the
-// probabilities.
-ops::WeightFormat HeadFormat(ops::WeightFormat format);
 // Whether the embedding has a table of its own: not where it is tied to a plain lm_head, from which its rows come.
-bool HasEmbedding(const ModelConfig& config, ops::WeightFormat format);
+bool HasEmbedding(const ModelConfig& config, ops::WeightFormat head);
 
 // Bytes of one token's keys and values over all layers.
 int64_t KvBytesPerToken(const ModelConfig& config, DType dtype);

@@ -5,13 +5,13 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -49,6 +49,8 @@ struct Piece {
   int64_t read_bytes() const { return param->matrix == nullptr ? bytes() : param->matrix->ReadSize(rows); }
 };
 
+constexpr double kLargestHalf = 65504;
+
 // Whether the weight holds the numbers that the checkpoint has.
 bool KeepsNumbers(const Param& param) {
   return param.matrix != nullptr && param.weight != nullptr && param.weight->device().is_cpu() &&
@@ -58,7 +60,7 @@ bool KeepsNumbers(const Param& param) {
 
 // Largest magnitude that the served dtype can hold.
 double LargestOf(DType dtype) {
-  if (dtype == DType::kF16) return 65504.0;
+  if (dtype == DType::kF16) return kLargestHalf;
   if (dtype == DType::kBf16) return 3.3895313892515355e38;
   return dtype == DType::kF64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
 }
@@ -135,7 +137,8 @@ void Loader::AddPieces(const checkpoint::Checkpoint& checkpoint, const std::vect
     // What is decoded lies beside its codes.
     int64_t step = std::max<int64_t>((matrix != nullptr ? kChunkBytes / 2 : kChunkBytes) / row_bytes, 1);
     step = (step + row_step - 1) / row_step * row_step;
-    if (step > ops::kPanelColumns) step -= step % ops::kPanelColumns;  // whole panels pack best
+    const int64_t panels = std::lcm(row_step, ops::kPanelColumns);  // whole ones pack best
+    if (step > panels) step -= step % panels;
     for (int64_t row = 0; row < param.rows; row += step) {
       const int64_t first = param.source_row + row;
       pieces_.push_back({.param = &param,
@@ -238,13 +241,17 @@ void Loader::AddSum(const Piece& piece, absl::string_view bytes) {
 }
 
 absl::Status Loader::CheckValues(const Piece& piece, const TensorView& rows) const {
+  const ops::Weight* const weight = piece.param->weight;
+  const bool half = weight != nullptr && weight->format() != ops::WeightFormat::kPlain &&
+                    ops::HalfScales(weight->format()) && LargestOf(dtype_) > kLargestHalf;
+  const char* const holder = half ? ops::WeightFormatName(weight->format()) : DTypeName(dtype_);
   return VisitDType(piece.dtype, [&]<class Elem>() -> absl::Status {
-    const int64_t unfit = FindUnfit(rows.data<Elem>(), rows.NumElements(), LargestOf(dtype_));
+    const int64_t unfit = FindUnfit(rows.data<Elem>(), rows.NumElements(), half ? kLargestHalf : LargestOf(dtype_));
     if (unfit < 0) return absl::OkStatus();
     const int64_t row = piece.param->source_row + piece.row + unfit / piece.param->columns;
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: tensor \"%s\": expected finite values that %s can hold, found %g at row %d, column %d",
-        piece.at.file->name(), piece.param->name, DTypeName(dtype_),
+        piece.at.file->name(), piece.param->name, holder,
         static_cast<double>(static_cast<Acc<Elem>>(rows.data<Elem>()[unfit])), row, unfit % piece.param->columns));
   });
 }

@@ -37,18 +37,22 @@ class CommonFormat {
 }  // namespace
 
 ops::WeightFormats StoredFormats(const std::vector<Param>& params) {
-  CommonFormat dense, gate_up, down;
+  CommonFormat dense, gate_up, down, head;
   for (const Param& param : params) {
     const absl::string_view name = param.name;
-    // All but the embedding, the head, routers and the gates of shared experts, which are held in other ways.
-    if (param.weight == nullptr || param.bias || !absl::StrContains(name, ".layers.")) continue;
+    // All but routers and the gates of shared experts, which stay plain.
+    if (param.weight == nullptr || param.bias) continue;
+    if (!absl::StrContains(name, ".layers.")) {
+      head.Add(param);
+      continue;
+    }
     if (param.shard == Shard::kExpert) {
       (param.weight->gated() ? gate_up : down).Add(param);
     } else if (!absl::EndsWith(name, "gate.weight") && !absl::EndsWith(name, "router.weight")) {
       dense.Add(param);
     }
   }
-  return {dense.Get(), gate_up.Get(), down.Get()};
+  return {dense.Get(), gate_up.Get(), down.Get(), ops::HeadFormat(head.Get())};
 }
 
 absl::StatusOr<DType> NamedDType(absl::string_view name) {

@@ -9,15 +9,14 @@
 #include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/model/config/config.h"
 #include "workers/model/weights/params.h"
-#include "workers/model/weights/serving_type.h"
 #include "workers/ops/gemm/quantized/weight_format.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard::model {
 
 // The formats of few bits in which matrices of layers are held as the checkpoint has them: of each kind the one that
-// all have (MatrixReader::own_format); q8_0 where they have several, or other blocks of GGUF (near_format); else
-// kPlain.
+// all have (MatrixReader::own_format), lm_head in 8 bits at least; q8_0 where they have several, or other blocks of
+// GGUF (near_format); else kPlain.
 ops::WeightFormats StoredFormats(const std::vector<Param>& params);
 
 // fp32, bf16, fp16, fp64.  InvalidArgument for another name.

@@ -134,8 +134,8 @@ struct Allocator {
   ModelWeights All(const std::vector<int32_t>& residents) {
     int num_moe_layers = 0;
     ModelWeights weights;
-    if (HasEmbedding(config, type.format.dense)) weights.embedding = Table(config.vocab_size, config.hidden);
-    weights.lm_head = Matrix(config.vocab_size, config.hidden, HeadFormat(type.format.dense));
+    if (HasEmbedding(config, type.format.head)) weights.embedding = Table(config.vocab_size, config.hidden);
+    weights.lm_head = Matrix(config.vocab_size, config.hidden, type.format.head);
     if (config.learned_positions) weights.positions = Table(config.context, config.hidden);
     weights.final_norm = Vector(config.hidden);
     weights.final_norm_bias = NormBias();

@@ -114,14 +114,14 @@ TEST(HeldNumbersTest, SymmetricIntegersAreHeldAsTheyAre) {
 }
 
 // AWQ and GPTQ [64, 128] in groups of 64 with zero points: the least value of a group is rounded to fp16.
-absl::Status CheckColumns(bool awq, bool ordered, std::vector<int32_t> order) {
+absl::Status CheckColumns(bool awq, bool ordered, std::vector<int32_t> order, float least_scale = 0.01F) {
   constexpr int64_t kRows = 64, kColumns = 128, kGroups = 2;
   std::string codes, zeros, index;
   for (int64_t i = 0; i < kRows * kColumns / 2; ++i) codes.push_back(static_cast<char>(i * 41 + i / 7));
   for (int64_t i = 0; i < kRows * kGroups / 2; ++i) zeros.push_back(static_cast<char>(i * 29));
   for (const int32_t group : order) index.append(reinterpret_cast<const char*>(&group), sizeof(group));
   std::vector<float> scales;
-  for (int64_t i = 0; i < kRows * kGroups; ++i) scales.push_back(0.01F + 0.003F * static_cast<float>(i % 13));
+  for (int64_t i = 0; i < kRows * kGroups; ++i) scales.push_back(least_scale + 0.003F * static_cast<float>(i % 13));
   std::map<std::string, WrittenTensor> parts = {{"x.scales", FloatTensor("F16", {kGroups, kRows}, scales)},
                                                 {"x.qzeros", {"I32", {kGroups, kRows / 8}, zeros}}};
   parts["x.qweight"] = {"I32", {awq ? kColumns : kColumns / 8, awq ? kRows / 8 : kRows}, codes};
@@ -163,6 +163,8 @@ TEST(HeldNumbersTest, FourBitsWithZeroPointsAreHeldWithALeastValue) {
     EXPECT_TRUE(status.ok()) << status;
   }
   EXPECT_TRUE(CheckColumns(/*awq=*/false, /*ordered=*/true, order).ok());
+  EXPECT_THAT(std::string(CheckColumns(/*awq=*/true, /*ordered=*/false, {}, 8192).message()),
+              testing::HasSubstr("beyond fp16; --quantization=none decodes the weights"));
   std::swap(order[0], order[127]);
   EXPECT_THAT(std::string(CheckColumns(/*awq=*/false, /*ordered=*/false, order).message()),
               testing::HasSubstr("expected 0 at column 0, as desc_act is false, found 1; --quantization=none decodes"));

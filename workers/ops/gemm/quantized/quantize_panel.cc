@@ -25,7 +25,7 @@ std::optional<WeightFormat> FindWeightFormat(absl::string_view name) {
 
 std::string ToString(const WeightFormats& formats) {
   std::string text = WeightFormatName(formats.dense);
-  if (formats == WeightFormats(formats.dense)) return text;
+  if (formats.gate_up == formats.dense && formats.down == formats.dense) return text;
   absl::StrAppend(&text, ", experts ", WeightFormatName(formats.gate_up));
   if (formats.down != formats.gate_up) absl::StrAppend(&text, " and ", WeightFormatName(formats.down));
   return text;

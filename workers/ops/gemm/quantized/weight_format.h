@@ -20,15 +20,23 @@ namespace switchyard::ops {
 
 enum class WeightFormat : uint8_t { kPlain, kInt8, kInt4, kQ8_0, kQ4_0, kQ4_1, kMxfp4 };
 
+// The format of lm_head beside matrices of a format: never below 8 bits, as its errors are those of the probabilities.
+constexpr WeightFormat HeadFormat(WeightFormat format) {
+  if (format == WeightFormat::kPlain || format == WeightFormat::kInt8) return format;
+  return format == WeightFormat::kInt4 ? WeightFormat::kInt8 : WeightFormat::kQ8_0;
+}
+
 // The formats of a model's matrices, by what they are.
 struct WeightFormats {
-  WeightFormats(WeightFormat all = WeightFormat::kPlain) : dense(all), gate_up(all), down(all) {}  // NOLINT
-  WeightFormats(WeightFormat of_dense, WeightFormat of_gate_up, WeightFormat of_down)
-      : dense(of_dense), gate_up(of_gate_up), down(of_down) {}
+  WeightFormats(WeightFormat all = WeightFormat::kPlain)  // NOLINT
+      : WeightFormats(all, all, all, HeadFormat(all)) {}
+  WeightFormats(WeightFormat of_dense, WeightFormat of_gate_up, WeightFormat of_down, WeightFormat of_head)
+      : dense(of_dense), gate_up(of_gate_up), down(of_down), head(of_head) {}
   bool operator==(const WeightFormats&) const = default;
 
   WeightFormat dense;          // of attention, feed-forwards without a router and shared experts
   WeightFormat gate_up, down;  // of routed experts
+  WeightFormat head;           // of lm_head
 };
 
 // How a model's matrices are held.
@@ -45,7 +53,7 @@ inline constexpr int64_t kQuantGroup = 32;  // consecutive k with one scale
 // "plain", "int8", "int4", "q8_0", "q4_0", "q4_1", "mxfp4".
 const char* WeightFormatName(WeightFormat format);
 std::optional<WeightFormat> FindWeightFormat(absl::string_view name);
-// "int4"; "q8_0, experts q4_1"; "plain, experts q4_1 and q8_0".
+// "int4"; "q8_0, experts q4_1"; "plain, experts q4_1 and q8_0".  Says nothing of lm_head.
 std::string ToString(const WeightFormats& formats);
 // "bf16", "int4 (bf16)".
 std::string ToString(const WeightType& type);
