@@ -2,8 +2,8 @@
 // integers.  Compiled once per instruction set; with AVX2 by 16-bit products, which also those above use so far.
 //
 // An A block has for each group of 32 k: quads of k of every row (4-bit weights: int8; 8-bit ones: int16, because
-// products of two full bytes do not fit the 16 bits of vpmaddubsw), then x's scales, then the sums of x's numbers, by
-// which the weights' zero is taken out.
+// products of two full bytes do not fit the 16 bits of vpmaddubsw, and those of k 0 and 2 before 1 and 3, as a mask and
+// a shift widen the weights), then x's scales, then the sums of x's numbers, by which the weights' zero is subtracted.
 #include "workers/ops/core/simd.h"
 #include "workers/ops/gemm/kernels/gemm_kernels.h"
 
@@ -24,7 +24,7 @@ alignas(16) constexpr uint8_t kFp4Numbers[16] = {12, 13, 14, 15, 16, 18, 20, 24,
 // What follows the quads of a group in an A block.
 struct RowGroup {
   float scale;
-  int32_t sum;
+  float sum;  // of the numbers: a whole one
 };
 
 // The number of an A block for weights of so many bits.
@@ -36,6 +36,12 @@ template <>
 struct NumberOf<4> {
   using Type = int8_t;
 };
+
+// Where the number for k of a quad stands in it.
+template <class Number>
+constexpr int InQuad(int k) {
+  return sizeof(Number) == 1 ? k : k / 2 + k % 2 * 2;
+}
 
 // Rounded to nearest even.  REQUIRES: |x| < 2^22.
 SY_INLINE Floats RoundToWhole(Floats x) {
@@ -80,7 +86,7 @@ SY_INLINE RowGroup QuantizeGroup(const Elem* x, int64_t count, int32_t* numbers)
   }
   int32_t total = 0;
   for (int i = 0; i < kFloats; ++i) total += sum[i];
-  return {largest / 127, total};
+  return {largest / 127, static_cast<float>(total)};
 }
 
 // [groups] of {[8][rows][4] Number, [rows] RowGroup}.
@@ -95,7 +101,9 @@ void PackInt(const GemmPackArgs& args) {
       int32_t numbers[kIntGroup];
       const RowGroup group = QuantizeGroup(x + k, args.k - k, numbers);
       auto* quads = reinterpret_cast<Number*>(to);
-      for (int i = 0; i < kIntGroup; ++i) quads[(i / 4 * args.rows + r) * 4 + i % 4] = static_cast<Number>(numbers[i]);
+      for (int i = 0; i < kIntGroup; ++i) {
+        quads[(i / 4 * args.rows + r) * 4 + InQuad<Number>(i % 4)] = static_cast<Number>(numbers[i]);
+      }
       __builtin_memcpy(to + args.rows * kNumberBytes + r * static_cast<int64_t>(sizeof(group)), &group, sizeof(group));
     }
   }
@@ -111,20 +119,45 @@ SY_INLINE __m256 LoadScales(const char* from) {
   if constexpr (IsFp16(kScales)) return _mm256_cvtph_ps(bits);
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
-SY_INLINE int32_t QuadAt(const char* from) { return LoadBytes<int32_t>(from); }
-SY_INLINE int64_t WideQuadAt(const char* from) { return LoadBytes<int64_t>(from); }
-
-// c[0, 8) += (sums · scale of the weights + Σ x · least) · scale of x.
-SY_INLINE void AddGroupWithLeast(__m256i sums, const RowGroup& x, __m256 scales, __m256 least, float* c) {
-  const __m256 of_least = _mm256_mul_ps(least, _mm256_set1_ps(static_cast<float>(x.sum)));
-  const __m256 value = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scales, of_least);
-  _mm256_storeu_ps(c, _mm256_fmadd_ps(value, _mm256_set1_ps(x.scale), _mm256_loadu_ps(c)));
+// Keeps sums in registers: without it g++ computes the products of all rows before it adds them, and spills.
+template <int NV>
+SY_INLINE void Pin(__m256i (&sums)[NV]) {
+#pragma GCC unroll 4
+  for (int n = 0; n < NV; ++n) asm volatile("" : "+x"(sums[n]));
 }
+// 4 bytes of x: a quad of int8, or half of one of int16.
+SY_INLINE int32_t QuadAt(const char* from) { return LoadBytes<int32_t>(from); }
 
-// c[0, 8) += (sums - zero · Σ x) · scale of the weights · scale of x.
-SY_INLINE void AddGroup(__m256i sums, int32_t zero, const RowGroup& x, __m256 scales, float* c) {
-  const __m256 whole = _mm256_cvtepi32_ps(_mm256_sub_epi32(sums, _mm256_set1_epi32(zero * x.sum)));
-  _mm256_storeu_ps(c, _mm256_fmadd_ps(whole, _mm256_mul_ps(scales, _mm256_set1_ps(x.scale)), _mm256_loadu_ps(c)));
+// 8 columns of c[r, ·] += (sums · scale of the weights + Σ x · least) · scale of x; or, without least values, (sums -
+// zero · Σ x) · scale of the weights · scale of x.  Sums and zero · Σ x are whole and below 2^24.
+template <int MR, int NV, int kZero, GemmScales kScales>
+SY_INLINE void AddGroups(const __m256i (&sums)[MR][NV], const char* rows, const char* b, int v, float* c) {
+  __m256 scales[NV], least[NV];
+#pragma GCC unroll 4
+  for (int n = 0; n < NV; ++n) {
+    scales[n] = LoadScales<kScales>(b + (v + n) * 16);
+    if constexpr (kScales == GemmScales::kFp16AndLeast)
+      least[n] = LoadScales<kScales>(b + kGemmScaleBytes + (v + n) * 16);
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < MR; ++r) {
+    const auto* x = reinterpret_cast<const float*>(rows + r * static_cast<int>(sizeof(RowGroup)));
+    const __m256 x_scale = _mm256_broadcast_ss(x), x_sum = _mm256_broadcast_ss(x + 1);
+#pragma GCC unroll 4
+    for (int n = 0; n < NV; ++n) {
+      float* const to = c + r * kGemmPanel + (v + n) * 8;
+      const __m256 whole = _mm256_cvtepi32_ps(sums[r][n]);
+      __m256 sum;
+      if constexpr (kScales == GemmScales::kFp16AndLeast) {
+        const __m256 value = _mm256_fmadd_ps(whole, scales[n], _mm256_mul_ps(least[n], x_sum));
+        sum = _mm256_fmadd_ps(value, x_scale, _mm256_loadu_ps(to));
+      } else {
+        const __m256 value = _mm256_fnmadd_ps(_mm256_set1_ps(kZero), x_sum, whole);
+        sum = _mm256_fmadd_ps(value, _mm256_mul_ps(scales[n], x_scale), _mm256_loadu_ps(to));
+      }
+      _mm256_storeu_ps(to, sum);
+    }
+  }
 }
 
 // 32 numbers of 4 bits as bytes: those in the lower halves, or in the upper ones.
@@ -140,85 +173,72 @@ SY_INLINE __m256i HalvesOf(__m256i both) {
 template <int MR, int NV, GemmScales kScales>
 SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
   const __m256i ones = _mm256_set1_epi16(1);
-  __m256i sum[MR][NV] = {}, whole[MR][NV] = {};
+  __m256i sum[MR][NV] = {};
   // (Unrolled, g++ computes all products before it adds any, and keeps them in memory.)
 #pragma GCC unroll 1
   for (int p = 0; p < 4; ++p) {
+    __m256i low[NV], high[NV];
 #pragma GCC unroll 4
     for (int n = 0; n < NV; ++n) {
       const __m256i both = LoadInts(b + GemmNumbersOffset(kScales) + (p * 4 + v + n) * 32);
-      const __m256i low = HalvesOf<kScales>(both);
-      const __m256i high = HalvesOf<kScales>(_mm256_srli_epi16(both, 4));
-#pragma GCC unroll 4
-      for (int r = 0; r < MR; ++r) {
-        const __m256i x0 = _mm256_set1_epi32(QuadAt(a + ((2 * p) * MR + r) * 4));
-        const __m256i x1 = _mm256_set1_epi32(QuadAt(a + ((2 * p + 1) * MR + r) * 4));
-        if constexpr (IsFp4(kScales)) {
-          const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(low, x0), _mm256_maddubs_epi16(high, x1));
-          whole[r][n] = _mm256_add_epi32(whole[r][n], _mm256_madd_epi16(pairs, ones));
-        } else {
-          sum[r][n] = _mm256_add_epi16(sum[r][n], _mm256_maddubs_epi16(low, x0));
-          sum[r][n] = _mm256_add_epi16(sum[r][n], _mm256_maddubs_epi16(high, x1));
-        }
-      }
+      low[n] = HalvesOf<kScales>(both);
+      high[n] = HalvesOf<kScales>(_mm256_srli_epi16(both, 4));
     }
-  }
-#pragma GCC unroll 4
-  for (int n = 0; n < NV; ++n) {
-    const __m256 scales = LoadScales<kScales>(b + (v + n) * 16);
 #pragma GCC unroll 4
     for (int r = 0; r < MR; ++r) {
-      const auto x = LoadBytes<RowGroup>(a + MR * kIntGroup + r * static_cast<int>(sizeof(RowGroup)));
-      const __m256i sums = IsFp4(kScales) ? whole[r][n] : _mm256_madd_epi16(sum[r][n], ones);
-      float* const to = c + r * kGemmPanel + (v + n) * 8;
-      if constexpr (kScales == GemmScales::kFp16AndLeast) {
-        AddGroupWithLeast(sums, x, scales, LoadScales<kScales>(b + kGemmScaleBytes + (v + n) * 16), to);
-      } else {
-        AddGroup(sums, ZeroOf(4, kScales), x, scales, to);
+      const __m256i x0 = _mm256_set1_epi32(QuadAt(a + ((2 * p) * MR + r) * 4));
+      const __m256i x1 = _mm256_set1_epi32(QuadAt(a + ((2 * p + 1) * MR + r) * 4));
+#pragma GCC unroll 4
+      for (int n = 0; n < NV; ++n) {
+        const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(low[n], x0), _mm256_maddubs_epi16(high[n], x1));
+        if constexpr (IsFp4(kScales)) {
+          sum[r][n] = _mm256_add_epi32(sum[r][n], _mm256_madd_epi16(pairs, ones));
+        } else {
+          sum[r][n] = _mm256_add_epi16(sum[r][n], pairs);
+        }
       }
+      Pin(sum[r]);
     }
   }
-}
-
-// Two sums of pairs a column, 4 columns a vector: the sums of 8 columns.
-SY_INLINE __m256i JoinPairs(__m256i first, __m256i second) {
-  return _mm256_permute4x64_epi64(_mm256_hadd_epi32(first, second), 0xd8);
+  if constexpr (!IsFp4(kScales)) {
+#pragma GCC unroll 16
+    for (int i = 0; i < MR * NV; ++i) sum[i / NV][i % NV] = _mm256_madd_epi16(sum[i / NV][i % NV], ones);
+  }
+  AddGroups<MR, NV, ZeroOf(4, kScales), kScales>(sum, a + MR * kIntGroup, b, v, c);
 }
 
 template <int MR, int NV, GemmScales kScales>
 SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
-  __m256i first[MR][NV] = {}, second[MR][NV] = {};
+  __m256i sum[MR][NV] = {};
 #pragma GCC unroll 1
   for (int quad = 0; quad < kIntQuads; ++quad) {
+    __m256i even[NV], odd[NV];
 #pragma GCC unroll 4
     for (int n = 0; n < NV; ++n) {
-      const auto* w = reinterpret_cast<const __m128i*>(b + GemmNumbersOffset(kScales) + (quad * 4 + v + n) * 32);
-      const __m256i w0 = _mm256_cvtepu8_epi16(_mm_loadu_si128(w));
-      const __m256i w1 = _mm256_cvtepu8_epi16(_mm_loadu_si128(w + 1));
-#pragma GCC unroll 4
-      for (int r = 0; r < MR; ++r) {
-        const __m256i x = _mm256_set1_epi64x(WideQuadAt(a + (quad * MR + r) * 8));
-        first[r][n] = _mm256_add_epi32(first[r][n], _mm256_madd_epi16(w0, x));
-        second[r][n] = _mm256_add_epi32(second[r][n], _mm256_madd_epi16(w1, x));
-      }
+      const __m256i w = LoadInts(b + GemmNumbersOffset(kScales) + (quad * 4 + v + n) * 32);
+      even[n] = _mm256_and_si256(w, _mm256_set1_epi16(255));
+      odd[n] = _mm256_srli_epi16(w, 8);
     }
-  }
-#pragma GCC unroll 4
-  for (int n = 0; n < NV; ++n) {
-    const __m256 scales = LoadScales<kScales>(b + (v + n) * 16);
 #pragma GCC unroll 4
     for (int r = 0; r < MR; ++r) {
-      const auto x = LoadBytes<RowGroup>(a + 2 * MR * kIntGroup + r * static_cast<int>(sizeof(RowGroup)));
-      AddGroup(JoinPairs(first[r][n], second[r][n]), 128, x, scales, c + r * kGemmPanel + (v + n) * 8);
+      const char* x = a + (quad * MR + r) * 8;
+      const __m256i x0 = _mm256_set1_epi32(QuadAt(x)), x1 = _mm256_set1_epi32(QuadAt(x + 4));
+#pragma GCC unroll 4
+      for (int n = 0; n < NV; ++n) {
+        sum[r][n] = _mm256_add_epi32(sum[r][n], _mm256_madd_epi16(even[n], x0));
+        sum[r][n] = _mm256_add_epi32(sum[r][n], _mm256_madd_epi16(odd[n], x1));
+      }
+      Pin(sum[r]);
     }
   }
+  AddGroups<MR, NV, ZeroOf(8, kScales), kScales>(sum, a + 2 * MR * kIntGroup, b, v, c);
 }
 
 template <int kBits, GemmScales kScales, int MR>
 void MultiplyInt(const GemmBlockArgs& args) {
   constexpr int kBlockBytes = GemmQuantBlockBytes(kBits, kScales);
   constexpr int kRowBytes = (kBits == 4 ? 1 : 2) * kIntGroup + static_cast<int>(sizeof(RowGroup));
-  constexpr int NV = kBits == 4 && !(IsFp4(kScales) && MR > 2) ? (MR == 1 ? 4 : 2) : (MR <= 2 ? 2 : 1);
+  constexpr int NV = IsFp4(kScales) && MR > 2 ? 1 : MR == 1 || (kBits == 8 && MR == 2) ? 4 : 2;
   const char* a = static_cast<const char*>(args.a);
   const char* b = static_cast<const char*>(args.b);
   float* c = static_cast<float*>(args.c);
@@ -226,6 +246,7 @@ void MultiplyInt(const GemmBlockArgs& args) {
   for (int64_t k = 0; k < args.padded_k; k += kIntGroup, a += MR * kRowBytes, b += kBlockBytes) {
 #pragma GCC unroll 32
     for (int line = 0; line < kBlockBytes; line += 64) __builtin_prefetch(b + kIntAhead + line);
+    asm volatile("" : : : "memory");  // else g++ keeps c in memory of its own beside args.c
 #pragma GCC unroll 4
     for (int v = 0; v < 4; v += NV) {
       if constexpr (kBits == 4) {
@@ -273,16 +294,16 @@ void MultiplyInt(const GemmBlockArgs& args) {
       for (int column = 0; column < kGemmPanel; ++column) {
         int32_t sum = 0;
         for (int i = 0; i < kIntGroup; ++i) {
-          const auto number = LoadBytes<Number>(a + ((i / 4 * MR + r) * 4 + i % 4) * sizeof(Number));
+          const auto number = LoadBytes<Number>(a + ((i / 4 * MR + r) * 4 + InQuad<Number>(i % 4)) * sizeof(Number));
           sum += number * IntWeightAt<kBits, kScales>(b, column, i);
         }
         const float scale = ScaleAt<kScales>(b, column);
         float& to = c[r * kGemmPanel + column];
         if constexpr (kScales == GemmScales::kFp16AndLeast) {
           const float least = ScaleAt<kScales>(b + kGemmScaleBytes, column);
-          to += (static_cast<float>(sum) * scale + static_cast<float>(x.sum) * least) * x.scale;
+          to += (static_cast<float>(sum) * scale + x.sum * least) * x.scale;
         } else {
-          to += static_cast<float>(sum - ZeroOf(kBits, kScales) * x.sum) * (scale * x.scale);
+          to += (static_cast<float>(sum) - ZeroOf(kBits, kScales) * x.sum) * (scale * x.scale);
         }
       }
     }
