@@ -126,6 +126,21 @@ class LlamaPeer:
             self._api.llama_memory_seq_rm(self._memory, sequence, length, -1)
         return len(prompts) / statistics.median(seconds)
 
+    def same_greedy_share(self, prompts, answers):
+        """How many of the answers' tokens are the likeliest ones here, after the same tokens."""
+        import numpy
+
+        self._prompts, same = None, 0
+        self._api.llama_memory_clear(self._memory, True)
+        for prompt, answer in zip(prompts, answers):
+            ids = prompt + answer[:-1]
+            self._decode([(token, i, 0, i >= len(prompt) - 1) for i, token in enumerate(ids)])
+            for i, token in enumerate(answer):
+                logits = self._api.llama_get_logits_ith(self._context, len(prompt) - 1 + i)
+                same += int(numpy.ctypeslib.as_array(logits, (olmoe_checkpoint.VOCAB,)).argmax()) == token
+            self._api.llama_memory_clear(self._memory, True)
+        return same / sum(map(len, answers))
+
     def decode_one(self, token, position):
         """Seconds of one token behind what the cache holds of one sequence."""
         return self._decode([(token, position, 0, True)])

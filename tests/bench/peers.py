@@ -1,5 +1,6 @@
 """Switchyard beside HF transformers and llama.cpp: prefill of 512 tokens and decode at batch 1 and 16
-of an OLMoE-shaped model with random bf16 weights, on two threads each, fed the same token ids.
+of an OLMoE-shaped model with random bf16 weights, on two threads each, fed the same token ids; then of the same weights
+in 8 and 4 bits beside llama.cpp's Q8_0, Q4_0 and Q4_K_M (few_bits.py).  --only=bf16 or few_bits: one of the two.
 
 Needs the Python packages numpy, torch and safetensors; transformers to compare with HF and to check the answers;
 llama-cpp-python and gguf to compare with llama.cpp.  A peer that is not installed is skipped, and the table says so.
@@ -10,6 +11,7 @@ import random
 import statistics
 import sys
 
+import few_bits
 import olmoe_checkpoint as shape
 import peer_engines
 import report
@@ -123,9 +125,8 @@ def summarize(key, rows, peers, figures, rates):
     return cells + [figures[key + "_bound"], statistics.median(row["bytes"] for row in rows), rates[key]["GB/s"]]
 
 
-def main():
-    args = report.arguments(__doc__)
-    report.require("numpy", "torch", "safetensors")
+def measure_bf16(args):
+    """(figures, details)"""
     decode_rounds, prefill_rounds = (3, 2) if args.quick else (20, 8)
     checkpoint = shape.ensure_hf(args.cache, report.log)
     with Switchyard(args.bin, checkpoint, f"{args.cache}/peers-server.log", workers=1, threads=THREADS) as engine:
@@ -134,25 +135,41 @@ def main():
         work = prepare(engine, hf)
         onednn = roofline.onednn_rates({op for item in work.values() for ops in item["ops"] for op in ops})
         probe = roofline.Probe(THREADS)
-        load = [report.load_average()]
         results = {"prefill512": measure_prefill(engine, peers, prefill_rounds)}
         for key in BATCHES:
             results[key] = measure_decode(engine, peers, work[key], probe, onednn, decode_rounds)
-        load.append(report.load_average())
+        for peer in peers:
+            peer.close()
     figures, rates = {}, {}
     rows = [["tokens/s", "Switchyard", "HF", "llama.cpp", "ratio", "of bound", "of bytes", "probe GB/s"]]
     rows += [summarize(key, results[key], peers, figures, rates) for key in results]
     report.table(rows)
-    for key, target in TARGETS.items():
-        if figures[key] is not None and figures[key] < target:
-            print(f"missed: {key} {figures[key]:.3f} < {target}")
-    if any(value > 1 for key, value in figures.items() if key.endswith("_bound")):
+    if any(value > 1 for key, value in figures.items() if value is not None and key.endswith("_bound")):
         print("a share above 1: our kernels were faster than the probe of bandwidth or than oneDNN at that shape, or "
               "something else used the machine while those were measured")
-    report.finish("peers", figures, {
+    return figures, {
         "rates": rates, "peers": versions, "rounds": {"prefill": prefill_rounds, "decode": decode_rounds},
         "experts_touched": {key: round(item["touched"], 1) for key, item in work.items()},
-        "experts_from": "HF's routing of the same ids" if hf else "uniform routing, expected", "load": load})
+        "experts_from": "HF's routing of the same ids" if hf else "uniform routing, expected"}
+
+
+def main():
+    parser = report.parser(__doc__)
+    parser.add_argument("--cache", default=str(report.ROOT / "build/bench"), help="folder for the checkpoints, kept")
+    parser.add_argument("--only", choices=["bf16", "few_bits"], help="a part of it")
+    args = parser.parse_args()
+    report.require("numpy", "torch", "safetensors")
+    load, figures, details = [report.load_average()], {}, {}
+    if args.only != "few_bits":
+        figures, details = measure_bf16(args)
+    if args.only != "bf16":
+        more, details["few_bits"] = few_bits.run(args, THREADS, 2 if args.quick else 10, random_ids)
+        figures.update(more or {})
+    load.append(report.load_average())
+    for key, target in {**TARGETS, **few_bits.TARGETS}.items():
+        if figures.get(key) is not None and figures[key] < target:
+            print(f"missed: {key} {figures[key]:.3f} < {target}")
+    report.finish("peers", figures, {**details, "load": load})
 
 
 if __name__ == "__main__":

@@ -149,9 +149,15 @@ absl::Status ColumnMatrix::Read(int64_t first, int64_t count, float* to, ReadByt
 
 ops::WeightFormat ColumnMatrix::own_format() const {
   const bool in_order = order_.empty() || !weights_.ordered;
-  const bool fits = weights_.bits == 4 && group_size_ % ops::kQuantGroup == 0 && columns() % group_size_ == 0;
-  const bool half = scales_.location().entry->dtype == "F16";
-  return in_order && fits && half ? ops::WeightFormat::kQ4_1 : ops::WeightFormat::kPlain;
+  const bool fits = group_size_ % ops::kQuantGroup == 0 && columns() % group_size_ == 0;
+  if (!in_order || !fits || scales_.location().entry->dtype != "F16") return ops::WeightFormat::kPlain;
+  if (weights_.symmetric) return weights_.bits == 4 ? ops::WeightFormat::kQ4_0 : ops::WeightFormat::kQ8_0;
+  return weights_.bits == 4 ? ops::WeightFormat::kQ4_1 : ops::WeightFormat::kPlain;
+}
+
+ops::WeightFormat ColumnMatrix::near_format() const {
+  const ops::WeightFormat own = own_format();
+  return own == ops::WeightFormat::kPlain && weights_.bits == 4 ? ops::WeightFormat::kQ8_0 : own;
 }
 
 absl::Status ColumnMatrix::ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
@@ -168,11 +174,17 @@ absl::Status ColumnMatrix::ReadNumbers(int64_t first, int64_t count, const ops::
   }
   RETURN_IF_ERROR(ReadCodes(first, count, read, scratch));
   std::copy(scratch->codes.begin(), scratch->codes.end(), to.numbers);
+  const float middle = static_cast<float>(ops::WeightZero(own_format()));
   int64_t group = 0;
   for (int64_t row = 0; row < count; ++row) {
     for (int64_t k = 0; k < columns(); k += ops::kQuantGroup, ++group) {
       const auto at = static_cast<size_t>(row * groups_ + k / group_size_);
       to.scales[group] = Fp16(scratch->scales[at]).bits;
+      if (!ops::HasLeast(own_format())) {
+        if (scratch->zeros[at] == middle) continue;
+        return zeros_.Error(absl::StrCat("expected zero points of ", middle, " of a symmetric checkpoint, found ",
+                                         scratch->zeros[at], "; --quantization=none decodes the weights by them"));
+      }
       const float least = -scratch->zeros[at] * scratch->scales[at];
       if (std::fabs(least) > kLargestHalf) {
         return scales_.Error(absl::StrCat("a zero point times a scale is ", least,

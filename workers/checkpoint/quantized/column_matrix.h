@@ -20,9 +20,11 @@ class ColumnMatrix : public MatrixReader {
                                                             const std::string& name, absl::Span<const int64_t> shape);
 
   absl::Status Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const override;
-  // Of four bits, where columns are in order and in groups of a multiple of 32: scales in fp16, least values that are
-  // -zero point · scale, rounded to fp16.
+  // Where columns are in order and in groups of a multiple of 32, with scales in fp16: of symmetric ones those of their
+  // bits; else, of four bits, with least values that are -zero point · scale, rounded to fp16.
   ops::WeightFormat own_format() const override;
+  // Of four bits in another order (desc_act), too: steps of 8 bits are small beside theirs.
+  ops::WeightFormat near_format() const override;
   absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                            MatrixScratch* scratch) const override;
 

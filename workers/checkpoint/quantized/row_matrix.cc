@@ -247,6 +247,7 @@ ops::WeightFormat RowMatrix::FindOwnFormat() const {
 }
 
 ops::WeightFormat RowMatrix::near_format() const {
+  if (code_ == CodeType::kE4m3) return ops::WeightFormat::kQ8_0;
   return own_format_ == ops::WeightFormat::kInt8 ? ops::WeightFormat::kPlain : own_format_;
 }
 

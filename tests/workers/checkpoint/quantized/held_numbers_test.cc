@@ -137,6 +137,7 @@ absl::Status CheckColumns(bool awq, bool ordered, std::vector<int32_t> order, fl
   ASSIGN_OR_RETURN(const std::unique_ptr<MatrixReader> matrix,
                    OpenMatrix(checkpoint, &config, "x.weight", {kRows, kColumns}));
   EXPECT_EQ(matrix->own_format(), ordered ? ops::WeightFormat::kPlain : ops::WeightFormat::kQ4_1);
+  EXPECT_EQ(matrix->near_format(), ordered ? ops::WeightFormat::kQ8_0 : ops::WeightFormat::kQ4_1);
   if (ordered) return absl::OkStatus();
   MatrixScratch scratch;
   std::vector<float> decoded(kRows * kColumns);
@@ -168,6 +169,67 @@ TEST(HeldNumbersTest, FourBitsWithZeroPointsAreHeldWithALeastValue) {
   std::swap(order[0], order[127]);
   EXPECT_THAT(std::string(CheckColumns(/*awq=*/false, /*ordered=*/false, order).message()),
               testing::HasSubstr("expected 0 at column 0, as desc_act is false, found 1; --quantization=none decodes"));
+}
+
+// A symmetric checkpoint [64, 128] of GPTQ (zero points are stored less one) or AWQ (without any).
+absl::Status CheckSymmetricColumns(bool awq, int bits, ops::WeightFormat own, uint8_t zeros_byte) {
+  constexpr int64_t kRows = 64, kColumns = 128, kGroups = 2;
+  const int64_t factor = 32 / bits;
+  std::string codes;
+  for (int64_t i = 0; i < kRows * kColumns * bits / 8; ++i) codes.push_back(static_cast<char>(i * 41 + i / 7));
+  std::vector<float> scales;
+  for (int64_t i = 0; i < kRows * kGroups; ++i) scales.push_back(0.01F + 0.003F * static_cast<float>(i % 13));
+  std::map<std::string, WrittenTensor> parts = {{"x.scales", FloatTensor("F16", {kGroups, kRows}, scales)}};
+  parts["x.qweight"] = {"I32", {awq ? kColumns : kColumns / factor, awq ? kRows / factor : kRows}, codes};
+  if (!awq)
+    parts["x.qzeros"] = {
+        "I32", {kGroups, kRows / factor}, std::string(kGroups * kRows * bits / 8, static_cast<char>(zeros_byte))};
+  nlohmann::json described = {
+      {"quant_method", "awq"}, {"bits", bits}, {"group_size", 64}, {"version", "gemm"}, {"zero_point", false}};
+  if (!awq)
+    described = {{"quant_method", "gptq"}, {"bits", bits}, {"group_size", 64}, {"desc_act", false}, {"sym", true}};
+  const model::TempDir dir;
+  dir.Write("model.safetensors", SafetensorsBytes(parts));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir.path()));
+  ASSIGN_OR_RETURN(const QuantizationConfig config, ReadQuantizationConfig("quantization_config", described));
+  ASSIGN_OR_RETURN(const std::unique_ptr<MatrixReader> matrix,
+                   OpenMatrix(checkpoint, &config, "x.weight", {kRows, kColumns}));
+  EXPECT_EQ(matrix->own_format(), own);
+  MatrixScratch scratch;
+  std::vector<float> decoded(kRows * kColumns);
+  RETURN_IF_ERROR(matrix->Read(0, kRows, decoded.data(), ReadPlainly, &scratch));
+  std::vector<uint8_t> numbers(kRows * kColumns);
+  std::vector<uint16_t> first(numbers.size() / ops::kQuantGroup);
+  RETURN_IF_ERROR(matrix->ReadNumbers(0, kRows, {numbers.data(), first.data(), nullptr}, ReadPlainly, &scratch));
+  ExpectSameNumbers(*matrix, decoded);
+  return absl::OkStatus();
+}
+
+TEST(HeldNumbersTest, SymmetricColumnsAreHeldAsTheyAre) {
+  for (const auto& status : {CheckSymmetricColumns(false, 4, ops::WeightFormat::kQ4_0, 0x77),
+                             CheckSymmetricColumns(false, 8, ops::WeightFormat::kQ8_0, 0x7f),
+                             CheckSymmetricColumns(true, 4, ops::WeightFormat::kQ4_0, 0)}) {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  EXPECT_THAT(std::string(CheckSymmetricColumns(false, 4, ops::WeightFormat::kQ4_0, 0x78).message()),
+              testing::HasSubstr("expected zero points of 8 of a symmetric checkpoint, found 9; --quantization=none"));
+}
+
+// Fp8 has no format of its own, but one that is near; GPTQ of 4 bits in another order likewise.
+TEST(HeldNumbersTest, Fp8IsNearQ80) {
+  std::string codes;
+  for (int i = 0; i < 4 * 64; ++i) codes.push_back(static_cast<char>(i % 0x7f));
+  const model::TempDir dir;
+  dir.Write("model.safetensors", SafetensorsBytes({{"x.weight", {"F8_E4M3", {4, 64}, codes}},
+                                                   {"x.weight_scale", FloatTensor("F32", {4, 1}, {1, 2, 0.5F, 3})}}));
+  const auto checkpoint = Checkpoint::Open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto config = ReadQuantizationConfig("quantization_config", {{"quant_method", "fp8"}});
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto matrix = OpenMatrix(*checkpoint, &*config, "x.weight", {4, 64});
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_EQ((*matrix)->own_format(), ops::WeightFormat::kPlain);
+  EXPECT_EQ((*matrix)->near_format(), ops::WeightFormat::kQ8_0);
 }
 
 // Every code, with scales at both ends.
