@@ -150,7 +150,7 @@ absl::StatusOr<Texts> TextsOf(const GgufMetadata& metadata, bool tokenizer) {
   ASSIGN_OR_RETURN(texts["tokenizer_config.json"], TokenizerConfig(metadata));
   ASSIGN_OR_RETURN(texts["generation_config.json"], GenerationConfig(metadata));
   ASSIGN_OR_RETURN(const std::string model, metadata.String(absl::StrCat(kTokenizerKeys, "model"), "no_vocab"));
-  if (!tokenizer || model == "no_vocab") return texts;
+  if (!tokenizer || model == "no_vocab" || model == "none") return texts;
   ASSIGN_OR_RETURN(const tokenizer::GgufVocabulary vocabulary, VocabularyReader(metadata).Read());
   absl::StatusOr<std::string> json = tokenizer::TokenizerJsonOf(vocabulary);
   if (!json.ok()) {
