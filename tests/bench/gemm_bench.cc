@@ -1,7 +1,7 @@
 // How fast the matrix products are, beside what the machine can do at the same moment.
 //
 //   gemm_bench [--quick] [--threads=N] [--rounds=N] [--isa=NAME] [--dtype=NAME]
-//   [--format=plain|int8|int4|q8_0|q4_0|q4_1|mxfp4]
+//   [--format=plain|int8|int4|q8_0|q4_0|q4_1|mxfp4|q6_k]
 //
 // Every round runs each contender between two probes that just read the same weights, so that a machine whose bandwidth
 // swings gives fair ratios; medians over rounds are printed.  Answers are checked against a double-precision sum.  The
@@ -319,7 +319,7 @@ int Main(int argc, char** argv) {
     if (!ok) {
       std::fprintf(stderr,
                    "gemm_bench: cannot use %s; flags: --quick --threads=N --rounds=N --isa=NAME --dtype=bf16|fp16|fp32 "
-                   "--format=plain|int8|int4|q8_0|q4_0|q4_1|mxfp4\n",
+                   "--format=plain|int8|int4|q8_0|q4_0|q4_1|mxfp4|q6_k\n",
                    argv[i]);
       return 2;
     }

@@ -56,8 +56,9 @@ inline std::vector<GemmFormatCase> QuantizedGemmCases() {
   std::vector<GemmFormatCase> cases;
   for (const GemmCase& c : AllGemmCases()) {
     if (c.dtype == DType::kF64) continue;
-    for (const WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0,
-                                      WeightFormat::kQ4_0, WeightFormat::kQ4_1, WeightFormat::kMxfp4}) {
+    for (const WeightFormat format :
+         {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0, WeightFormat::kQ4_0, WeightFormat::kQ4_1,
+          WeightFormat::kMxfp4, WeightFormat::kQ6_K}) {
       cases.push_back({c.isa, c.dtype, format});
     }
   }

@@ -16,8 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0, WeightFormat::kQ4_0,
-                                     WeightFormat::kQ4_1};
+constexpr WeightFormat kFormats[] = {WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0,
+                                     WeightFormat::kQ4_0, WeightFormat::kQ4_1, WeightFormat::kQ6_K};
 
 Tensor Unpacked(const Weight& w) {
   Tensor rows(w.dtype(), {w.n(), w.k()});
@@ -53,12 +53,13 @@ TEST(QuantizedWeightTest, NumbersThatFitComeBack) {
       for (const auto& [n, k] : {std::pair<int64_t, int64_t>{2, 1}, {64, 32}, {66, 33}, {130, 95}, {200, 64}}) {
         // Each group of a row has the numbers at both ends, so that its scale is a power of two.
         const Tensor rows(DType::kF32, {n, k});
-        const int lowest = WeightBits(format) == 8 ? -127 : -8, numbers = WeightBits(format) == 8 ? 255 : 16;
+        const int bits = static_cast<int>(WeightBits(format)), numbers = bits == 4 ? 16 : (1 << bits) - 1;
+        const int lowest = bits == 4 ? -8 : -(numbers / 2);
         for (int64_t i = 0; i < n; ++i) {
           const double scale = std::ldexp(1.0, static_cast<int>(i % 7) - 3);
           for (int64_t j = 0; j < k; ++j) {
             int64_t number = lowest + (i * 31 + j * 17) % numbers;
-            if (j % kQuantGroup < 2) number = j % kQuantGroup == 0 ? lowest : lowest + numbers - 1;
+            if (j % 16 < 2) number = j % 16 == 0 ? lowest : lowest + numbers - 1;
             SetElement(rows, i, j, static_cast<double>(number) * scale);
           }
         }
@@ -103,18 +104,23 @@ TEST(QuantizedWeightTest, ErrorsAreAtMostAStep) {
     double squares = 0;
     for (size_t i = 0; i < got.size(); ++i) {
       // The largest magnitude of a group is below 1; a scale has the rounding error of a bf16.
-      const double limit = WeightBits(format) == 8 ? 0.5 / 127 + 127.0 / 127 / 256 : 1.01 / 7;
+      const int64_t bits = WeightBits(format);
+      const double limit = bits == 8 ? 0.5 / 127 + 1.0 / 256 : bits == 6 ? 0.5 / 31 + 1.0 / 2048 : 1.01 / 7;
       ASSERT_LE(std::fabs(got[i] - want[i]), limit) << i;
       squares += (got[i] - want[i]) * (got[i] - want[i]);
     }
     const double rms = std::sqrt(squares / static_cast<double>(got.size()));
-    EXPECT_LE(rms, WeightBits(format) == 8 ? 0.003 : 0.045) << WeightFormatName(format);
+    EXPECT_LE(rms, WeightBits(format) == 8   ? 0.003
+                   : WeightBits(format) == 6 ? 0.009
+                                             : 0.045)
+        << WeightFormatName(format);
   }
 }
 
 TEST(QuantizedWeightTest, BytesAreBitsAndScales) {
   const WeightDesc desc = {.n = 2048, .k = 1024, .dtype = DType::kBf16};
-  for (const auto& [format, bits] : {std::pair{WeightFormat::kInt8, 8.5}, {WeightFormat::kInt4, 4.5}}) {
+  for (const auto& [format, bits] :
+       {std::pair{WeightFormat::kInt8, 8.5}, {WeightFormat::kInt4, 4.5}, {WeightFormat::kQ6_K, 7.0}}) {
     WeightDesc quantized = desc;
     quantized.format = format;
     EXPECT_EQ(PackedBytes(quantized), static_cast<int64_t>(2048 * 1024 * bits / 8));
@@ -214,7 +220,7 @@ TEST_P(QuantizedGemmTest, NotFiniteStaysSo) {
 // The largest numbers of all: sums of a group fit where they are kept.
 TEST_P(QuantizedGemmTest, Extremes) {
   const auto [isa, dtype, format] = GetParam();
-  const int64_t k = 64, lowest = WeightBits(format) == 8 ? -127 : -8;
+  const int64_t k = 64, bits = WeightBits(format), lowest = bits == 8 ? -127 : bits == 6 ? -31 : -8;
   for (const double sign : {1.0, -1.0}) {
     const Tensor x(dtype, {1, k}), w(dtype, {32, k}), y(DType::kF32, {1, 32});
     for (int64_t i = 0; i < k; ++i) {

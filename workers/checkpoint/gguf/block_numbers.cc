@@ -55,6 +55,23 @@ void ReadQ4K(const uint8_t* blocks, int64_t num_blocks, const ops::StoredNumbers
   }
 }
 
+void ReadQ6K(const uint8_t* blocks, int64_t num_blocks, const ops::StoredNumbers& to) {
+  for (int64_t b = 0; b < num_blocks; ++b, blocks += 128 + 64 + 16 + 2) {
+    const float scale = LoadHalf(blocks + 208);
+    for (int g = 0; g < 16; ++g) {  // group g has numbers 16 * (g % 8) … of half g / 8
+      to.scales[b * 16 + g] = Fp16(scale * static_cast<float>(static_cast<int8_t>(blocks[192 + g]))).bits;
+      const int in_half = 16 * (g % 8);
+      const uint8_t* const lower = blocks + 64 * (g / 8) + in_half % 64;
+      const uint8_t* const upper = blocks + 128 + 32 * (g / 8) + in_half % 32;
+      uint8_t* const numbers = to.numbers + (b * 16 + g) * 16;
+      for (int i = 0; i < 16; ++i) {
+        const int high = upper[i] >> (2 * (in_half / 32)) & 3;
+        numbers[i] = static_cast<uint8_t>((lower[i] >> (4 * (in_half / 64)) & 15) | high << 4);
+      }
+    }
+  }
+}
+
 void ReadMxfp4(const uint8_t* blocks, int64_t num_blocks, const ops::StoredNumbers& to) {
   for (int64_t b = 0; b < num_blocks; ++b, blocks += 1 + 16) {
     to.scales[b] = Bf16(0.5F * DecodeE8m0(blocks[0])).bits;
@@ -69,6 +86,7 @@ BlockNumbers NumbersOfType(absl::string_view type) {
   if (type == "Q4_0") return {ops::WeightFormat::kQ4_0, ReadQ40};
   if (type == "Q4_1") return {ops::WeightFormat::kQ4_1, ReadQ41};
   if (type == "Q4_K") return {ops::WeightFormat::kQ4_1, ReadQ4K};
+  if (type == "Q6_K") return {ops::WeightFormat::kQ6_K, ReadQ6K};
   if (type == "MXFP4") return {ops::WeightFormat::kMxfp4, ReadMxfp4};
   return {};
 }

@@ -15,8 +15,8 @@ struct BlockNumbers {
   void (*read)(const uint8_t* blocks, int64_t num_blocks, const ops::StoredNumbers& to) = nullptr;
 };
 
-// Of Q8_0, Q4_0, Q4_1 and MXFP4, bit for bit; of Q4_K, as Q4_1, with scales and least values that are products of a
-// block's and a group's, rounded to fp16.  kPlain for other types.
+// Of Q8_0, Q4_0, Q4_1 and MXFP4, bit for bit; of Q4_K, as Q4_1, and Q6_K, with scales and least values that are
+// products of a block's and a group's, rounded to fp16.  kPlain for other types.
 BlockNumbers NumbersOfType(absl::string_view type);
 
 }  // namespace switchyard::checkpoint

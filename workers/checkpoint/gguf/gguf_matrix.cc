@@ -78,15 +78,18 @@ absl::Status GgufMatrix::Read(int64_t first, int64_t count, float* to, ReadBytes
 }
 
 ops::WeightFormat GgufMatrix::near_format() const {
-  if (own_format() != ops::WeightFormat::kPlain) return own_format();
-  const bool blocks = row_blocks_ < columns();  // and no plain floats in another order
-  return blocks ? ops::WeightFormat::kQ8_0 : ops::WeightFormat::kPlain;
+  if (row_blocks_ == columns()) return ops::WeightFormat::kPlain;  // plain floats in another order
+  // Steps of a 31st of the largest value, beside theirs of a quarter to a twelfth.
+  for (const absl::string_view type : {"Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "Q6_K"}) {
+    if (location().entry->dtype == type) return ops::WeightFormat::kQ6_K;
+  }
+  return ops::WeightFormat::kQ8_0;
 }
 
 absl::Status GgufMatrix::ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                                      MatrixScratch* scratch) const {
   RETURN_IF_ERROR(ReadRows(first, count, read, scratch));
-  const int64_t groups = columns() / ops::kQuantGroup;
+  const int64_t groups = columns() / ops::ScaleGroup(own_format());
   const bool least = ops::HasLeast(own_format());
   for (int64_t row = 0; row < count; ++row) {
     numbers_.read(scratch->bytes.data() + StoredRow(row) * row_bytes_, row_blocks_,

@@ -156,8 +156,8 @@ ops::WeightFormat ColumnMatrix::own_format() const {
 }
 
 ops::WeightFormat ColumnMatrix::near_format() const {
-  const ops::WeightFormat own = own_format();
-  return own == ops::WeightFormat::kPlain && weights_.bits == 4 ? ops::WeightFormat::kQ8_0 : own;
+  const bool near = weights_.bits == 4 || own_format() == ops::WeightFormat::kQ8_0;
+  return near ? ops::WeightFormat::kQ8_0 : ops::WeightFormat::kPlain;
 }
 
 absl::Status ColumnMatrix::ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,

@@ -23,7 +23,7 @@ class ColumnMatrix : public MatrixReader {
   // Where columns are in order and in groups of a multiple of 32, with scales in fp16: of symmetric ones those of their
   // bits; else, of four bits, with least values that are -zero point · scale, rounded to fp16.
   ops::WeightFormat own_format() const override;
-  // Of four bits in another order (desc_act), too: steps of 8 bits are small beside theirs.
+  // q8_0 of four bits, in another order (desc_act), too, whose steps are large beside those of 8 bits; and of itself.
   ops::WeightFormat near_format() const override;
   absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                            MatrixScratch* scratch) const override;

@@ -57,8 +57,8 @@ class MatrixReader {
   // The format whose numbers and scales are the stored ones, so that a weight of it can hold them; kPlain: there is
   // none.
   virtual ops::WeightFormat own_format() const { return ops::WeightFormat::kPlain; }
-  // own_format(), else a format that gets the values with an error which is small beside that of the stored ones.
-  virtual ops::WeightFormat near_format() const { return own_format(); }
+  // q6_k or q8_0, if it gets the values with an error which is small beside that of the stored ones; else kPlain.
+  virtual ops::WeightFormat near_format() const { return ops::WeightFormat::kPlain; }
   // The same rows as numbers of own_format().
   // REQUIRES: as Read; own_format() is not kPlain.
   virtual absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,

@@ -247,8 +247,8 @@ ops::WeightFormat RowMatrix::FindOwnFormat() const {
 }
 
 ops::WeightFormat RowMatrix::near_format() const {
-  if (code_ == CodeType::kE4m3) return ops::WeightFormat::kQ8_0;
-  return own_format_ == ops::WeightFormat::kInt8 ? ops::WeightFormat::kPlain : own_format_;
+  const bool held = own_format_ != ops::WeightFormat::kPlain && own_format_ != ops::WeightFormat::kInt8;
+  return held || code_ == CodeType::kE4m3 ? ops::WeightFormat::kQ8_0 : ops::WeightFormat::kPlain;
 }
 
 absl::Status RowMatrix::ReadCodes(int64_t first, int64_t count, ReadBytes read, MatrixScratch* scratch) const {

@@ -207,7 +207,8 @@ absl::Status Loader::Load(const Piece& piece, Staging* staging) {
   };
   const checkpoint::MatrixReader* const matrix = piece.param->matrix.get();
   if (KeepsNumbers(*piece.param)) {
-    const int64_t numbers = piece.rows * piece.param->columns, scales = numbers / ops::kQuantGroup;
+    const int64_t numbers = piece.rows * piece.param->columns,
+                  scales = numbers / ops::ScaleGroup(piece.param->weight->format());
     auto* const bits = reinterpret_cast<uint16_t*>(to + numbers);
     const bool least = ops::HasLeast(piece.param->weight->format());
     const ops::StoredNumbers stored = {to, bits, least ? bits + scales : nullptr};
@@ -274,7 +275,7 @@ absl::Status Loader::PlaceInWeight(const Param& param, int64_t row, const Tensor
 void Loader::PlaceNumbers(const Param& param, int64_t row, int64_t count, const ops::StoredNumbers& from) {
   const int64_t first = param.first_row + row;
   if (!param.interleaved) return param.weight->PackNumbers(first, count, from);
-  const int64_t groups = param.columns / ops::kQuantGroup;
+  const int64_t groups = param.columns / ops::ScaleGroup(param.weight->format());
   for (int64_t i = 0; i < count; ++i) {  // gate, up, gate, up …
     const int64_t to = (i % 2) * param.weight->n() / 2 + (first + i) / 2;
     param.weight->PackNumbers(to, 1,

@@ -22,16 +22,18 @@ class CommonFormat {
     alike_ &= own_.value_or(own) == own;
     own_ = own;
     near_ &= near != ops::WeightFormat::kPlain;
+    in_six_bits_ &= near == ops::WeightFormat::kQ6_K;
   }
   ops::WeightFormat Get() const {
     if (!own_.has_value()) return ops::WeightFormat::kPlain;
     if (alike_ && *own_ != ops::WeightFormat::kPlain) return *own_;
-    return near_ ? ops::WeightFormat::kQ8_0 : ops::WeightFormat::kPlain;
+    if (!near_) return ops::WeightFormat::kPlain;
+    return in_six_bits_ ? ops::WeightFormat::kQ6_K : ops::WeightFormat::kQ8_0;
   }
 
  private:
   std::optional<ops::WeightFormat> own_;  // of the last one
-  bool alike_ = true, near_ = true;
+  bool alike_ = true, near_ = true, in_six_bits_ = true;
 };
 
 }  // namespace

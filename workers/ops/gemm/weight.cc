@@ -199,7 +199,7 @@ void Weight::Quantize(int64_t first_row, const TensorView& rows) {
 
 void Weight::PackNumbers(int64_t first_row, int64_t rows, const StoredNumbers& from) {
   SY_CHECK(!Plain(desc_) && desc_.k % kQuantGroup == 0 && first_row >= 0 && first_row + rows <= desc_.n);
-  const int64_t groups = desc_.k / kQuantGroup;
+  const int64_t groups = desc_.k / ScaleGroup(desc_.format);
   for (int64_t i = 0; i < rows; ++i) {
     const StoredNumbers row = {.numbers = from.numbers + i * desc_.k,
                                .scales = from.scales + i * groups,

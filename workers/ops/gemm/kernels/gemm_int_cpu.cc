@@ -1,113 +1,22 @@
-// Products with weights of 8 and 4 bits (weight_format.h): x is quantized when its block is packed, sums of a group are
-// integers.  Compiled once per instruction set; with AVX2 by 16-bit products, which also those above use so far.
-//
-// An A block has for each group of 32 k: quads of k of every row (4-bit weights: int8; 8-bit ones: int16, because
-// products of two full bytes do not fit the 16 bits of vpmaddubsw, and those of k 0 and 2 before 1 and 3, as a mask and
-// a shift widen the weights), then x's scales, then the sums of x's numbers, by which the weights' zero is subtracted.
+// Products with weights of 8, 6 and 4 bits (weight_format.h): x is quantized when its block is packed, sums of a group
+// are integers.  Compiled once per instruction set; with AVX2 by 16-bit products, which also those above use so far.
 #include "workers/ops/core/simd.h"
+#include "workers/ops/gemm/kernels/gemm_int_rows.h"
 #include "workers/ops/gemm/kernels/gemm_kernels.h"
 
 namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 constexpr int kIntRows = 4;
-constexpr int kIntGroup = kGemmQuantGroup, kIntQuads = kIntGroup / 4;
+constexpr int kIntQuads = kIntGroup / 4;
 constexpr int kIntAhead = 2048;  // bytes that are prefetched ahead of the loads
 
-constexpr bool IsFp16(GemmScales scales) { return scales == GemmScales::kFp16 || scales == GemmScales::kFp16AndLeast; }
+constexpr bool IsFp16(GemmScales scales) { return scales != GemmScales::kBf16 && scales != GemmScales::kBf16OfFp4; }
 constexpr bool IsFp4(GemmScales scales) { return scales == GemmScales::kBf16OfFp4; }
 // The stored number that stands for 0.
-constexpr int32_t ZeroOf(int bits, GemmScales scales) { return IsFp4(scales) ? 12 : bits == 4 ? 8 : 128; }
+constexpr int32_t ZeroOf(int bits, GemmScales scales) { return IsFp4(scales) ? 12 : 1 << (bits - 1); }
 // Twice the values of fp4, and this zero.
 alignas(16) constexpr uint8_t kFp4Numbers[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-
-// What follows the quads of a group in an A block.
-struct RowGroup {
-  float scale;
-  float sum;  // of the numbers: a whole one
-};
-
-// The number of an A block for weights of so many bits.
-template <int kBits>
-struct NumberOf {
-  using Type = int16_t;
-};
-template <>
-struct NumberOf<4> {
-  using Type = int8_t;
-};
-
-// Where the number for k of a quad stands in it.
-template <class Number>
-constexpr int InQuad(int k) {
-  return sizeof(Number) == 1 ? k : k / 2 + k % 2 * 2;
-}
-
-// Rounded to nearest even.  REQUIRES: |x| < 2^22.
-SY_INLINE Floats RoundToWhole(Floats x) {
-  const Floats large = Splat(12582912.0F);  // 1.5 * 2^23
-  return (x + large) - large;
-}
-
-SY_INLINE float LargestLane(Floats x) {
-  float largest = 0;
-  for (int i = 0; i < kFloats; ++i) largest = x[i] > largest ? x[i] : largest;
-  return largest;
-}
-
-// A group of x, `count` of which exist, as whole numbers from -127 to 127.  NaN and Inf make the scale NaN; a group
-// that is too small for 127 / x to be a number is zeros.
-template <class Elem>
-SY_INLINE RowGroup QuantizeGroup(const Elem* x, int64_t count, int32_t* numbers) {
-  typedef int32_t Ints __attribute__((vector_size(kVectorBytes)));
-  constexpr int kVectors = kIntGroup / kFloats;
-  Floats values[kVectors];
-  Floats most = {}, poison = {};
-#pragma GCC unroll 8
-  for (int i = 0; i < kVectors; ++i) {
-    const int64_t rest = count - i * kFloats;
-    values[i] = rest <= 0 ? Floats{} : LoadPart(x + i * kFloats, rest < kFloats ? rest : kFloats);
-    most = Max(Max(values[i], -values[i]), most);
-    poison += values[i] * 0.0F;
-  }
-  const float largest = LargestLane(most);
-  const float not_finite = SumLanes(poison);  // 0 or NaN
-  if (!(largest >= 1e-30F && not_finite == 0)) {
-    __builtin_memset(numbers, 0, kIntGroup * sizeof(*numbers));
-    return {not_finite, 0};
-  }
-  const float inverse = 127 / largest;
-  Ints sum = {};
-#pragma GCC unroll 8
-  for (int i = 0; i < kVectors; ++i) {
-    const Ints whole = __builtin_convertvector(RoundToWhole(values[i] * inverse), Ints);
-    __builtin_memcpy(numbers + i * kFloats, &whole, sizeof(whole));
-    sum += whole;
-  }
-  int32_t total = 0;
-  for (int i = 0; i < kFloats; ++i) total += sum[i];
-  return {largest / 127, static_cast<float>(total)};
-}
-
-// [groups] of {[8][rows][4] Number, [rows] RowGroup}.
-template <class Elem, class Number>
-void PackInt(const GemmPackArgs& args) {
-  constexpr int64_t kNumberBytes = kIntGroup * sizeof(Number), kRowBytes = kNumberBytes + sizeof(RowGroup);
-  for (int64_t r = 0; r < args.rows; ++r) {
-    const int64_t row = args.row_idx != nullptr ? args.row_idx[r] : r;
-    const Elem* x = static_cast<const Elem*>(args.x) + row * args.x_stride;
-    char* to = static_cast<char*>(args.a);
-    for (int64_t k = 0; k < args.padded_k; k += kIntGroup, to += args.rows * kRowBytes) {
-      int32_t numbers[kIntGroup];
-      const RowGroup group = QuantizeGroup(x + k, args.k - k, numbers);
-      auto* quads = reinterpret_cast<Number*>(to);
-      for (int i = 0; i < kIntGroup; ++i) {
-        quads[(i / 4 * args.rows + r) * 4 + InQuad<Number>(i % 4)] = static_cast<Number>(numbers[i]);
-      }
-      __builtin_memcpy(to + args.rows * kNumberBytes + r * static_cast<int64_t>(sizeof(group)), &group, sizeof(group));
-    }
-  }
-}
 
 #if defined(__AVX2__)
 
@@ -130,19 +39,26 @@ SY_INLINE int32_t QuadAt(const char* from) { return LoadBytes<int32_t>(from); }
 
 // 8 columns of c[r, ·] += (sums · scale of the weights + Σ x · least) · scale of x; or, without least values, (sums -
 // zero · Σ x) · scale of the weights · scale of x.  Sums and zero · Σ x are whole and below 2^24.
+// Of kFp16OfHalves: of half 0 or 1 of the group.
 template <int MR, int NV, int kZero, GemmScales kScales>
-SY_INLINE void AddGroups(const __m256i (&sums)[MR][NV], const char* rows, const char* b, int v, float* c) {
+SY_INLINE void AddGroups(const __m256i (&sums)[MR][NV], const char* rows, const char* b, int v, float* c,
+                         int half = 0) {
   __m256 scales[NV], least[NV];
 #pragma GCC unroll 4
   for (int n = 0; n < NV; ++n) {
-    scales[n] = LoadScales<kScales>(b + (v + n) * 16);
+    scales[n] = LoadScales<kScales>(b + half * kGemmScaleBytes + (v + n) * 16);
     if constexpr (kScales == GemmScales::kFp16AndLeast)
       least[n] = LoadScales<kScales>(b + kGemmScaleBytes + (v + n) * 16);
   }
 #pragma GCC unroll 4
   for (int r = 0; r < MR; ++r) {
     const auto* x = reinterpret_cast<const float*>(rows + r * static_cast<int>(sizeof(RowGroup)));
-    const __m256 x_scale = _mm256_broadcast_ss(x), x_sum = _mm256_broadcast_ss(x + 1);
+    const __m256 x_scale = _mm256_broadcast_ss(x);
+    __m256 x_sum = _mm256_broadcast_ss(x + 1);
+    if constexpr (kScales == GemmScales::kFp16OfHalves) {
+      const __m256 first = _mm256_broadcast_ss(x + 2);
+      x_sum = half == 0 ? first : _mm256_sub_ps(x_sum, first);
+    }
 #pragma GCC unroll 4
     for (int n = 0; n < NV; ++n) {
       float* const to = c + r * kGemmPanel + (v + n) * 8;
@@ -207,6 +123,52 @@ SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
   AddGroups<MR, NV, ZeroOf(4, kScales), kScales>(sum, a + MR * kIntGroup, b, v, c);
 }
 
+// The upper 2 bits of quad j of a half, where they stand in numbers of 6 bits.
+template <int j>
+SY_INLINE __m256i UpperBits(__m256i of_half) {
+  const __m256i mask = _mm256_set1_epi8(0x30);
+  if constexpr (j < 2) return _mm256_and_si256(_mm256_slli_epi16(of_half, 4 - 2 * j), mask);
+  return _mm256_and_si256(_mm256_srli_epi16(of_half, j < 2 ? 0 : 2 * j - 4), mask);
+}
+
+// Two quads of a half of a group, the pair-th, added to its sums.  Sums of two products of numbers up to 63 fit 16
+// bits.
+template <int MR, int NV, int kPair>
+SY_INLINE void AddPairOfQuads(const char* a, const char* lower, const __m256i (&upper)[NV], __m256i (&sum)[MR][NV]) {
+  __m256i first[NV], second[NV];
+#pragma GCC unroll 4
+  for (int n = 0; n < NV; ++n) {
+    const __m256i both = LoadInts(lower + n * 32), mask = _mm256_set1_epi8(15);
+    first[n] = _mm256_or_si256(_mm256_and_si256(both, mask), UpperBits<2 * kPair>(upper[n]));
+    second[n] = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(both, 4), mask), UpperBits<2 * kPair + 1>(upper[n]));
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < MR; ++r) {
+    const __m256i x0 = _mm256_set1_epi32(QuadAt(a + (2 * kPair * MR + r) * 4));
+    const __m256i x1 = _mm256_set1_epi32(QuadAt(a + ((2 * kPair + 1) * MR + r) * 4));
+#pragma GCC unroll 4
+    for (int n = 0; n < NV; ++n) {
+      const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(first[n], x0), _mm256_maddubs_epi16(second[n], x1));
+      sum[r][n] = _mm256_add_epi32(sum[r][n], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    }
+    Pin(sum[r]);
+  }
+}
+
+template <int MR, int NV, GemmScales kScales>
+SY_INLINE void Int6Group(const char* a, const char* b, int v, float* c) {
+  const char* const lower = b + GemmNumbersOffset(kScales);
+#pragma GCC unroll 1
+  for (int half = 0; half < 2; ++half) {
+    __m256i sum[MR][NV] = {}, upper[NV];
+#pragma GCC unroll 4
+    for (int n = 0; n < NV; ++n) upper[n] = LoadInts(lower + 512 + (half * 4 + v + n) * 32);
+    AddPairOfQuads<MR, NV, 0>(a + half * 16 * MR, lower + (half * 8 + v) * 32, upper, sum);
+    AddPairOfQuads<MR, NV, 1>(a + half * 16 * MR, lower + (half * 8 + 4 + v) * 32, upper, sum);
+    AddGroups<MR, NV, ZeroOf(6, kScales), kScales>(sum, a + MR * kIntGroup, b, v, c, half);
+  }
+}
+
 template <int MR, int NV, GemmScales kScales>
 SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
   __m256i sum[MR][NV] = {};
@@ -237,8 +199,8 @@ SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
 template <int kBits, GemmScales kScales, int MR>
 void MultiplyInt(const GemmBlockArgs& args) {
   constexpr int kBlockBytes = GemmQuantBlockBytes(kBits, kScales);
-  constexpr int kRowBytes = (kBits == 4 ? 1 : 2) * kIntGroup + static_cast<int>(sizeof(RowGroup));
-  constexpr int NV = IsFp4(kScales) && MR > 2 ? 1 : MR == 1 || (kBits == 8 && MR == 2) ? 4 : 2;
+  constexpr int kRowBytes = (kBits == 8 ? 2 : 1) * kIntGroup + static_cast<int>(sizeof(RowGroup));
+  constexpr int NV = (IsFp4(kScales) || kBits == 6) && MR > 2 ? 1 : MR == 1 || (kBits == 8 && MR == 2) ? 4 : 2;
   const char* a = static_cast<const char*>(args.a);
   const char* b = static_cast<const char*>(args.b);
   float* c = static_cast<float*>(args.c);
@@ -251,6 +213,8 @@ void MultiplyInt(const GemmBlockArgs& args) {
     for (int v = 0; v < 4; v += NV) {
       if constexpr (kBits == 4) {
         Int4Group<MR, NV, kScales>(a, b, v, c);
+      } else if constexpr (kBits == 6) {
+        Int6Group<MR, NV, kScales>(a, b, v, c);
       } else {
         Int8Group<MR, NV, kScales>(a, b, v, c);
       }
@@ -267,6 +231,10 @@ SY_INLINE int32_t IntWeightAt(const char* b, int column, int k) {
   if constexpr (kBits == 8) return static_cast<uint8_t>(numbers[(k / 4 * kGemmPanel + column) * 4 + k % 4]);
   const uint32_t both = static_cast<uint8_t>(numbers[(k / 8 * kGemmPanel + column) * 4 + k % 4]);
   const uint32_t number = both >> (k % 8 / 4 * 4) & 15u;
+  if constexpr (kBits == 6) {
+    const uint32_t upper = static_cast<uint8_t>(numbers[512 + (k / 16 * kGemmPanel + column) * 4 + k % 4]);
+    return static_cast<int32_t>(number | (upper >> (k % 16 / 4 * 2) & 3u) << 4);
+  }
   return static_cast<int32_t>(IsFp4(kScales) ? kFp4Numbers[number] : number);
 }
 
@@ -292,18 +260,24 @@ void MultiplyInt(const GemmBlockArgs& args) {
     for (int r = 0; r < MR; ++r) {
       const auto x = LoadBytes<RowGroup>(a + MR * kIntGroup * sizeof(Number) + r * sizeof(RowGroup));
       for (int column = 0; column < kGemmPanel; ++column) {
-        int32_t sum = 0;
+        int32_t sum = 0, first = 0;
         for (int i = 0; i < kIntGroup; ++i) {
           const auto number = LoadBytes<Number>(a + ((i / 4 * MR + r) * 4 + InQuad<Number>(i % 4)) * sizeof(Number));
+          if (i == kIntGroup / 2) first = sum;
           sum += number * IntWeightAt<kBits, kScales>(b, column, i);
         }
         const float scale = ScaleAt<kScales>(b, column);
         float& to = c[r * kGemmPanel + column];
+        constexpr float kZero = ZeroOf(kBits, kScales);
         if constexpr (kScales == GemmScales::kFp16AndLeast) {
           const float least = ScaleAt<kScales>(b + kGemmScaleBytes, column);
           to += (static_cast<float>(sum) * scale + x.sum * least) * x.scale;
+        } else if constexpr (kScales == GemmScales::kFp16OfHalves) {
+          const float second = ScaleAt<kScales>(b + kGemmScaleBytes, column);
+          to += (static_cast<float>(first) - kZero * x.first) * (scale * x.scale);
+          to += (static_cast<float>(sum - first) - kZero * (x.sum - x.first)) * (second * x.scale);
         } else {
-          to += (static_cast<float>(sum) - ZeroOf(kBits, kScales) * x.sum) * (scale * x.scale);
+          to += (static_cast<float>(sum) - kZero * x.sum) * (scale * x.scale);
         }
       }
     }
@@ -351,6 +325,10 @@ const IntGemmKernels kIntGemmKernels = {{kIntKernelOf<float, 8, GemmScales::kBf1
                                         {kIntKernelOf<float, 4, GemmScales::kBf16OfFp4>,
                                          {},
                                          kIntKernelOf<Bf16Bits, 4, GemmScales::kBf16OfFp4>,
-                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kBf16OfFp4>}};
+                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kBf16OfFp4>},
+                                        {kIntKernelOf<float, 6, GemmScales::kFp16OfHalves>,
+                                         {},
+                                         kIntKernelOf<Bf16Bits, 6, GemmScales::kFp16OfHalves>,
+                                         kIntKernelOf<Fp16Bits, 6, GemmScales::kFp16OfHalves>}};
 
 }  // namespace switchyard::ops::SY_KERNEL_NS

@@ -13,12 +13,20 @@ inline constexpr int kGemmPanel = 32;     // = kPanelColumns
 inline constexpr int kGemmMaxRows = 32;   // of any kernel's A block
 inline constexpr int kGemmMaxPanels = 2;  // gate and up
 // Of weights of few bits (quantize_panel.h): numbers of a column with one scale, what a group has beside its numbers,
-// and of a panel's blocks the bytes of the scales, which come first, then perhaps least values, and all bytes.
-enum class GemmScales { kBf16, kFp16, kFp16AndLeast, kBf16OfFp4 };  // the last: numbers are codes of fp4
+// and of a panel's blocks the bytes of the scales, which come first, then perhaps least values, or scales of the second
+// half, and all bytes.
+enum class GemmScales {
+  kBf16,
+  kFp16,
+  kFp16AndLeast,
+  kBf16OfFp4,
+  kFp16OfHalves
+};  // kBf16OfFp4: numbers are fp4's codes
 inline constexpr int kGemmQuantGroup = 32;
 inline constexpr int kGemmScaleBytes = 2 * kGemmPanel;
 constexpr int GemmNumbersOffset(GemmScales scales) {
-  return scales == GemmScales::kFp16AndLeast ? 2 * kGemmScaleBytes : kGemmScaleBytes;
+  return scales == GemmScales::kFp16AndLeast || scales == GemmScales::kFp16OfHalves ? 2 * kGemmScaleBytes
+                                                                                    : kGemmScaleBytes;
 }
 constexpr int GemmQuantBlockBytes(int bits, GemmScales scales) {
   return GemmNumbersOffset(scales) + kGemmQuantGroup * kGemmPanel * bits / 8;
@@ -99,7 +107,7 @@ struct GemmKernel {
 // The dtypes in the order of DType's values: fp32, fp64, bf16, fp16.
 using GemmKernelRow = GemmKernel[4];
 // Those for weights of few bits, in the order of WeightFormat's values after kPlain; none of fp64.
-using IntGemmKernels = GemmKernelRow[6];
+using IntGemmKernels = GemmKernelRow[7];
 
 namespace baseline {
 extern const ops::GemmKernelRow kGemmKernels;

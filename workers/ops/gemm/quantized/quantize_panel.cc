@@ -11,13 +11,14 @@
 namespace switchyard::ops {
 
 const char* WeightFormatName(WeightFormat format) {
-  constexpr const char* kNames[] = {"plain", "int8", "int4", "q8_0", "q4_0", "q4_1", "mxfp4"};
+  constexpr const char* kNames[] = {"plain", "int8", "int4", "q8_0", "q4_0", "q4_1", "mxfp4", "q6_k"};
   return kNames[static_cast<int>(format)];
 }
 
 std::optional<WeightFormat> FindWeightFormat(absl::string_view name) {
-  for (const WeightFormat format : {WeightFormat::kPlain, WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0,
-                                    WeightFormat::kQ4_0, WeightFormat::kQ4_1, WeightFormat::kMxfp4}) {
+  for (const WeightFormat format :
+       {WeightFormat::kPlain, WeightFormat::kInt8, WeightFormat::kInt4, WeightFormat::kQ8_0, WeightFormat::kQ4_0,
+        WeightFormat::kQ4_1, WeightFormat::kMxfp4, WeightFormat::kQ6_K}) {
     if (name == WeightFormatName(format)) return format;
   }
   return std::nullopt;
@@ -38,8 +39,11 @@ std::string ToString(const WeightType& type) {
 
 namespace {
 
-constexpr int64_t kLeastOffset = 64;  // of the least values in a block
-constexpr int64_t NumbersOffset(WeightFormat format) { return HasLeast(format) ? 128 : 64; }
+constexpr int64_t kLeastOffset = 64;                    // of the least values, or the second scales, in a block
+constexpr int64_t kUpperOffset = 32 * kQuantGroup / 2;  // of the upper 2 of 6 bits, behind the lower 4
+constexpr int64_t NumbersOffset(WeightFormat format) {
+  return QuantBlockBytes(format) - kQuantGroup * 32 * WeightBits(format) / 8;
+}
 constexpr int kGroupSize = static_cast<int>(kQuantGroup);
 constexpr float kLeastMagnitude = 1e-30F;  // smaller groups are zeros: 1 / scale must be a number
 
@@ -50,23 +54,31 @@ struct Place {
 };
 Place PlaceOf(WeightFormat format, int64_t column, int k) {
   if (WeightBits(format) == 8) return {NumbersOffset(format) + (k / 4 * 32 + column) * 4 + k % 4, 0};
-  return {NumbersOffset(format) + ((k / 8 * 4 + column / 8) * 8 + column % 8) * 4 + k % 4, k % 8 / 4 * 4};
+  return {NumbersOffset(format) + (k / 8 * 32 + column) * 4 + k % 4, k % 8 / 4 * 4};
+}
+
+// Of the upper 2 of 6 bits.
+Place UpperPlaceOf(WeightFormat format, int64_t column, int k) {
+  return {NumbersOffset(format) + kUpperOffset + (k / 16 * 32 + column) * 4 + k % 4, k % 16 / 4 * 2};
+}
+
+uint32_t GetAt(const char* block, Place place, uint32_t mask) {
+  return static_cast<uint8_t>(block[place.byte]) >> place.shift & mask;
+}
+void PutAt(char* block, Place place, uint32_t mask, uint32_t number) {
+  const uint32_t others = static_cast<uint8_t>(block[place.byte]) & ~(mask << place.shift);
+  block[place.byte] = static_cast<char>(others | number << place.shift);
 }
 
 uint32_t Get(WeightFormat format, const char* block, int64_t column, int k) {
-  const Place place = PlaceOf(format, column, k);
-  const uint32_t byte = static_cast<uint8_t>(block[place.byte]);
-  return WeightBits(format) == 8 ? byte : byte >> place.shift & 15u;
+  const uint32_t number = GetAt(block, PlaceOf(format, column, k), WeightBits(format) == 8 ? 255 : 15);
+  return WeightBits(format) == 6 ? number | GetAt(block, UpperPlaceOf(format, column, k), 3) << 4 : number;
 }
 
 void Put(WeightFormat format, char* block, int64_t column, int k, uint32_t number) {
-  const Place place = PlaceOf(format, column, k);
-  uint32_t byte = number;
-  if (WeightBits(format) == 4) {
-    const uint32_t others = static_cast<uint8_t>(block[place.byte]) & (15u << (4 - place.shift));
-    byte = others | number << place.shift;
-  }
-  block[place.byte] = static_cast<char>(byte);
+  const uint32_t mask = WeightBits(format) == 8 ? 255 : 15;
+  PutAt(block, PlaceOf(format, column, k), mask, number & mask);
+  if (WeightBits(format) == 6) PutAt(block, UpperPlaceOf(format, column, k), 3, number >> 4);
 }
 
 // Four numbers at a time, as every x86-64 has them.
@@ -141,12 +153,26 @@ float BestScale(WeightFormat format, const float* x) {
   return best;
 }
 
-void PutQuads(WeightFormat format, const float* x, float scale, float least, float zero, int64_t column, char* block) {
-  const float inverse = scale == 0 ? 0 : 1 / scale;
+// Numbers k in [begin, end) of a group.
+void PutQuads(WeightFormat format, const float* x, float scale, float least, int64_t column, char* block, int begin = 0,
+              int end = kGroupSize) {
+  const float inverse = scale == 0 ? 0 : 1 / scale, zero = static_cast<float>(WeightZero(format));
   const float most = static_cast<float>((1 << WeightBits(format)) - 1) - zero;
-  for (int i = 0; i < kQuads; ++i) {
+  for (int i = begin / 4; i < end / 4; ++i) {
     const Quad numbers = RoundToWhole(Within((QuadAt(x, i) - least) * inverse, -zero, most)) + zero;
     for (int k = 0; k < 4; ++k) Put(format, block, column, 4 * i + k, static_cast<uint32_t>(numbers[k]));
+  }
+}
+
+// Each half by the scale at which its largest magnitude is 31.
+void QuantizeHalves(WeightFormat format, const float* x, int64_t column, char* block) {
+  constexpr int kHalf = kGroupSize / 2;
+  for (int begin = 0; begin < kGroupSize; begin += kHalf) {
+    float largest = 0;
+    for (int i = begin; i < begin + kHalf; ++i) largest = std::max(largest, std::fabs(x[i]));
+    const uint16_t bits = ScaleBits(format, largest < kLeastMagnitude ? 0 : largest / 31);
+    std::memcpy(block + (begin == 0 ? 0 : kLeastOffset) + column * 2, &bits, 2);
+    PutQuads(format, x, ScaleOf(format, bits), 0, column, block, begin, begin + kHalf);
   }
 }
 
@@ -172,6 +198,7 @@ void QuantizeFp4(const float* x, int64_t column, char* block) {
 
 void QuantizeGroup(WeightFormat format, const float* x, int64_t column, char* block) {
   if (format == WeightFormat::kMxfp4) return QuantizeFp4(x, column, block);
+  if (format == WeightFormat::kQ6_K) return QuantizeHalves(format, x, column, block);
   float scale = 0, least = 0;
   if (HasLeast(format)) {
     const auto [low, high] = std::minmax_element(x, x + kGroupSize);
@@ -184,7 +211,7 @@ void QuantizeGroup(WeightFormat format, const float* x, int64_t column, char* bl
   }
   const uint16_t bits = ScaleBits(format, scale);
   std::memcpy(block + column * 2, &bits, 2);
-  PutQuads(format, x, scale, least, static_cast<float>(WeightZero(format)), column, block);
+  PutQuads(format, x, scale, least, column, block);
 }
 
 }  // namespace
@@ -203,7 +230,9 @@ void QuantizeColumn(WeightFormat format, const float* from, int64_t k, int64_t c
 
 void StoreColumn(WeightFormat format, const StoredNumbers& row, int64_t k, int64_t column, char* panel) {
   for (int64_t group = 0; group < k / kQuantGroup; ++group, panel += QuantBlockBytes(format)) {
-    std::memcpy(panel + column * 2, row.scales + group, 2);
+    const int64_t scales = kQuantGroup / ScaleGroup(format);
+    std::memcpy(panel + column * 2, row.scales + group * scales, 2);
+    if (scales > 1) std::memcpy(panel + kLeastOffset + column * 2, row.scales + group * scales + 1, 2);
     if (HasLeast(format)) std::memcpy(panel + kLeastOffset + column * 2, row.least + group, 2);
     for (int i = 0; i < kGroupSize; ++i) Put(format, panel, column, i, row.numbers[group * kQuantGroup + i]);
   }
@@ -213,16 +242,16 @@ void DequantizeColumn(WeightFormat format, const char* panel, int64_t column, in
   for (int64_t begin = 0; begin < k; begin += kQuantGroup, panel += QuantBlockBytes(format)) {
     uint16_t bits;
     std::memcpy(&bits, panel + column * 2, 2);
-    const float scale = ScaleOf(format, bits);
-    float least = 0;
-    if (HasLeast(format)) {
+    const float first = ScaleOf(format, bits);
+    float least = 0, second = first;
+    if (HasLeast(format) || ScaleGroup(format) < kQuantGroup) {
       std::memcpy(&bits, panel + kLeastOffset + column * 2, 2);
-      least = ScaleOf(format, bits);
+      (HasLeast(format) ? least : second) = ScaleOf(format, bits);
     }
     for (int64_t i = begin; i < std::min(begin + kQuantGroup, k); ++i) {
       const auto q = static_cast<int32_t>(Get(format, panel, column, static_cast<int>(i - begin)));
       const int32_t number = format == WeightFormat::kMxfp4 ? kTwiceFp4[q] : q - WeightZero(format);
-      to[i] = static_cast<float>(number) * scale + least;
+      to[i] = static_cast<float>(number) * (i - begin < kQuantGroup / 2 ? first : second) + least;
     }
   }
 }
