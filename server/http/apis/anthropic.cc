@@ -190,12 +190,19 @@ class AnthropicWriter final : public ChatResponseWriter {
             {"stop_sequence", nullptr},
             {"usage", Usage()}};
   }
-  Json Usage() const { return {{"input_tokens", prompt_tokens_}, {"output_tokens", output_tokens_}}; }
+  // Anthropic's input tokens are those that no cache had.  Which these are shows at the end: until then, all.
+  Json Usage() const {
+    return {{"input_tokens", prompt_tokens_ - cached_tokens_},
+            {"cache_creation_input_tokens", 0},
+            {"cache_read_input_tokens", cached_tokens_},
+            {"output_tokens", output_tokens_},
+            {"output_tokens_details", {{"thinking_tokens", output_ == nullptr ? 0 : output_->reasoning_tokens()}}}};
+  }
   void SetEnd(const v1::Finish& finish);
   static Json Block(const OutputPart& part, bool is_whole);
 
   bool streams_ = false, begun_ = false;
-  int64_t prompt_tokens_ = 0, output_tokens_ = 0;
+  int64_t prompt_tokens_ = 0, cached_tokens_ = 0, output_tokens_ = 0;
   std::unique_ptr<AssistantOutput> output_;
   std::string id_, model_;
   Json stop_reason_ = nullptr, stop_sequence_ = nullptr;
@@ -230,6 +237,7 @@ Json AnthropicWriter::Block(const OutputPart& part, bool is_whole) {
 }
 
 void AnthropicWriter::SetEnd(const v1::Finish& finish) {
+  cached_tokens_ = finish.usage().cached_tokens();
   output_tokens_ = finish.usage().completion_tokens();
   const bool stops = finish.reason() == v1::FINISH_REASON_STOP;
   stop_reason_ = stops ? (output_->has_calls() ? "tool_use" : "end_turn") : "max_tokens";

@@ -13,12 +13,34 @@ AssistantOutput::AssistantOutput(const text::OutputFormat& format, text::OutputO
     parser_ = std::make_unique<text::OutputParser>(format, std::move(options));
 }
 
+void AssistantOutput::CountReasoning(const tokenizer::Tokenizer* tokenizer, bool skip_special_tokens) {
+  if (tokenizer == nullptr || parser_ == nullptr) return;
+  tokenizer_ = tokenizer;
+  skip_special_tokens_ = skip_special_tokens;
+  decoder_.emplace(tokenizer, skip_special_tokens);
+}
+
+// Decodes as the engine did, as messages do not say which text is of which token.  A token that is not shown has no
+// place; one that only continues a character has the place of the next text.
+void AssistantOutput::PlaceTokens(const v1::GenerateResponse& message) {
+  for (const int32_t id : message.token_ids()) {
+    if (!decoder_.has_value()) return;
+    const bool is_shown = !tokenizer_->IdToToken(id).empty() && !(skip_special_tokens_ && tokenizer_->IsSkippable(id));
+    if (is_shown) parser_->AddToken(place_);
+    std::string text;
+    if (!decoder_->Append(id, &text).ok()) decoder_.reset();  // the text ends here, too
+    place_ += text.size();
+  }
+}
+
 void AssistantOutput::Add(const v1::GenerateResponse& message, const Events& events) {
   if (parser_ == nullptr) {
     Append(OutputPart::Kind::kText, message.text(), events);
   } else {
     std::vector<text::OutputEvent> list;
+    place_ += forced_.size();
     if (!forced_.empty()) parser_->Push(std::exchange(forced_, std::string()), &list);
+    PlaceTokens(message);
     parser_->Push(message.text(), &list);
     if (message.has_finish()) parser_->Finish(&list);
     Handle(list, events);

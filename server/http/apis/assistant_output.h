@@ -6,12 +6,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "server/text/output/output_parser.h"
+#include "server/text/tokenizer/stream_decoder.h"
+#include "server/text/tokenizer/tokenizer.h"
 #include "switchyard/v1/inference.pb.h"
 
 namespace switchyard::server {
@@ -40,14 +43,20 @@ class AssistantOutput {
 
   // Begins with text that is part of the prompt; what it makes is noticed with the first message.
   void Begin(std::string forced) { forced_ = std::move(forced); }
+  // Counts the tokens of messages by their text.  `tokenizer` is borrowed; null: none are counted.
+  // `skip_special_tokens`: as the request has it.
+  void CountReasoning(const tokenizer::Tokenizer* tokenizer, bool skip_special_tokens);
   // Adds the text of a message, and the end of the output if the message has it.
   void Add(const v1::GenerateResponse& message, const Events& events);
   const std::vector<OutputPart>& parts() const { return parts_; }
   // Whether there is a call whose arguments are whole.
   bool has_calls() const;
   std::string TextOf(OutputPart::Kind kind) const;  // of all parts of that kind
+  // Tokens so far whose text began in a part of reasoning.
+  int64_t reasoning_tokens() const { return parser_ == nullptr ? 0 : parser_->reasoning_tokens(); }
 
  private:
+  void PlaceTokens(const v1::GenerateResponse& message);
   void Handle(const std::vector<text::OutputEvent>& list, const Events& events);
   void BeginPart(OutputPart part, const Events& events);
   void Append(OutputPart::Kind kind, absl::string_view text, const Events& events);
@@ -58,6 +67,11 @@ class AssistantOutput {
   std::unique_ptr<text::OutputParser> parser_;  // null: all is text
   std::vector<OutputPart> parts_;
   bool is_open_ = false;  // the last part
+
+  const tokenizer::Tokenizer* tokenizer_ = nullptr;
+  bool skip_special_tokens_ = true;
+  std::optional<tokenizer::StreamDecoder> decoder_;  // of the tokens again: none are counted without it
+  size_t place_ = 0;                                 // behind the decoded text, in what is pushed to the parser
 };
 
 }  // namespace switchyard::server

@@ -68,7 +68,7 @@ class ChatWriter final : public ChatResponseWriter {
   std::string id_, model_;
   std::string event_head_;  // the members of events that are always the same
   int64_t prompt_tokens_ = 0;
-  UsageSum usage_;
+  UsageSum usage_ = {.reasoning_tokens = 0};
 };
 
 absl::Status ChatWriter::ReadLengths(const JsonFields& fields, v1::GenerateRequest* message) {
@@ -197,6 +197,7 @@ std::string ChatWriter::Add(size_t, const v1::GenerateResponse& message) {
       usage_.cached_tokens = usage.cached_tokens();
     }
     usage_.completion_tokens += usage.completion_tokens();
+    *usage_.reasoning_tokens += choice.output->reasoning_tokens();
     choice.finish = FinishName(message.finish().reason());
     if (choice.finish == "stop" && choice.output->has_calls()) choice.finish = "tool_calls";
     choice.stop_reason = StopReason(message.finish());

@@ -118,6 +118,7 @@ absl::Status ChatResponseWriter::PrepareOutput(const JsonFields& fields, v1::Gen
   }
   if (calls_.has_value()) constraint_field_ = "tools";
   if (format.needs_special_tokens() && !message->has_skip_special_tokens()) message->set_skip_special_tokens(false);
+  skip_special_tokens_ = !message->has_skip_special_tokens() || message->skip_special_tokens();
   if (format.tools == nullptr || text_->tokenizer() == nullptr || message->ignore_eos()) return absl::OkStatus();
   for (const absl::string_view token : format.tools->end_tokens) {
     if (const int32_t id = text_->tokenizer()->TokenToId(token); id >= 0) message->add_stop_token_ids(id);
@@ -157,6 +158,7 @@ AssistantOutput ChatResponseWriter::NewOutput(bool whole, std::string call_prefi
   AssistantOutput output(text_->output_format(), {.tools = tools_, .whole_calls = whole, .reasoning = reasoning_},
                          std::move(call_prefix));
   output.Begin(forced_);
+  output.CountReasoning(text_->tokenizer(), skip_special_tokens_);
   return output;
 }
 

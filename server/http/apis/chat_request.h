@@ -47,6 +47,7 @@ class ChatResponseWriter : public ResponseWriter {
   std::string forced_;        // begins the output
   std::string continued_;     // likewise, but the client has it
   bool constrained_ = false;  // by the request itself
+  bool skip_special_tokens_ = true;
   std::optional<ConstraintSpec> calls_;
   text::ReasoningStart reasoning_ = text::ReasoningStart::kMayOpen;
 };

@@ -175,10 +175,12 @@ absl::Status RefuseSet(const JsonFields& fields, const char* key, absl::string_v
 }
 
 Json UsageSum::ToJson() const {
-  return {{"prompt_tokens", prompt_tokens},
-          {"completion_tokens", completion_tokens},
-          {"total_tokens", prompt_tokens + completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
+  Json usage = {{"prompt_tokens", prompt_tokens},
+                {"completion_tokens", completion_tokens},
+                {"total_tokens", prompt_tokens + completion_tokens},
+                {"prompt_tokens_details", {{"cached_tokens", cached_tokens}}}};
+  if (reasoning_tokens.has_value()) usage["completion_tokens_details"] = {{"reasoning_tokens", *reasoning_tokens}};
+  return usage;
 }
 
 const char* FinishName(v1::FinishReason reason) {

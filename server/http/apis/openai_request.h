@@ -3,6 +3,7 @@
 // Members that are unknown are ignored, as other servers do.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,7 @@ absl::Status RefuseSet(const JsonFields& fields, const char* key, absl::string_v
 // Usage of several generations, and its JSON.
 struct UsageSum {
   int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+  std::optional<int64_t> reasoning_tokens = std::nullopt;  // of chats
   JsonFields::Json ToJson() const;
 };
 

@@ -330,9 +330,9 @@ std::string ResponsesWriter::Add(size_t, const v1::GenerateResponse& message) {
   if (message.has_finish()) {
     const v1::Usage& usage = message.finish().usage();
     usage_ = {{"input_tokens", usage.prompt_tokens()},
-              {"input_tokens_details", {{"cached_tokens", usage.cached_tokens()}}},
+              {"input_tokens_details", {{"cached_tokens", usage.cached_tokens()}, {"cache_write_tokens", 0}}},
               {"output_tokens", usage.completion_tokens()},
-              {"output_tokens_details", {{"reasoning_tokens", 0}}},
+              {"output_tokens_details", {{"reasoning_tokens", output_->reasoning_tokens()}}},
               {"total_tokens", usage.prompt_tokens() + usage.completion_tokens()}};
   }
   return events;

@@ -33,8 +33,8 @@ absl::string_view WordBehind(absl::string_view header, absl::string_view key) {
 }  // namespace
 
 ChannelOutput::ChannelOutput(const OutputOptions& options, EventList* events)
-    : options_(options),
-      events_(events),
+    : OutputReader(events),
+      options_(options),
       call_(**FindToolFormat("openai"), options.tools, options.whole_calls, options.max_held_bytes, events) {
   Watch(State::kBetween);
 }
@@ -55,6 +55,7 @@ void ChannelOutput::Take(absl::string_view text) {
   while (!text.empty()) {
     if (state_ == State::kText && matcher_.held().empty()) {
       const size_t plain = std::min(text.find('<'), text.size());
+      read_ += plain;
       Show(text.substr(0, plain));
       text.remove_prefix(plain);
       if (text.empty()) return;
@@ -65,6 +66,7 @@ void ChannelOutput::Take(absl::string_view text) {
 }
 
 void ChannelOutput::TakeByte(char byte) {
+  ++read_;
   if (state_ == State::kCall) return TakeInCall(byte);
   const bool skips_space = state_ == State::kBetween || state_ == State::kCallStart;
   if (skips_space && matcher_.held().empty() && IsJsonSpace(byte)) {
@@ -102,7 +104,8 @@ void ChannelOutput::TakeMarker(absl::string_view marker) {
 // `bytes` begin no marker.
 void ChannelOutput::TakeNone(const std::string& bytes) {
   at_output_start_ = false;
-  size_t taken = std::min<size_t>(1, bytes.size());
+  const size_t taken = state_ == State::kCallStart ? 0 : std::min<size_t>(1, bytes.size());
+  read_ -= bytes.size() - taken;
   if (state_ == State::kHeader) {
     header_.append(bytes, 0, taken);
     if (header_.size() > kMaxHeaderBytes) {
@@ -114,9 +117,8 @@ void ChannelOutput::TakeNone(const std::string& bytes) {
     call_.Start(header_, 0, false, function_);
     header_.clear();
     state_ = State::kCall;
-    taken = 0;
   } else {
-    if (state_ == State::kBetween) Show(header_);
+    if (state_ == State::kBetween) Show(header_, taken);
     header_.clear();
     Watch(State::kText);
     Show(absl::string_view(bytes).substr(0, taken));
@@ -147,6 +149,7 @@ void ChannelOutput::Break() {
   const CallAttempt::Broken broken = call_.Break();
   kind_ = OutputEvent::Kind::kContent;
   Watch(State::kText);
+  read_ -= broken.again.size();
   Show(broken.text);
   for (const char byte : broken.again) TakeByte(byte);
 }
@@ -155,7 +158,8 @@ void ChannelOutput::Finish() {
   if (state_ == State::kCall) Break();
   // A header that the end cuts is no text.  White space is, if there is nothing else.
   const bool is_header = state_ == State::kHeader && absl::StartsWith(header_, "<|");
-  if (!is_header && (state_ != State::kBetween || at_output_start_ || !matcher_.held().empty())) Show(header_);
+  if (!is_header && (state_ != State::kBetween || at_output_start_ || !matcher_.held().empty()))
+    Show(header_, matcher_.held().size());
   if (!is_header) Show(matcher_.TakeHeld());
 }
 

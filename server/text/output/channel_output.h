@@ -43,10 +43,9 @@ class ChannelOutput final : public OutputReader {
   void BeginMessage();
   void Break();
   void Watch(State state);
-  void Show(absl::string_view text) { events_->Text(kind_, -1, text); }
+  void Show(absl::string_view text, size_t behind = 0) { AddText(kind_, text, behind); }
 
   const OutputOptions& options_;
-  EventList* const events_;
   CallAttempt call_;
   State state_ = State::kBetween;
   MarkerMatcher matcher_;

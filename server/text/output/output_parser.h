@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "server/text/output/calls/tool_types.h"
 #include "server/text/output/formats/output_format.h"
 #include "server/text/output/output_event.h"
+#include "server/text/output/reasoning_tokens.h"
 
 namespace switchyard::text {
 
@@ -40,9 +42,25 @@ struct OutputOptions {
 // What reads one kind of format, byte by byte.
 class OutputReader {
  public:
+  // `events` is borrowed.
+  explicit OutputReader(EventList* events) : events_(events) {}
   virtual ~OutputReader() = default;
   virtual void Take(absl::string_view text) = 0;
   virtual void Finish() = 0;
+  ReasoningTokens* tokens() { return &tokens_; }
+
+ protected:
+  // Adds content or reasoning that ends `behind` bytes before the place that was read to.
+  void AddText(OutputEvent::Kind kind, absl::string_view text, size_t behind = 0) {
+    events_->Text(kind, -1, text);
+    tokens_.Show(read_ - behind - text.size(), read_ - behind, kind == OutputEvent::Kind::kReasoning);
+  }
+
+  size_t read_ = 0;  // bytes of the output; those that are read again count once
+
+ private:
+  EventList* const events_;
+  ReasoningTokens tokens_;
 };
 
 class OutputParser {
@@ -57,6 +75,12 @@ class OutputParser {
   void Push(absl::string_view text, std::vector<OutputEvent>* events);
   // Appends what was held back.  Nothing may be pushed afterwards.
   void Finish(std::vector<OutputEvent>* events);
+
+  // Says that a token's text begins `at` bytes behind the beginning of all that is pushed.  REQUIRES: as
+  // ReasoningTokens::Add; so a token comes before its text.
+  void AddToken(size_t at) { reader_->tokens()->Add(at); }
+  // Of these tokens, those whose first byte was shown as reasoning so far.  Markers are no reasoning.
+  int64_t reasoning_tokens() const { return reader_->tokens()->count(); }
 
  private:
   void MoveTo(std::vector<OutputEvent>* events);

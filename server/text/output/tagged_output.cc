@@ -12,9 +12,9 @@ constexpr size_t kMaxSpaceBytes = 256;  // white space that is held; more of it 
 }  // namespace
 
 TaggedOutput::TaggedOutput(const OutputFormat& format, const OutputOptions& options, EventList* events)
-    : tools_(options.tools.empty() ? nullptr : format.tools),
-      reasoning_(options.reasoning == ReasoningStart::kOver ? nullptr : format.reasoning),
-      events_(events) {
+    : OutputReader(events),
+      tools_(options.tools.empty() ? nullptr : format.tools),
+      reasoning_(options.reasoning == ReasoningStart::kOver ? nullptr : format.reasoning) {
   if (tools_ != nullptr) call_.emplace(*tools_, options.tools, options.whole_calls, options.max_held_bytes, events);
   may_open_ = reasoning_ != nullptr;
   if (reasoning_ != nullptr && options.reasoning == ReasoningStart::kOpen) kind_ = Kind::kReasoning;
@@ -49,7 +49,8 @@ void TaggedOutput::Take(absl::string_view text) {
   while (!text.empty()) {
     if (!in_call_ && !at_start_ && matcher_.held().empty()) {
       const size_t plain = std::min(text.find_first_of(first_bytes_), text.size());
-      events_->Text(kind_, -1, text.substr(0, plain));
+      read_ += plain;
+      AddText(kind_, text.substr(0, plain));
       text.remove_prefix(plain);
       if (text.empty()) return;
     }
@@ -59,6 +60,7 @@ void TaggedOutput::Take(absl::string_view text) {
 }
 
 void TaggedOutput::TakeByte(char byte) {
+  ++read_;
   if (in_call_) return TakeInCall(byte);
   if (matcher_.held().empty()) {
     if (at_start_ && IsJsonSpace(byte) && space_.size() < kMaxSpaceBytes) {
@@ -79,18 +81,19 @@ void TaggedOutput::TakeByte(char byte) {
       break;
   }
   const std::string bytes = matcher_.TakeHeld();
+  read_ -= bytes.size() - 1;
   Show(absl::string_view(bytes).substr(0, 1));
   for (const char again : bytes.substr(1)) TakeByte(again);
 }
 
 void TaggedOutput::Show(absl::string_view text) {
   if (at_start_) {
-    events_->Text(kind_, -1, space_);
+    AddText(kind_, space_, text.size());
     space_.clear();
     at_start_ = behind_call_ = may_open_ = false;
     Watch();
   }
-  events_->Text(kind_, -1, text);
+  AddText(kind_, text);
 }
 
 void TaggedOutput::BeginText(Kind kind, bool behind_call) {
@@ -140,6 +143,7 @@ void TaggedOutput::Break() {
   if (call_->went_on()) kind_ = Kind::kContent;
   const CallAttempt::Broken broken = call_->Break();
   at_start_ = true;  // so that Show also changes what is watched for
+  read_ -= broken.again.size();
   Show(broken.text);
   for (const char byte : broken.again) TakeByte(byte);
 }

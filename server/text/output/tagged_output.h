@@ -41,13 +41,13 @@ class TaggedOutput final : public OutputReader {
   void Break();
   // Begins text behind a marker.
   void BeginText(Kind kind, bool behind_call);
-  // The text is no white space between markers: shows what was held of it, then `text`.
+  // The text, which ends where was read to, is no white space between markers: shows what was held of that, then
+  // `text`.
   void Show(absl::string_view text);
   void Watch();
 
   const ToolFormat* const tools_;  // null: there are no calls
   const ReasoningFormat* const reasoning_;
-  EventList* const events_;
   std::optional<CallAttempt> call_;  // with tools_
   bool in_call_ = false;
 

@@ -57,11 +57,12 @@ inline std::string Print(const std::vector<OutputEvent>& events) {
   return out;
 }
 
-// In pieces that end at `cuts`.
+// In pieces that end at `cuts`.  Of tokens of one byte those count whose byte is shown as reasoning.
 inline std::vector<OutputEvent> Events(const OutputFormat& format, const OutputOptions& options, absl::string_view text,
                                        const std::vector<size_t>& cuts) {
   OutputParser parser(format, options);
   std::vector<OutputEvent> events;
+  for (size_t i = 0; i < text.size(); ++i) parser.AddToken(i);
   size_t at = 0;
   for (const size_t cut : cuts) {
     parser.Push(text.substr(at, cut - at), &events);
@@ -69,6 +70,10 @@ inline std::vector<OutputEvent> Events(const OutputFormat& format, const OutputO
   }
   parser.Push(text.substr(at), &events);
   parser.Finish(&events);
+  size_t reasoning = 0;
+  for (const OutputEvent& event : events)
+    reasoning += event.kind == OutputEvent::Kind::kReasoning ? event.text.size() : 0;
+  EXPECT_EQ(static_cast<size_t>(parser.reasoning_tokens()), reasoning) << text;
   return events;
 }
 

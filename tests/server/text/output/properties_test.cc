@@ -107,6 +107,39 @@ TEST(OutputParserProperties, RandomOutputsEndAlikeHoweverTheyAreCut) {
   EXPECT_GT(broken, 100);
 }
 
+// A token counts where its first byte went: the bytes whose tokens count, each asked alone, are the reasoning.
+TEST(OutputParserProperties, TokensCountWhereTheirFirstByteWent) {
+  std::mt19937 random(9);
+  size_t with_reasoning = 0;
+  for (const OutputFormat& format : AllFormats()) {
+    const std::vector<std::string> words = Vocabulary(format);
+    for (int round = 0; round < 6; ++round) {
+      std::string text;
+      for (int i = 0; i < 6; ++i)
+        text += random() % 6 == 0 ? RandomCall(*format.tools, &random) : words[random() % words.size()];
+      SCOPED_TRACE(absl::StrCat(format.tools->name, ": ", text));
+      OutputOptions options;
+      options.tools = Tools();
+      options.reasoning = static_cast<ReasoningStart>(round % 3);
+      std::string counted, reasoning;
+      for (size_t at = 0; at < text.size(); ++at) {
+        OutputParser parser(format, options);
+        std::vector<OutputEvent> events;
+        parser.AddToken(at);
+        parser.Push(text, &events);
+        parser.Finish(&events);
+        if (parser.reasoning_tokens() == 1) counted += text[at];
+        reasoning.clear();
+        for (const OutputEvent& event : events)
+          reasoning += event.kind == OutputEvent::Kind::kReasoning ? event.text : "";
+      }
+      ASSERT_EQ(counted, reasoning);
+      with_reasoning += reasoning.empty() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(with_reasoning, 50u);
+}
+
 // Without tools and reasoning an output of tags is what it was; with them, so is one without a marker.
 TEST(OutputParserProperties, TextIsNotLost) {
   std::mt19937 random(8);
