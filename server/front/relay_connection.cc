@@ -16,8 +16,7 @@
 namespace switchyard::server {
 namespace {
 
-constexpr size_t kMostDiscarded = 1 << 20;  // of an ended connection, so that the client sees why
-constexpr int kMostRounds = 8;              // then other connections have their turn
+constexpr int kMostRounds = 8;  // then other connections have their turn
 constexpr absl::Duration kLookAtMemoryEvery = absl::Milliseconds(5);
 constexpr FrontLimit kFloods[] = {FrontLimit::kFrameSize, FrontLimit::kHeaderBytes,   FrontLimit::kContinuations,
                                   FrontLimit::kResets,    FrontLimit::kPings,         FrontLimit::kSettings,
@@ -77,6 +76,7 @@ void RelayConnection::Enter(Stage stage, absl::Time now) {
       break;
     case Stage::kLingering:
       deadline_ = now + kLingerLimit;
+      lingers_until_ = now + (listener_->http2 ? kLingerLimit : kHttp1LingerLimit);
       break;
     default:
       deadline_ = absl::InfiniteFuture();
@@ -120,7 +120,7 @@ void RelayConnection::Advance(absl::Time now) {
       Enter(Stage::kFlushing, now);
     }
     if (stage_ == Stage::kFlushing && down_.empty()) Linger(now);
-    if (stage_ == Stage::kLingering) moved = Discard();
+    if (stage_ == Stage::kLingering) moved = Discard(now);
     if (!moved || stage_ == Stage::kOver) return;
   }
   due_ = now;  // there may be more
@@ -260,16 +260,6 @@ void RelayConnection::SayEnd() {
 void RelayConnection::Linger(absl::Time now) {
   Enter(Stage::kLingering, now);
   if (down_.empty()) SayEnd();
-}
-
-// Reads on for a moment, since closing a socket with unread bytes takes the reason from the client.
-bool RelayConnection::Discard() {
-  char bytes[16 << 10];
-  const ssize_t got = recv(client_fd_.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
-  if (got > 0) discarded_ += static_cast<size_t>(got);
-  const bool failed = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
-  if (failed || discarded_ > kMostDiscarded) stage_ = Stage::kOver;
-  return got > 0;
 }
 
 void RelayConnection::End(const FrontViolation& violation, absl::Time now) {

@@ -73,8 +73,13 @@ class RelayConnection {
   // For holding too much without getting on.  Shorter than gRPC's keepalive (2 s), whose answers then wait, too.
   static constexpr absl::Duration kMemoryLimit = absl::Milliseconds(1500);
   static constexpr absl::Duration kLastBytesLimit = absl::Seconds(5);  // for reading what is left at the end
-  static constexpr absl::Duration kLingerLimit = absl::Seconds(1);     // for reading why it was ended
-  static constexpr size_t kBufferBytes = 64 << 10;                     // each way
+  // What an ended client still sends is dropped, so that it can read why, until it sends nothing for that long.
+  static constexpr absl::Duration kLingerLimit = absl::Seconds(1);
+  // A client of HTTP/1 may send all of its body before it reads that this was too large.  One of HTTP/2 reads
+  // meanwhile: it gets kLingerLimit together, and a MB.
+  static constexpr absl::Duration kHttp1LingerLimit = absl::Seconds(30);
+  static constexpr size_t kHttp1MostDropped = size_t{128} << 20;
+  static constexpr size_t kBufferBytes = 64 << 10;  // each way
 
   // `client_fd` does not block.  `name`: its abstract name for the server behind.
   RelayConnection(const RelayListener* listener, UniqueFd client_fd, RelayClient client, std::string name,
@@ -126,7 +131,7 @@ class RelayConnection {
   bool WriteInner();
   bool ReadInner();
   bool WriteClient();
-  bool Discard();
+  bool Discard(absl::Time now);
   void SayEnd();
   void Linger(absl::Time now);
   void CheckMemory(absl::Time now);
@@ -160,9 +165,10 @@ class RelayConnection {
   size_t up_sent_ = 0, down_sent_ = 0;
   std::atomic<bool> has_up_{false};
   bool client_ended_ = false, inner_ended_ = false, inner_shut_ = false;
-  bool ssl_wants_write_ = false;  // to go on reading or shaking hands
-  size_t discarded_ = 0;
-  Readable readable_;  // of this Run
+  bool ssl_wants_write_ = false;                       // to go on reading or shaking hands
+  size_t dropped_ = 0;                                 // while lingering
+  absl::Time lingers_until_ = absl::InfiniteFuture();  // at most
+  Readable readable_;                                  // of this Run
 
   absl::Time deadline_;  // of the stage
   absl::Time full_since_ = absl::InfiniteFuture();

@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <string>
@@ -12,6 +13,11 @@
 #include "server/front/relay_connection.h"
 
 namespace switchyard::server {
+namespace {
+
+constexpr size_t kMostDropped = 1 << 20;
+
+}  // namespace
 
 // Where bytes arrive, so that a buffer is no larger than what is in it.  Not thread_local itself: that would take its
 // size from the stack of every thread of this process, of which the metrics page's have 100 KB.
@@ -33,6 +39,18 @@ bool RelayConnection::HasUnread() {
   if (has_up_.load(std::memory_order_relaxed)) return true;
   if (ioctl(client_fd_.get(), FIONREAD, &bytes) == 0 && bytes > 0) return true;
   return ioctl(inner_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
+// Closing a socket with unread bytes takes the reason from the client.  What comes is not even copied (MSG_TRUNC).
+bool RelayConnection::Discard(absl::Time now) {
+  const ssize_t got = recv(client_fd_.get(), Scratch(), kBufferBytes, MSG_DONTWAIT | MSG_TRUNC);
+  if (got > 0) {
+    dropped_ += static_cast<size_t>(got);
+    deadline_ = std::min(now + kLingerLimit, lingers_until_);
+  }
+  const bool failed = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+  if (failed || dropped_ > (listener_->http2 ? kMostDropped : kHttp1MostDropped)) stage_ = Stage::kOver;
+  return got > 0;
 }
 
 RelayConnection::Io RelayConnection::Receive(size_t most, std::string* bytes) {
