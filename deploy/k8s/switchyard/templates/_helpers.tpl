@@ -20,16 +20,24 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- if and $v.tls.secret (not $v.tls.serverName) }}{{ fail "tls.secret needs tls.serverName, a name that the certificate has" }}{{ end -}}
 {{- if and (gt (int $v.group.workers) 0) (not $v.joinToken.secret) }}{{ fail "group.workers needs joinToken.secret" }}{{ end -}}
 {{- if eq (add (int $v.group.workers) (int $v.localWorkers)) 0 }}{{ fail "localWorkers and group.workers are both 0" }}{{ end -}}
+{{- range $flag, $value := $v.serverFlags -}}
+{{- $name := replace "-" "_" $flag -}}
+{{- if has $name (list "port" "http_port" "admin_port" "worker_port" "metrics_port") }}{{ fail (printf "serverFlags.%s: services and probes name the ports; a Service of your own may have others" $flag) }}{{ end -}}
+{{- if eq $name "drain_timeout" }}{{ fail (printf "serverFlags.%s: give drainSeconds, of which the grace period is made" $flag) }}{{ end -}}
+{{- end -}}
+{{- range $flag, $value := $v.workerFlags -}}
+{{- if has (replace "-" "_" $flag) (list "server" "metrics_host" "metrics_port") }}{{ fail (printf "workerFlags.%s: the chart sets it for each pod" $flag) }}{{ end -}}
+{{- end -}}
 {{- end }}
 
 {{/* The file that --config names.  What the values have under serverFlags counts more. */}}
 {{- define "switchyard.serverYaml" -}}
 {{- $v := .Values -}}
-{{- $flags := dict "model" $v.model.path "local_workers" $v.localWorkers "host" "0.0.0.0" "metrics_host" "0.0.0.0" "drain_timeout" (printf "%ds" (int $v.drainSeconds)) -}}
+{{- $flags := dict "model" $v.model.path "local_workers" $v.localWorkers "host" "0.0.0.0" "port" 50051 "http_port" 8000 "metrics_port" 9464 "metrics_host" "0.0.0.0" "drain_timeout" (printf "%ds" (int $v.drainSeconds)) -}}
 {{- if $v.insecure }}{{ $_ := set $flags "insecure" true }}{{ end -}}
 {{- if $v.tls.secret }}{{ $_ := set $flags "tls_cert" "/run/switchyard/tls.crt" }}{{ $_ := set $flags "tls_key" "/run/switchyard/tls.key" }}{{ end -}}
 {{- if $v.apiKeys.secret }}{{ $_ := set $flags "api_keys_file" "/run/switchyard/keys" }}{{ $_ := set $flags "admin_host" "0.0.0.0" }}{{ end -}}
-{{- if gt (int $v.group.workers) 0 }}{{ $_ := set $flags "workers" (add (int $v.localWorkers) (int $v.group.workers)) }}{{ $_ := set $flags "worker_host" "0.0.0.0" }}{{ end -}}
+{{- if gt (int $v.group.workers) 0 }}{{ $_ := set $flags "workers" (add (int $v.localWorkers) (mul (int $v.group.workers) (int $v.group.workersPerPod))) }}{{ $_ := set $flags "worker_host" "0.0.0.0" }}{{ end -}}
 {{- if and $v.tls.secret (gt (int $v.group.workers) 0) }}{{ $_ := set $flags "encrypt_links" true }}{{ end -}}
 {{- if $v.joinToken.secret }}{{ $_ := set $flags "join_token_file" "/run/switchyard/token" }}{{ end -}}
 {{- toYaml (merge (deepCopy $v.serverFlags) $flags) -}}
@@ -37,7 +45,7 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 
 {{- define "switchyard.workerYaml" -}}
 {{- $v := .Values -}}
-{{- $flags := dict "model" $v.model.path "metrics_port" 9464 "join_token_file" "/run/switchyard/token" -}}
+{{- $flags := dict "model" $v.model.path "join_token_file" "/run/switchyard/token" -}}
 {{- if $v.insecure }}{{ $_ := set $flags "insecure" true }}{{ end -}}
 {{- if $v.tls.secret }}{{ $_ := set $flags "tls_ca" "/run/switchyard/ca.crt" }}{{ end -}}
 {{- toYaml (merge (deepCopy $v.workerFlags) $flags) -}}
@@ -132,6 +140,6 @@ volumeMounts:
 - {name: model, persistentVolumeClaim: {claimName: {{ .Values.model.claim }}, readOnly: true}}
 {{- end }}
 {{- range $name, $secret := .secrets }}
-- {name: {{ $name }}, secret: {secretName: {{ $secret }}, defaultMode: 0440}}
+- {name: {{ $name }}, secret: {secretName: {{ $secret }}, defaultMode: 0440{{ if eq $name "ca" }}, items: [{key: ca.crt, path: ca.crt}]{{ end }}}}
 {{- end }}
 {{- end }}

@@ -52,10 +52,12 @@ spec:
   volumes: {{- include "switchyard.volumes" $with | nindent 4 }}
 {{- end }}
 
-{{/* The template of a worker's pod in a group.  The server knows whether it is well: it holds a link to it. */}}
+{{/* The template of a pod of workers in a group.  The server knows whether they are well: it holds a link to each.  They
+see each other's processes, as workers of one machine do, so that they can share memory.  Of TLS they get the authority alone. */}}
 {{- define "switchyard.workerPod" -}}
 {{- $v := .Values -}}
 {{- $secrets := dict "token" $v.joinToken.secret -}}
+{{- if $v.tls.secret }}{{ $_ := set $secrets "ca" $v.tls.secret }}{{ end -}}
 {{- $with := merge (dict "secrets" $secrets) . -}}
 metadata:
   labels:
@@ -68,17 +70,23 @@ spec:
   {{- include "switchyard.podSettings" . | nindent 2 }}
   terminationGracePeriodSeconds: {{ add (int $v.drainSeconds) 40 }}
   initContainers: {{- include "switchyard.copySecrets" $with | nindent 4 }}
+  {{- if gt (int $v.group.workersPerPod) 1 }}
+  shareProcessNamespace: true
+  {{- end }}
   containers:
-    - name: worker
-      {{- include "switchyard.image" . | nindent 6 }}
+    {{- range $i := until (int $v.group.workersPerPod) }}
+    - name: worker{{ if $i }}-{{ $i }}{{ end }}
+      {{- include "switchyard.image" $ | nindent 6 }}
       command: ["switchyard-worker"]
       args:
         - "--config=/etc/switchyard/worker.yaml"
         - "--server=$(LWS_LEADER_ADDRESS):50053"
         - "--metrics_host=$(POD_IP)"
+        - "--metrics_port={{ add 9464 $i }}"
       ports:
-        - {name: metrics, containerPort: 9464}
+        - {name: metrics{{ if $i }}-{{ $i }}{{ end }}, containerPort: {{ add 9464 $i }}}
       resources: {{- toYaml $v.workerResources | nindent 8 }}
-      {{- include "switchyard.containerSettings" . | nindent 6 }}
+      {{- include "switchyard.containerSettings" $ | nindent 6 }}
+    {{- end }}
   volumes: {{- include "switchyard.volumes" $with | nindent 4 }}
 {{- end }}
