@@ -88,6 +88,11 @@ ready() { "$bin/switchyard" status "${client[@]}" --wait=60 >status.log 2>&1 && 
 ready || fail "there are not two workers"
 "$bin/switchyard" generate "${client[@]}" --text="In the beginning" --max_tokens=16 >answer.log 2>&1 || fail "generate ended with $?"
 [ "$(wc -w <answer.log)" -gt 3 ] || fail "no answer"
+url=$(cat "$run/url")
+[ "$url" = "http://127.0.0.1:$((port + 3))" ] || fail "the job's URL is $url"
+printf 'header = "Authorization: Bearer %s"\n' "$(cat "$run/key")" |
+  curl -sS --max-time 60 -K - "$url/v1/completions" -d '{"prompt": "In the beginning", "max_tokens": 4}' >http.log 2>&1
+grep -q '"completion_tokens":4' http.log || fail "no answer over HTTP: $(cat http.log)"
 # A worker that is killed comes back.
 pid=$(sed -nE 's/^ +1 +([0-9]+) .*/\1/p' status.log)
 [ "$(readlink -f "/proc/$pid/exe")" = "$(readlink -f "$bin/switchyard-worker")" ] && kill -KILL "$pid"
@@ -97,5 +102,5 @@ scancel --signal=TERM --batch "$job" || fail "scancel ended with $?"
 wait_for "the job does not end" sh -c "[ -z \"\$(squeue -h -j $job -t RUNNING,COMPLETING -o %i 2>/dev/null)\" ]"
 grep -q 'stopped$' "slurm-$job.out" || fail "the server did not stop by itself"
 scontrol -o show job "$job" | grep -q 'JobState=COMPLETED' || fail "the job ended as $(scontrol -o show job "$job" | grep -o 'JobState=[A-Z]*')"
-[ ! -e "$run/key" ] && [ ! -e "$run/token" ] || fail "the job left its secrets"
+[ ! -e "$run/key" ] && [ ! -e "$run/token" ] && [ ! -e "$run/url" ] || fail "the job left its secrets"
 echo "a job of a server and two workers served, outlived a killed worker, and ended"
