@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/e2e/harness.h"
 #include "tests/workers/model/temp_dir.h"
 
@@ -93,6 +94,32 @@ TEST_P(GptOssFormatsTest, TokensDependOnTheFormatAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, GptOssFormatsTest, testing::Values("auto", "none", "int8", "int4"),
                          [](const auto& param) { return std::string(param.param); });
+
+// But for the layers with a window and the clamp, which a GGUF file does not say: as in published models, config.json
+// does not say them either.
+TEST_F(GptOssTest, AFileOfGgufAnswersAsTheDirectoryThatItWasMadeOf) {
+  for (const std::string name : {"gptoss-plain", "gptoss-mxfp4"}) {
+    SCOPED_TRACE(name);
+    const model::TempDir dir;
+    std::filesystem::copy(absl::StrCat(kModels, name), dir.path(),
+                          std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+    std::ifstream text(dir.path() + "/config.json");
+    nlohmann::json config = nlohmann::json::parse(text);
+    for (const char* key : {"layer_types", "swiglu_limit", "swiglu_alpha"}) config.erase(key);
+    std::ofstream(dir.path() + "/config.json") << config.dump();
+    const auto folder = Start(dir.path(), 1);
+    ASSERT_NE(folder, nullptr);
+    const auto expected = Tokens(folder.get());
+    for (const int workers : {1, 2}) {
+      const auto file = Start(absl::StrCat("tests/golden/gguf/models/", name, ".gguf"), workers);
+      ASSERT_NE(file, nullptr);
+      const auto info = file->client().GetModelInfo(), folder_info = folder->client().GetModelInfo();
+      ASSERT_TRUE(info.ok() && folder_info.ok()) << info.status();
+      EXPECT_EQ(info->quantization(), folder_info->quantization());
+      EXPECT_EQ(Tokens(file.get()), expected) << workers;
+    }
+  }
+}
 
 // As <|return|> and <|call|>, which generation_config.json lists beside <|endoftext|>.
 TEST_F(GptOssTest, AnyEndTokenOfTheFileEndsAGeneration) {

@@ -7,19 +7,37 @@ pip install torch transformers safetensors numpy pyyaml tqdm
 python3 tests/golden/gguf/models.py llama_cpp_python-0.3.36/vendor/llama.cpp
 """
 import pathlib
+import shutil
 import sys
+import tempfile
 
 LLAMA = pathlib.Path(sys.argv[1])
 sys.path[:0] = [str(LLAMA), str(LLAMA / "gguf-py")]
 
 import gguf  # noqa: E402
+import safetensors.torch  # noqa: E402
 from conversion import base, get_model_class  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 # Fixture: type of its matrices, which keeps all of their bits.
 FIXTURES = {"mixtral-gqa": "MOSTLY_BF16", "mixtral-window": "ALL_F32", "qwen2-shared": "MOSTLY_BF16",
-            "qwen3-qknorm": "MOSTLY_BF16", "qwen3-yarn": "MOSTLY_BF16", "olmoe-clip": "MOSTLY_BF16"}
+            "qwen3-qknorm": "MOSTLY_BF16", "qwen3-yarn": "MOSTLY_BF16", "olmoe-clip": "MOSTLY_BF16",
+            "gptoss-mxfp4": "MOSTLY_BF16", "gptoss-plain": "MOSTLY_BF16"}
 DENSE = [gguf.MODEL_TENSOR.FFN_GATE, gguf.MODEL_TENSOR.FFN_UP, gguf.MODEL_TENSOR.FFN_DOWN]
+
+
+def one_file(folder, to):
+    """The folder; of gpt-oss's codes and scales, which the converter wants one behind the other, a copy with one file."""
+    if folder.name != "gptoss-mxfp4":
+        return folder
+    tensors = {}
+    for part in sorted(folder.glob("model-*.safetensors")):
+        tensors.update(safetensors.torch.load_file(part))
+    copy = pathlib.Path(to) / folder.name
+    copy.mkdir()
+    shutil.copy(folder / "config.json", copy)
+    safetensors.torch.save_file(tensors, copy / "model.safetensors")
+    return copy
 
 
 def main():
@@ -27,7 +45,8 @@ def main():
     for arch in (gguf.MODEL_ARCH.QWEN2MOE, gguf.MODEL_ARCH.QWEN3MOE):
         gguf.MODEL_TENSORS[arch] += [each for each in DENSE if each not in gguf.MODEL_TENSORS[arch]]
     for name, ftype in FIXTURES.items():
-        folder = HERE.parent / "models" / name
+        to = tempfile.TemporaryDirectory()
+        folder = one_file(HERE.parent / "models" / name, to.name)
         hparams = base.ModelBase.load_hparams(folder, False)
         model_class = get_model_class(hparams["architectures"][0])
         model_class.set_vocab = lambda self: None

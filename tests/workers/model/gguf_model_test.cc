@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/workers/checkpoint/gguf_bytes.h"
+#include "tests/workers/model/small_gguf.h"
 #include "tests/workers/model/temp_dir.h"
 #include "workers/checkpoint/gguf/gguf_config.h"
 #include "workers/checkpoint/gguf/gguf_matrix.h"
@@ -24,13 +25,8 @@ namespace switchyard::model {
 namespace {
 
 using checkpoint::Checkpoint;
-using checkpoint::GgufBytes;
-using checkpoint::GgufF32Key;
 using checkpoint::GgufKey;
 using checkpoint::GgufModelTensor;
-using checkpoint::GgufParts;
-using checkpoint::GgufRow;
-using checkpoint::GgufTextKey;
 using checkpoint::GgufU32;
 using checkpoint::GgufU32Key;
 using ::testing::HasSubstr;
@@ -149,55 +145,8 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, GgufFixtureTest,
                            return absl::StrReplaceAll(each.param, {{"-", "_"}});
                          });
 
-// A model of one block that a test changes: Qwen3's, two experts of width 32, hidden 32, two heads.
-struct SmallModel {
-  std::string architecture;
-  std::map<std::string, std::string> keys = {};     // behind the architecture's name, each as the file has it
-  std::map<std::string, std::vector<int64_t>> f32;  // tensors of F32
-  std::map<std::string, std::vector<int64_t>> q8;   // of Q8_0
-
-  explicit SmallModel(std::string name = "qwen3moe") : architecture(std::move(name)) {
-    const std::pair<const char*, uint32_t> ints[] = {
-        {"block_count", 1},       {"context_length", 64},      {"embedding_length", 32},      {"expert_count", 2},
-        {"expert_used_count", 1}, {"attention.head_count", 2}, {"attention.head_count_kv", 1}};
-    for (const auto& [key, value] : ints) SetInt(key, value);
-    keys["attention.layer_norm_rms_epsilon"] = GgufF32Key(Key("attention.layer_norm_rms_epsilon"), 1e-6F);
-    f32 = {{"token_embd.weight", {8, 32}}, {"blk.0.ffn_gate_inp.weight", {2, 32}}, {"blk.0.attn_q.weight", {32, 32}}};
-    for (const char* part : {"gate", "up", "down"}) q8[absl::StrCat("blk.0.ffn_", part, "_exps.weight")] = {2, 32, 32};
-  }
-  std::string Key(const std::string& key) const { return architecture + "." + key; }
-  void SetInt(const std::string& key, uint32_t value) { keys[key] = GgufU32Key(Key(key), value); }
-  void SetText(const std::string& key, const std::string& value) { keys[key] = GgufTextKey(Key(key), value); }
-  std::string Bytes() const {
-    GgufParts parts = {.keys = {GgufTextKey("general.architecture", architecture)}};
-    for (const auto& [unused, key] : keys) parts.keys.push_back(key);
-    const auto add = [&](const std::string& name, const std::vector<int64_t>& shape, uint32_t type,
-                         int64_t bytes_of_32) {
-      int64_t elements = 1;
-      for (const int64_t dim : shape) elements *= dim;
-      parts.rows.push_back(GgufRow(name, shape, type, parts.data.size()));
-      parts.data.append(static_cast<size_t>((elements / 32 * bytes_of_32 + 63) / 32 * 32), '\x01');
-    };
-    for (const auto& [name, shape] : f32) add(name, shape, 0, 128);
-    for (const auto& [name, shape] : q8) add(name, shape, 8, 34);
-    return GgufBytes(parts);
-  }
-};
-
-struct Read {
-  absl::StatusOr<std::string> config;
-  absl::StatusOr<std::vector<GgufModelTensor>> tensors;
-};
-Read ReadSmall(const SmallModel& model) {
-  TempDir dir;
-  const auto checkpoint = GgufCheckpoint::Open(dir.Write("m.gguf", model.Bytes()));
-  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
-  if (!checkpoint.ok()) return {checkpoint.status(), checkpoint.status()};
-  return {checkpoint::GgufConfigText(*checkpoint), checkpoint::ListGgufModelTensors(*checkpoint)};
-}
-
-TEST(GgufModelTest, ReadsTheSmallModel) {
-  const Read read = ReadSmall(SmallModel());
+TEST(GgufModelTest, ReadsTheSmallGguf) {
+  const GgufRead read = ReadSmallGguf(SmallGguf());
   ASSERT_TRUE(read.config.ok()) << read.config.status();
   EXPECT_TRUE(ParseModelConfig(*read.config, "").ok()) << *read.config;
   ASSERT_TRUE(read.tensors.ok()) << read.tensors.status();
@@ -209,7 +158,7 @@ TEST(GgufModelTest, ReadsTheSmallModel) {
 }
 
 TEST(GgufModelTest, ReadsOptionalKeys) {
-  SmallModel model("qwen2moe");
+  SmallGguf model("qwen2moe");
   model.SetInt("attention.sliding_window", 5);
   model.keys["norm"] = GgufKey("qwen2moe.expert_weights_norm", GgufValueType::kBool, "\x01");
   model.keys["eos"] = GgufU32Key("tokenizer.ggml.eos_token_id", 7);
@@ -220,7 +169,7 @@ TEST(GgufModelTest, ReadsOptionalKeys) {
   model.SetInt("rope.scaling.factor", 4);
   model.q8["blk.0.ffn_up_shexp.weight"] = {64, 32};
   model.f32["blk.0.ffn_gate_inp_shexp.weight"] = {32};
-  const Read read = ReadSmall(model);
+  const GgufRead read = ReadSmallGguf(model);
   ASSERT_TRUE(read.config.ok()) << read.config.status();
   const auto config = ParseModelConfig(*read.config, "");
   ASSERT_TRUE(config.ok()) << config.status() << *read.config;
@@ -240,17 +189,17 @@ TEST(GgufModelTest, ReadsOptionalKeys) {
 }
 
 TEST(GgufModelTest, ReadsExpertsOfOtherLayouts) {
-  SmallModel fused;
+  SmallGguf fused;
   fused.q8.erase("blk.0.ffn_gate_exps.weight");
   fused.q8.erase("blk.0.ffn_up_exps.weight");
   fused.q8["blk.0.ffn_gate_up_exps.weight"] = {2, 64, 32};
-  SmallModel each;
+  SmallGguf each;
   each.q8.clear();
   for (const char* name : {"gate.0", "gate.1", "up.0", "up.1", "down.0", "down.1"}) {
     each.q8[absl::StrCat("blk.0.ffn_", name, ".weight")] = {32, 32};
   }
-  for (const SmallModel& model : {fused, each}) {
-    const Read read = ReadSmall(model);
+  for (const SmallGguf& model : {fused, each}) {
+    const GgufRead read = ReadSmallGguf(model);
     ASSERT_TRUE(read.config.ok()) << read.config.status();
     EXPECT_EQ(nlohmann::json::parse(*read.config)["moe_intermediate_size"], 32);
     ASSERT_TRUE(read.tensors.ok()) << read.tensors.status();
@@ -273,9 +222,9 @@ TEST(GgufModelTest, ReadsExpertsOfOtherLayouts) {
 
 // Llama 3's scales of frequencies, which a file has as a tensor.
 TEST(GgufModelTest, ReadsScalesOfFrequencies) {
-  SmallModel model;
+  SmallGguf model;
   model.f32["rope_freqs.weight"] = {8};
-  const Read read = ReadSmall(model);
+  const GgufRead read = ReadSmallGguf(model);
   ASSERT_TRUE(read.config.ok()) << read.config.status();
   const auto config = ParseModelConfig(*read.config, "");
   ASSERT_TRUE(config.ok()) << config.status() << *read.config;
@@ -286,51 +235,51 @@ TEST(GgufModelTest, ReadsScalesOfFrequencies) {
   ASSERT_TRUE(read.tensors.ok());
   EXPECT_EQ(read.tensors->size(), 9u);
   model.f32["rope_freqs.weight"] = {7};
-  EXPECT_THAT(ReadSmall(model).config.status().message(),
+  EXPECT_THAT(ReadSmallGguf(model).config.status().message(),
               HasSubstr("m.gguf: tensor \"rope_freqs.weight\": expected F32 [8], found F32 [7]"));
 }
 
 TEST(GgufModelTest, RefusesConfigsThatItDoesNotUnderstand) {
   struct Case {
-    std::function<void(SmallModel*)> change;
+    std::function<void(SmallGguf*)> change;
     std::string error;
   };
   const Case cases[] = {
-      {[](SmallModel* m) { m->architecture = "mamba"; },
+      {[](SmallGguf* m) { m->architecture = "mamba"; },
        "unknown architecture \"mamba\"; known: llama (mixtral), qwen2moe"},
-      {[](SmallModel* m) { m->SetInt("expert_count", 0); }, "a model of architecture \"qwen3moe\" without experts"},
-      {[](SmallModel* m) { m->SetInt("block_count", 0); }, "key \"qwen3moe.block_count\": expected 1 to 4096, found 0"},
-      {[](SmallModel* m) { m->SetInt("block_count", 5000); }, "key \"qwen3moe.block_count\": expected 1 to 4096"},
-      {[](SmallModel* m) { m->keys.erase("block_count"); }, "key \"qwen3moe.block_count\": is missing"},
-      {[](SmallModel* m) { m->SetText("block_count", "1"); },
+      {[](SmallGguf* m) { m->SetInt("expert_count", 0); }, "a model of architecture \"qwen3moe\" without experts"},
+      {[](SmallGguf* m) { m->SetInt("block_count", 0); }, "key \"qwen3moe.block_count\": expected 1 to 4096, found 0"},
+      {[](SmallGguf* m) { m->SetInt("block_count", 5000); }, "key \"qwen3moe.block_count\": expected 1 to 4096"},
+      {[](SmallGguf* m) { m->keys.erase("block_count"); }, "key \"qwen3moe.block_count\": is missing"},
+      {[](SmallGguf* m) { m->SetText("block_count", "1"); },
        "key \"qwen3moe.block_count\": expected an integer, found string"},
-      {[](SmallModel* m) { m->keys.erase("context_length"); }, "key \"qwen3moe.context_length\": is missing"},
-      {[](SmallModel* m) { m->SetInt("attention.head_count", 3); }, "3 does not divide the embedding length 32"},
-      {[](SmallModel* m) { m->SetInt("attention.value_length", 8); },
+      {[](SmallGguf* m) { m->keys.erase("context_length"); }, "key \"qwen3moe.context_length\": is missing"},
+      {[](SmallGguf* m) { m->SetInt("attention.head_count", 3); }, "3 does not divide the embedding length 32"},
+      {[](SmallGguf* m) { m->SetInt("attention.value_length", 8); },
        "heads whose keys have 16 elements must have values"},
-      {[](SmallModel* m) { m->SetInt("rope.dimension_count", 8); }, "expected all 16 elements of a head, found 8"},
-      {[](SmallModel* m) { m->SetText("rope.scaling.type", "longrope"); },
+      {[](SmallGguf* m) { m->SetInt("rope.dimension_count", 8); }, "expected all 16 elements of a head, found 8"},
+      {[](SmallGguf* m) { m->SetText("rope.scaling.type", "longrope"); },
        "expected none, linear or yarn, found \"longrope\""},
-      {[](SmallModel* m) { m->SetText("rope.scaling.type", "yarn"); },
+      {[](SmallGguf* m) { m->SetText("rope.scaling.type", "yarn"); },
        "key \"qwen3moe.rope.scaling.factor\": is missing"},
-      {[](SmallModel* m) { m->SetInt("expert_gating_func", 2); }, "expected softmax (1), found 2"},
-      {[](SmallModel* m) { m->SetInt("expert_weights_scale", 3); }, "expected 1, found 3"},
-      {[](SmallModel* m) { m->SetInt("attention.clamp_kqv", 3); },
+      {[](SmallGguf* m) { m->SetInt("expert_gating_func", 2); }, "expected softmax (1), found 2"},
+      {[](SmallGguf* m) { m->SetInt("expert_weights_scale", 3); }, "expected 1, found 3"},
+      {[](SmallGguf* m) { m->SetInt("attention.clamp_kqv", 3); },
        "key \"qwen3moe.attention.clamp_kqv\": 3, but this family"},
-      {[](SmallModel* m) { m->f32.erase("token_embd.weight"); }, "tensor \"token_embd.weight\": is missing"},
-      {[](SmallModel* m) { m->f32["token_embd.weight"] = {32}; }, "expected 2 dimensions, found [32]"},
-      {[](SmallModel* m) { m->f32.erase("blk.0.ffn_gate_inp.weight"); },
+      {[](SmallGguf* m) { m->f32.erase("token_embd.weight"); }, "tensor \"token_embd.weight\": is missing"},
+      {[](SmallGguf* m) { m->f32["token_embd.weight"] = {32}; }, "expected 2 dimensions, found [32]"},
+      {[](SmallGguf* m) { m->f32.erase("blk.0.ffn_gate_inp.weight"); },
        "tensor \"blk.0.ffn_gate_inp.weight\": is missing"},
-      {[](SmallModel* m) { m->q8.clear(); }, "tensor \"blk.0.ffn_up.0.weight\": is missing"},
-      {[](SmallModel* m) {
+      {[](SmallGguf* m) { m->q8.clear(); }, "tensor \"blk.0.ffn_up.0.weight\": is missing"},
+      {[](SmallGguf* m) {
          m->keys["eos"] = GgufKey("tokenizer.ggml.eos_token_id", GgufValueType::kInt32, GgufU32(UINT32_MAX));
        },
        "expected a token's id, found -1"},
   };
   for (const Case& each : cases) {
-    SmallModel model;
+    SmallGguf model;
     each.change(&model);
-    EXPECT_THAT(ReadSmall(model).config.status().message(), HasSubstr(each.error));
+    EXPECT_THAT(ReadSmallGguf(model).config.status().message(), HasSubstr(each.error));
   }
 }
 
@@ -358,16 +307,16 @@ TEST(GgufModelTest, RefusesTensorsThatItDoesNotUnderstand) {
       {"blk.0.attn_k.weight", {32, 32}, "expected 1 heads of 16 rows, found 32 rows"},
   };
   for (const Case& each : cases) {
-    SmallModel model;
+    SmallGguf model;
     model.q8.erase(each.name);
     model.f32[each.name] = each.shape;
-    EXPECT_THAT(ReadSmall(model).tensors.status().message(), HasSubstr(each.error)) << each.name;
+    EXPECT_THAT(ReadSmallGguf(model).tensors.status().message(), HasSubstr(each.error)) << each.name;
   }
 }
 
 TEST(GgufModelTest, RefusesTypesWithoutADecoder) {
   TempDir dir;
-  const auto checkpoint = Checkpoint::Open(dir.Write("m.gguf", SmallModel().Bytes()));
+  const auto checkpoint = Checkpoint::Open(dir.Write("m.gguf", SmallGguf().Bytes()));
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
   const checkpoint::TensorLocation place = checkpoint->Find("model.embed_tokens.weight");
   checkpoint::TensorEntry entry = *place.entry;

@@ -11,8 +11,13 @@
 
 namespace switchyard::checkpoint {
 
-// Which layers of a family may have a sliding window.
-enum class GgufWindows { kNone, kAllLayers, kByLayer };
+// Which layers of a family may have a sliding window: none, all, those that a file names (without names all), or these
+// (without names every second one, the first included).
+enum class GgufWindows { kNone, kAllLayers, kByLayer, kEverySecond };
+
+// expert_gating_func
+inline constexpr int64_t kGgufSoftmax = 1;          // over all experts' logits
+inline constexpr int64_t kGgufSoftmaxOfChosen = 3;  // over the chosen ones'
 
 struct GgufArchitecture {
   const char* name;             // general.architecture
@@ -27,9 +32,12 @@ struct GgufArchitecture {
   // Each head's rows of q and k are stored in pairs that rotate together (0, D/2, 1, D/2 + 1 …).
   bool interleaved_rope;
   GgufWindows windows;
-  bool clamps;  // q, k and v (clip_qkv)
+  bool clamps;                              // q, k and v (clip_qkv)
+  bool truncates_yarn = true;               // YaRN's bounds are whole numbers, of which a file says nothing
+  int64_t gating = kGgufSoftmax;            // expert_gating_func that a file may say
+  absl::Span<const char* const> ends = {};  // tokens that end an answer beside those whose ids a file has
   // Names of tensors; "{i}" stands for the layer, "{e}" for the expert.
-  const char* router;
+  const char* router;  // of its bias, the same with ".bias"
   const char* expert_gate;
   const char* expert_up;
   const char* expert_down;

@@ -19,6 +19,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxTokenId = (int64_t{1} << 31) - 1;
 constexpr char kFrequencies[] = "rope_freqs.weight";
+constexpr char kTokensKey[] = "tokenizer.ggml.tokens";
 constexpr const char* kEndKeys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                                     "tokenizer.ggml.eom_token_id"};
 
@@ -130,11 +131,12 @@ absl::Status ConfigWriter::WriteExperts() {
         absl::StrCat("key \"", Key("expert_weights_norm"), "\": false, but models of this family renormalize"));
   }
   // 0: the family's own (llama.cpp).
-  ASSIGN_OR_RETURN(const int64_t gating, metadata_.Int(Key("expert_gating_func"), 1));
+  ASSIGN_OR_RETURN(const int64_t gating, metadata_.Int(Key("expert_gating_func"), 0));
   ASSIGN_OR_RETURN(const double scale, metadata_.Number(Key("expert_weights_scale"), 1.0));
-  if (gating != 0 && gating != 1) {
-    return absl::UnimplementedError(
-        absl::StrCat("key \"", Key("expert_gating_func"), "\": expected softmax (1), found ", gating));
+  if (gating != 0 && gating != architecture_.gating) {
+    const char* const of = architecture_.gating == kGgufSoftmax ? "softmax" : "softmax of the chosen experts' logits";
+    return absl::UnimplementedError(absl::StrCat("key \"", Key("expert_gating_func"), "\": expected ", of, " (",
+                                                 architecture_.gating, "), found ", gating));
   }
   if (scale == 0 || scale == 1) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("key \"", Key("expert_weights_scale"), "\": expected 1, found ", scale));
@@ -162,7 +164,11 @@ absl::Status ConfigWriter::WriteAttention() {
 
 absl::Status ConfigWriter::WriteWindows() {
   const std::string key = Key("attention.sliding_window");
-  ASSIGN_OR_RETURN(const int64_t window, metadata_.Int(key, 0));
+  const bool always = architecture_.windows == GgufWindows::kEverySecond;
+  ASSIGN_OR_RETURN(const int64_t window, metadata_.Int(key, always ? std::nullopt : std::optional<int64_t>(0)));
+  if (always && window < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("key \"", key, "\": expected at least 1, found ", window));
+  }
   if (window == 0) return absl::OkStatus();
   if (architecture_.windows == GgufWindows::kNone) {
     return absl::UnimplementedError(absl::StrCat("key \"", key, "\": ", window, ", but this family has no window"));
@@ -171,6 +177,9 @@ absl::Status ConfigWriter::WriteWindows() {
   config_["use_sliding_window"] = true;
   const std::string pattern_key = Key("attention.sliding_window_pattern");
   std::vector<bool> pattern(static_cast<size_t>(shape_.num_blocks), true);
+  if (always) {
+    for (size_t i = 1; i < pattern.size(); i += 2) pattern[i] = false;
+  }
   if (const GgufValue* const found = metadata_.Find(pattern_key); found != nullptr) {
     const std::optional<std::vector<bool>> bools = found->Bools();
     if (!bools.has_value() || bools->size() != pattern.size()) {
@@ -199,7 +208,9 @@ absl::Status ConfigWriter::WriteRope() {
   }
   if (HasTensor(kFrequencies)) return WriteFrequencies();
   ASSIGN_OR_RETURN(const std::string type, metadata_.String(Key("rope.scaling.type"), "none"));
-  return type == "none" ? absl::OkStatus() : WriteScaling(type);
+  if (type != "none") return WriteScaling(type);
+  config_["rope_scaling"] = {{"rope_type", "default"}};  // without it gpt-oss has YaRN
+  return absl::OkStatus();
 }
 
 absl::Status ConfigWriter::WriteScaling(const std::string& type) {
@@ -219,6 +230,7 @@ absl::Status ConfigWriter::WriteScaling(const std::string& type) {
       if (!metadata_.Has(Key(gguf))) continue;
       ASSIGN_OR_RETURN(scaling[hf], metadata_.Number(Key(gguf)));
     }
+    if (!architecture_.truncates_yarn) scaling["truncate"] = false;
   }
   config_["rope_scaling"] = std::move(scaling);
   return absl::OkStatus();
@@ -257,6 +269,16 @@ absl::Status ConfigWriter::WriteTokens() {
   if (!begin.empty()) config_["bos_token_id"] = begin[0];
   Json ends = Json::array();
   for (const char* key : kEndKeys) RETURN_IF_ERROR(add(key, &ends));
+  if (const GgufValue* const tokens = metadata_.Find(kTokensKey); tokens != nullptr && !architecture_.ends.empty()) {
+    const std::vector<absl::string_view> texts = tokens->Strings().value_or(std::vector<absl::string_view>());
+    for (const char* end : architecture_.ends) {
+      const auto found = std::find(texts.begin(), texts.end(), end);
+      if (found == texts.end()) continue;
+      if (const Json id = found - texts.begin(); std::find(ends.begin(), ends.end(), id) == ends.end()) {
+        ends.push_back(id);
+      }
+    }
+  }
   if (!ends.empty()) config_["eos_token_id"] = std::move(ends);
   return absl::OkStatus();
 }

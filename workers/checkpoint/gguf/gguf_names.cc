@@ -24,10 +24,14 @@ enum class Part {
   kKeys,
   kRow,  // [1, H], which some converters write as [H]
   kRouter,
+  kRouterBias,
   kExpertGate,  // [E, F, H], or [F, H] of the expert that the name says
   kExpertUp,
   kExpertDown,
-  kExpertGateUp,  // [E, 2F, H], gate rows first
+  kExpertGateUp,    // [E, 2F, H], gate rows first
+  kExpertGateBias,  // [E, F]
+  kExpertUpBias,
+  kExpertDownBias,  // [E, H]
 };
 
 struct NameRow {
@@ -48,15 +52,21 @@ constexpr NameRow kBlockNames[] = {
     {"attn_output.bias", "self_attn.o_proj.bias"},
     {"attn_q_norm.weight", "self_attn.q_norm.weight"},
     {"attn_k_norm.weight", "self_attn.k_norm.weight"},
+    {"attn_sinks.weight", "self_attn.sinks"},
     {"ffn_norm.weight", "post_attention_layernorm.weight"},
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},  // gpt-oss's, which has no ffn_norm
     {"ffn_gate.weight", "mlp.gate_proj.weight"},
     {"ffn_up.weight", "mlp.up_proj.weight"},
     {"ffn_down.weight", "mlp.down_proj.weight"},
     {"ffn_gate_inp.weight", nullptr, Part::kRouter},
+    {"ffn_gate_inp.bias", nullptr, Part::kRouterBias},
     {"ffn_gate_exps.weight", nullptr, Part::kExpertGate},
     {"ffn_up_exps.weight", nullptr, Part::kExpertUp},
     {"ffn_down_exps.weight", nullptr, Part::kExpertDown},
     {"ffn_gate_up_exps.weight", nullptr, Part::kExpertGateUp},
+    {"ffn_gate_exps.bias", nullptr, Part::kExpertGateBias},
+    {"ffn_up_exps.bias", nullptr, Part::kExpertUpBias},
+    {"ffn_down_exps.bias", nullptr, Part::kExpertDownBias},
     {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
     {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
     {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
@@ -103,9 +113,13 @@ class NameLister {
   absl::Status AddOfBlock(const GgufFile& file, const GgufTensor& tensor, const BlockName& name);
   absl::Status AddHeads(GgufModelTensor whole, const GgufTensor& tensor, int64_t num_heads);
   absl::Status AddExperts(const GgufModelTensor& whole, const GgufTensor& tensor, int64_t block, Part part);
-  const char* ExpertName(Part part) const;
+  std::string ExpertName(Part part, int64_t block, int64_t expert) const;
   static std::string Filled(const char* pattern, int64_t block, int64_t expert) {
     return absl::StrReplaceAll(pattern, {{"{i}", absl::StrCat(block)}, {"{e}", absl::StrCat(expert)}});
+  }
+
+  static std::string BiasOf(absl::string_view weight) {
+    return absl::StrCat(absl::StripSuffix(weight, ".weight"), ".bias");
   }
 
   const GgufArchitecture& architecture_;
@@ -113,10 +127,14 @@ class NameLister {
   std::vector<GgufModelTensor> found_;
 };
 
-const char* NameLister::ExpertName(Part part) const {
-  return part == Part::kExpertGate ? architecture_.expert_gate
-         : part == Part::kExpertUp ? architecture_.expert_up
-                                   : architecture_.expert_down;
+std::string NameLister::ExpertName(Part part, int64_t block, int64_t expert) const {
+  const bool gate = part == Part::kExpertGate || part == Part::kExpertGateBias;
+  const bool up = part == Part::kExpertUp || part == Part::kExpertUpBias;
+  const std::string weight = Filled(gate ? architecture_.expert_gate
+                                    : up ? architecture_.expert_up
+                                         : architecture_.expert_down,
+                                    block, expert);
+  return part >= Part::kExpertGateBias ? BiasOf(weight) : weight;
 }
 
 absl::Status NameLister::Add(const GgufFile& file, const GgufTensor& tensor) {
@@ -137,8 +155,12 @@ absl::Status NameLister::AddOfBlock(const GgufFile& file, const GgufTensor& tens
   for (const NameRow& row : kBlockNames) {
     if (name.rest != row.gguf) continue;
     if (row.part >= Part::kExpertGate) return AddExperts(whole, tensor, name.block, row.part);
-    whole.name = row.part == Part::kRouter ? Filled(architecture_.router, name.block, 0)
-                                           : absl::StrCat("model.layers.", name.block, ".", row.hf);
+    if (row.hf != nullptr) {
+      whole.name = absl::StrCat("model.layers.", name.block, ".", row.hf);
+    } else {
+      whole.name = Filled(architecture_.router, name.block, 0);
+      if (row.part == Part::kRouterBias) whole.name = BiasOf(whole.name);
+    }
     if (row.part == Part::kQueries) return AddHeads(std::move(whole), tensor, shape_.num_heads);
     if (row.part == Part::kKeys) return AddHeads(std::move(whole), tensor, shape_.num_kv_heads);
     if (row.part == Part::kRow && whole.shape.size() == 1) whole.shape.insert(whole.shape.begin(), 1);
@@ -155,7 +177,7 @@ absl::Status NameLister::AddOfBlock(const GgufFile& file, const GgufTensor& tens
     if (expert < 0 || expert >= shape_.num_experts) {
       return Refuse(tensor, "expert ", expert, ", but there are ", shape_.num_experts);
     }
-    whole.name = Filled(ExpertName(part), name.block, expert);
+    whole.name = ExpertName(part, name.block, expert);
     found_.push_back(std::move(whole));
     return absl::OkStatus();
   }
@@ -180,8 +202,9 @@ absl::Status NameLister::AddHeads(GgufModelTensor whole, const GgufTensor& tenso
 }
 
 absl::Status NameLister::AddExperts(const GgufModelTensor& whole, const GgufTensor& tensor, int64_t block, Part part) {
-  if (tensor.shape.size() != 3 || tensor.shape[0] != shape_.num_experts) {
-    return Refuse(tensor, tensor.ShapeString(), ": expected 3 dimensions, the first of ", shape_.num_experts,
+  const size_t rank = part >= Part::kExpertGateBias ? 2 : 3;
+  if (tensor.shape.size() != rank || tensor.shape[0] != shape_.num_experts) {
+    return Refuse(tensor, tensor.ShapeString(), ": expected ", rank, " dimensions, the first of ", shape_.num_experts,
                   " experts");
   }
   const bool both = part == Part::kExpertGateUp;
@@ -193,12 +216,13 @@ absl::Status NameLister::AddExperts(const GgufModelTensor& whole, const GgufTens
   }
   const int64_t parts = both ? 2 : 1;
   GgufModelTensor piece = whole;
-  piece.shape = {tensor.shape[1] / parts, tensor.shape[2]};
+  piece.shape.erase(piece.shape.begin());
+  piece.shape.front() /= parts;
   piece.bytes = tensor.bytes / shape_.num_experts / parts;
   for (int64_t e = 0; e < shape_.num_experts; ++e) {
     for (int64_t p = 0; p < parts; ++p, piece.begin += piece.bytes) {
       const Part each = both ? (p == 0 ? Part::kExpertGate : Part::kExpertUp) : part;
-      piece.name = Filled(ExpertName(each), block, e);
+      piece.name = ExpertName(each, block, e);
       found_.push_back(piece);
     }
   }

@@ -27,7 +27,7 @@ struct MoeNaming {
   const char* router_bias = nullptr;                                              // [E], where ModelConfig::router_bias
   const char* router_logit_bias = nullptr;  // [E], where ModelConfig::router_logit_bias
   // Fused tensors are [E, H, 2F], in whose columns gate and up take turns, and [E, F, H]; where they are quantized, the
-  // same transposed.  Then there are no per-expert ones, whose names are null.
+  // same transposed.  Then only a GGUF file has per-expert ones, with biases.
   bool fused_transposed = false;
   const char* fused_gate_up_bias = nullptr;  // [E, 2F], gate and up by turns; where ModelConfig::ffn_bias
   const char* fused_down_bias = nullptr;     // [E, H]

@@ -48,9 +48,10 @@ class Table {
 
   // ids: by slot.
   void AddExperts(int64_t layer_idx, absl::Span<const int32_t> ids, absl::Span<FfnWeights> experts) {
-    const char* const pattern = family_.moe.fused_gate_up;
-    const bool alone = family_.moe.expert_up == nullptr;
-    const bool fused = alone || (pattern != nullptr && Has(Named(pattern, layer_idx)));
+    const MoeNaming& names = family_.moe;
+    const bool fused = names.fused_transposed
+                           ? !Has(Named(names.expert_up, layer_idx))
+                           : names.fused_gate_up != nullptr && Has(Named(names.fused_gate_up, layer_idx));
     for (size_t slot = 0; slot < experts.size(); ++slot) {
       const size_t first = params_.size();
       fused ? AddFusedExpert(layer_idx, ids[slot], &experts[slot]) : AddExpert(layer_idx, ids[slot], &experts[slot]);
@@ -178,6 +179,12 @@ class Table {
     Add({.name = names.down, .shape = {hidden, width}, .weight = &ffn->down});
     if (!config_.ffn_bias) return;
     const auto bias = [](const std::string& weight) { return absl::StrReplaceAll(weight, {{".weight", ".bias"}}); };
+    if (gated) {  // in the weights themselves
+      Add({.name = bias(names.gate), .shape = {width}, .weight = &ffn->gate_up, .bias = true});
+      Add({.name = bias(names.up), .shape = {width}, .weight = &ffn->gate_up, .first_row = width, .bias = true});
+      Add({.name = bias(names.down), .shape = {hidden}, .weight = &ffn->down, .bias = true});
+      return;
+    }
     Add({.name = bias(names.up), .shape = {width}, .tensor = &ffn->up_bias});
     Add({.name = bias(names.down), .shape = {hidden}, .tensor = &ffn->down_bias});
   }
