@@ -12,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
+#include "server/text/tokenizer/gguf_pre_tokenizers.h"
 
 namespace switchyard::tokenizer {
 namespace {
@@ -19,48 +20,21 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxGgufTokens = 4'194'303;
-constexpr size_t kMaxMergedBytes = 128;  // longer tokens are added ones
+constexpr size_t kMaxTokensWithoutMerges = 1024;  // bytes, and special tokens
+constexpr size_t kMaxMergedBytes = 128;           // longer tokens are added ones
 constexpr size_t kMaxScoredMerges = 2'000'000;
 constexpr char kByteLevel[] = "gpt2";
 constexpr char kSentencePiece[] = "llama";
 constexpr char kSpaceMark[] = "\u2581";
-
-constexpr char kGpt2Regex[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-constexpr char kLlama3Regex[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr char kQwen2Regex[] =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr char kGpt4oRegex[] =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
-    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-struct PreTokenizerRow {
-  const char* name;
-  const char* regex;
-  bool nfc = false;            // the normalizer
-  bool ignore_merges = false;  // a piece that is a token is that token
-  bool adds_bos = false;       // where add_bos_token is missing
-};
-constexpr PreTokenizerRow kPreTokenizers[] = {
-    {.name = "gpt-2", .regex = kGpt2Regex},
-    {.name = "olmo", .regex = kGpt2Regex, .nfc = true},
-    {.name = "llama-bpe", .regex = kLlama3Regex, .ignore_merges = true, .adds_bos = true},
-    {.name = "llama3", .regex = kLlama3Regex, .ignore_merges = true, .adds_bos = true},
-    {.name = "llama-v3", .regex = kLlama3Regex, .ignore_merges = true, .adds_bos = true},
-    {.name = "qwen2", .regex = kQwen2Regex, .nfc = true},
-    {.name = "deepseek-r1-qwen", .regex = kQwen2Regex, .nfc = true},
-    {.name = "gpt-4o", .regex = kGpt4oRegex},
-};
 
 template <class... Why>
 absl::Status BadKey(absl::string_view key, const Why&... why) {
   return absl::InvalidArgumentError(absl::StrCat("key \"tokenizer.ggml.", key, "\": ", why...));
 }
 
-absl::StatusOr<const PreTokenizerRow*> FindRow(const GgufVocabulary& vocabulary) {
+absl::StatusOr<const GgufPreTokenizer*> FindRow(const GgufVocabulary& vocabulary) {
   std::vector<std::string> known;
-  for (const PreTokenizerRow& row : kPreTokenizers) {
+  for (const GgufPreTokenizer& row : GgufPreTokenizers()) {
     if (vocabulary.pre == row.name) return &row;
     known.push_back(row.name);
   }
@@ -175,16 +149,21 @@ absl::StatusOr<Json> MergesByScores(const GgufVocabulary& vocabulary) {
 }
 
 // Sets the stages and the model's options of byte-level BPE.
-absl::Status SetByteLevel(const GgufVocabulary& vocabulary, const PreTokenizerRow& row, Json* root, Json* model) {
+absl::Status SetByteLevel(const GgufVocabulary& vocabulary, const GgufPreTokenizer& row, Json* root, Json* model) {
   *model = {{"type", "BPE"}, {"fuse_unk", false}, {"byte_fallback", false}, {"ignore_merges", row.ignore_merges}};
+  // Old files of Kimi have none, as its tokenizer merges by the ids of what comes out.
+  if (vocabulary.merges.empty() && vocabulary.tokens.size() > kMaxTokensWithoutMerges) {
+    return BadKey("merges", "are missing, of a vocabulary of ", vocabulary.tokens.size(), " tokens");
+  }
   Json& merges = (*model)["merges"] = Json::array();
   for (const absl::string_view merge : vocabulary.merges) merges.push_back(std::string(merge));
   (*root)["normalizer"] = row.nfc ? Json{{"type", "NFC"}} : Json();
-  (*root)["pre_tokenizer"] = {
-      {"type", "Sequence"},
-      {"pretokenizers",
-       {{{"type", "Split"}, {"pattern", {{"Regex", row.regex}}}, {"behavior", "Isolated"}, {"invert", false}},
-        ByteLevelStage(false)}}};
+  Json stages = Json::array();
+  for (const char* regex : row.stages) {
+    stages.push_back({{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}});
+  }
+  stages.push_back(ByteLevelStage(false));
+  (*root)["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", std::move(stages)}};
   (*root)["decoder"] = ByteLevelStage(true);
   return absl::OkStatus();
 }
@@ -221,7 +200,7 @@ absl::StatusOr<std::string> TokenizerJsonOf(const GgufVocabulary& vocabulary) {
         absl::StrCat("key \"tokenizer.ggml.model\": expected \"", kByteLevel, "\" (byte-level BPE) or \"",
                      kSentencePiece, "\" (SentencePiece's BPE), found \"", Excerpt(vocabulary.model), "\""));
   }
-  const PreTokenizerRow* row = nullptr;
+  const GgufPreTokenizer* row = nullptr;
   if (!sentence_piece) {
     ASSIGN_OR_RETURN(row, FindRow(vocabulary));
   }

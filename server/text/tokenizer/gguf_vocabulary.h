@@ -1,9 +1,8 @@
 // The tokenizer of a GGUF file as the text of a tokenizer.json, so that Tokenizer::FromJson stays the only reader.
 //
 // Of byte-level BPE ("gpt2") a file has the vocabulary, the merges and the name of a pre-tokenizer; normalizer and
-// regex of that name are a table here, as HuggingFace's tokenizer.json of the models with that name has them.  Of
-// SentencePiece's BPE ("llama": Llama 2, Mixtral) it has the vocabulary with scores, by which the merges are made as
-// transformers makes them.  Thread-safe (pure).
+// regexes of that name are a table (gguf_pre_tokenizers.h).  Of SentencePiece's BPE ("llama": Llama 2, Mixtral) it has
+// the vocabulary with scores, by which the merges are made as transformers makes them.  Thread-safe (pure).
 // Errors: Unimplemented for another kind of vocabulary, or for a name that the table lacks, with those that it has;
 // InvalidArgument 'key "x": …' for ids out of range, and lists of other lengths.
 // Does not do: SentencePiece's unigram models ("t5"), reading the file.

@@ -10,6 +10,11 @@
 namespace switchyard::tokenizer {
 namespace {
 
+// Scripts that patterns name.
+constexpr const char* kScripts[] = {"Arabic",   "Armenian", "Bengali", "Bopomofo", "Cyrillic", "Devanagari",
+                                    "Ethiopic", "Georgian", "Greek",   "Han",      "Hangul",   "Hebrew",
+                                    "Hiragana", "Katakana", "Khmer",   "Lao",      "Latin",    "Mongolian",
+                                    "Myanmar",  "Tamil",    "Telugu",  "Thai",     "Tibetan"};
 // Measured over every assigned code point: in a set, \w is UTS 18's word without Join_Control; outside of one it also
 // has the superscripts and fractions of Latin-1.
 constexpr char kWordInSet[] = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
@@ -209,7 +214,19 @@ class Rewriter {
       case 'x': {  // its braced argument is no repeat
         const size_t close =
             pos_ + 2 < in_.size() && in_[pos_ + 2] == '{' ? in_.find('}', pos_) : absl::string_view::npos;
-        Copy(close == absl::string_view::npos ? 2 : close + 1 - pos_);
+        if (close == absl::string_view::npos) {
+          Copy(2);
+          return absl::OkStatus();
+        }
+        const absl::string_view name = in_.substr(pos_ + 3, close - pos_ - 3);
+        const bool script = letter != 'x' && std::any_of(std::begin(kScripts), std::end(kScripts),
+                                                         [&](const char* each) { return name == each; });
+        if (!script) {
+          Copy(close + 1 - pos_);
+          return absl::OkStatus();
+        }
+        absl::StrAppend(&out_, "\\", std::string(1, letter), "{sc:", name, "}");
+        pos_ = close + 1;
         return absl::OkStatus();
       }
       default:

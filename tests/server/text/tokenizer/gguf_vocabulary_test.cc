@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "server/text/tokenizer/gguf_pre_tokenizers.h"
 #include "server/text/tokenizer/tokenizer.h"
 #include "tests/server/text/tokenizer/golden_files.h"
 
@@ -99,6 +101,45 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GgufGoldenTest,
                          testing::Values(Kind{"gpt2", "gpt-2"}, Kind{"llama3", "llama-bpe"}, Kind{"qwen", "qwen2"}),
                          [](const auto& each) { return std::string(each.param.golden); });
 
+// Each kind of pre-tokenizer, and the other names of its models, against tokenizers with the published regexes.
+TEST(GgufVocabularyTest, PreTokenizersSplitAsPublished) {
+  std::ifstream file("tests/golden/gguf/pre_tokenizers.json");
+  const auto golden = nlohmann::json::parse(file);
+  const auto tokens = golden["tokens"].get<std::vector<std::string>>();
+  const auto merges = golden["merges"].get<std::vector<std::string>>();
+  const auto lines = golden["lines"].get<std::vector<std::string>>();
+  ASSERT_GE(lines.size(), 400u);
+  const std::map<std::string, std::string> same_as = {
+      {"phi-2", "gpt-2"},    {"llama3", "llama-bpe"},         {"llama-v3", "llama-bpe"},     {"smaug-bpe", "dbrx"},
+      {"glm4", "llama-bpe"}, {"chatglm-bpe", "dbrx"},         {"deepseek-r1-qwen", "qwen2"}, {"hunyuan", "qwen2"},
+      {"llama4", "gpt-4o"},  {"minimax-m2", "gpt-4o"},        {"bailingmoe2", "bailingmoe"}, {"starcoder", "refact"},
+      {"smollm", "refact"},  {"hunyuan-dense", "deepseek-v3"}};
+  size_t kinds = 0;
+  for (const GgufPreTokenizer& each : GgufPreTokenizers()) {
+    const auto other = same_as.find(each.name);
+    const std::string name = other == same_as.end() ? each.name : other->second;
+    kinds += other == same_as.end();
+    const auto text = TokenizerJsonOf({.model = "gpt2",
+                                       .pre = each.name,
+                                       .tokens = {tokens.begin(), tokens.end()},
+                                       .merges = {merges.begin(), merges.end()}});
+    ASSERT_TRUE(text.ok()) << text.status();
+    const auto tokenizer = Tokenizer::FromJson(*text);
+    ASSERT_TRUE(tokenizer.ok()) << each.name << ": " << tokenizer.status();
+    const nlohmann::json& expected = golden["ids"].at(name);
+    int different = 0;
+    for (size_t i = 0; i < lines.size() && different < 3; ++i) {
+      const auto ids = (*tokenizer)->Encode(lines[i], {.add_special_tokens = false});
+      ASSERT_TRUE(ids.ok()) << ids.status();
+      if (*ids == expected[i].get<Ids>()) continue;
+      ++different;
+      ADD_FAILURE() << each.name << ": " << nlohmann::json(lines[i]).dump() << "\ngot  " << testing::PrintToString(*ids)
+                    << "\nwant " << expected[i].dump();
+    }
+  }
+  EXPECT_EQ(kinds, golden["ids"].size());
+}
+
 // A vocabulary with scores against the ids of SentencePiece itself.
 TEST(GgufVocabularyTest, ScoresMergeAsInSentencePiece) {
   std::ifstream file("tests/golden/gguf/score_vocabulary.json");
@@ -171,7 +212,10 @@ TEST(GgufVocabularyTest, RefusesWhatItDoesNotUnderstand) {
       {[](GgufVocabulary* v) { v->model = "llama"; },
        "key \"tokenizer.ggml.scores\": expected 2 scores, as there are tokens, found 0"},
       {[](GgufVocabulary* v) { v->pre = "viking"; },
-       "key \"tokenizer.ggml.pre\": unknown pre-tokenizer \"viking\"; known: gpt-2, olmo"},
+       "key \"tokenizer.ggml.pre\": unknown pre-tokenizer \"viking\"; known: gpt-2, phi-2, olmo"},
+      {[](GgufVocabulary* v) { v->pre = ""; }, "unknown pre-tokenizer \"\"; known: gpt-2, phi-2"},
+      {[](GgufVocabulary* v) { v->tokens.resize(2000, "x"); },
+       "key \"tokenizer.ggml.merges\": are missing, of a vocabulary of 2000 tokens"},
       {[](GgufVocabulary* v) { v->tokens.clear(); },
        "key \"tokenizer.ggml.tokens\": expected 1 to 4194303 tokens, found 0"},
       {[](GgufVocabulary* v) { v->token_type = {1}; },

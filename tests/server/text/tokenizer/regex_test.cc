@@ -28,6 +28,7 @@ std::vector<std::string> Matches(absl::string_view pattern, absl::string_view te
 TEST(RegexSyntaxTest, OnigurumaBecomesPcre2) {
   const std::pair<const char*, const char*> kCases[] = {
       {R"(\p{N}{1,3})", R"(\p{N}{1,3})"},
+      {R"([\p{Han}\p{Lu}]\P{Greek}\p{Mn})", R"([\p{sc:Han}\p{Lu}]\P{sc:Greek}\p{Mn})"},
       {R"(\p{N}{1,3}+)", R"((?:\p{N}{1,3})+)"},
       {R"([ab]{2}+c)", R"((?:[ab]{2})+c)"},
       {R"((ab){1,2}+)", R"((?:(ab){1,2})+)"},
