@@ -49,6 +49,13 @@ absl::StatusOr<std::unique_ptr<MatrixReader>> OpenAs(const Checkpoint& checkpoin
                     : RowMatrix::Open(checkpoint, weights, name, shape);
 }
 
+// Whether two ways that a matrix's tensors fit read other values: bits, dtype, groups and zero points show in the
+// tensors, the sizes of blocks do not always, as the last of a row or a column may be partial.
+bool OtherBlocks(const StoredWeights& a, const StoredWeights& b) {
+  return a.scope == ScaleScope::kBlock && b.scope == ScaleScope::kBlock &&
+         (a.block_rows != b.block_rows || a.block_columns != b.block_columns);
+}
+
 bool IsFloatingName(absl::string_view dtype) {
   const absl::StatusOr<DType> found = ParseSafetensorsDType(dtype);
   return found.ok() && IsFloating(*found);
@@ -83,15 +90,26 @@ absl::StatusOr<std::unique_ptr<MatrixReader>> OpenMatrix(const Checkpoint& check
                      ", found a quantized one"));
   }
   absl::Status first;
+  std::unique_ptr<MatrixReader> found_reader;
+  const StoredWeights* found_weights = nullptr;
   for (const StoredWeights& weights : config->weights) {
     if (checkpoint.Find(CodesOf(weights.format, name)).file == nullptr) continue;
-    // Where the file has several ways, a matrix has the first one that its tensors fit.
+    // Where the file has several ways, a matrix has the one that its tensors fit.
     const bool has_zeros = checkpoint.Find(absl::StrCat(name, "_zero_point")).file != nullptr;
     if (config->weights.size() > 1 && has_zeros == weights.symmetric) continue;
     absl::StatusOr<std::unique_ptr<MatrixReader>> reader = OpenAs(checkpoint, weights, std::string(name), shape);
-    if (reader.ok()) return reader;
-    first.Update(reader.status());
+    if (!reader.ok()) {
+      first.Update(reader.status());
+    } else if (found_reader == nullptr) {
+      found_reader = *std::move(reader);
+      found_weights = &weights;
+    } else if (OtherBlocks(*found_weights, weights)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          found_reader->location().file->name(), ": tensor \"", name, "\": fits two of quantization_config's groups (",
+          found_weights->ToString(), "; ", weights.ToString(), "), whose targets are not evaluated"));
+    }
   }
+  if (found_reader != nullptr) return found_reader;
   if (!first.ok()) return first;
   std::string found;
   for (const std::string& each : CodeNames(name)) {

@@ -51,7 +51,7 @@ struct StoredWeights {
 
 struct QuantizationConfig {
   std::string method;                    // quant_method
-  std::vector<StoredWeights> weights;    // not empty; where there are several, a matrix has the first that fits it
+  std::vector<StoredWeights> weights;    // not empty; where there are several, a matrix has the one that fits it
   std::vector<std::string> unconverted;  // modules that are stored plainly, as the file names them: names, patterns
 
   // Names everything that decides about a value, so that two configs with one text read the same values.

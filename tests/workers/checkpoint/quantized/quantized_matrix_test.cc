@@ -315,7 +315,7 @@ TEST(QuantizedMatrixTest, WhatIsStoredPlainlyOrNotAtAllHasNoReader) {
 }
 
 // Two schemes of one checkpoint: a matrix has the one that its tensors fit.
-TEST(QuantizedMatrixTest, AMatrixHasTheFirstSchemeThatFits) {
+TEST(QuantizedMatrixTest, AMatrixHasTheSchemeThatFits) {
   Attempt mixed = Packed();
   mixed.config = R"({"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": {
       "a": {"format": "float-quantized", "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}},
@@ -330,6 +330,54 @@ TEST(QuantizedMatrixTest, AMatrixHasTheFirstSchemeThatFits) {
   const auto matrix = OpenMatrix(*checkpoint, &*config, "x.weight", {32, 64});
   ASSERT_TRUE(matrix.ok()) << matrix.status();
   EXPECT_THAT(*ReadAll(**matrix, 32), testing::Each(0.0f));
+}
+
+// Layers of 4 and of 8 bits: each is read as it is stored, in whatever order the groups and their targets come.
+TEST(QuantizedMatrixTest, LayersOfOtherBitsAreReadAsTheyAreStored) {
+  Parts parts;
+  const auto add = [&](const std::string& name, int bits) {
+    parts[name + ".weight_packed"] = Zeros("I32", {32, 2 * bits}, 4);
+    parts[name + ".weight_packed"].bytes[0] = '\x12';
+    parts[name + ".weight_scale"] = FloatTensor("BF16", {32, 4}, std::vector<float>(128, 1));
+    parts[name + ".weight_shape"] = PackedParts()["x.weight_shape"];
+  };
+  add("layers.0.mlp", 4);
+  add("layers.1.mlp", 8);
+  const char* const four = R"("re:.*layers\\.0\\..*")";
+  const char* const eight = R"("re:.*layers\\.1\\..*")";
+  const auto group = [](int bits, const std::string& target) {
+    return "{\"targets\": [" + target + "], \"weights\": {\"group_size\": 16, \"num_bits\": " + std::to_string(bits) +
+           "}}";
+  };
+  for (const bool swapped : {false, true}) {
+    const std::string config = std::string(R"({"quant_method": "compressed-tensors", "format": "pack-quantized",)") +
+                               R"("config_groups": {"a": )" + (swapped ? group(8, eight) : group(4, four)) +
+                               ", \"b\": " + (swapped ? group(4, four) : group(8, eight)) + "}}";
+    const model::TempDir dir;
+    dir.Write("model.safetensors", SafetensorsBytes(parts));
+    const auto checkpoint = Checkpoint::Open(dir.path());
+    const auto read = ReadQuantizationConfig("q", nlohmann::json::parse(config));
+    ASSERT_TRUE(checkpoint.ok() && read.ok()) << read.status();
+    const auto first = OpenMatrix(*checkpoint, &*read, "layers.0.mlp.weight", {32, 64});
+    const auto second = OpenMatrix(*checkpoint, &*read, "layers.1.mlp.weight", {32, 64});
+    ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+    const std::vector<float> values = *ReadAll(**first, 32), wide = *ReadAll(**second, 32);
+    EXPECT_THAT(std::vector<float>(values.begin(), values.begin() + 3), testing::ElementsAre(2 - 8, 1 - 8, -8));
+    EXPECT_THAT(std::vector<float>(wide.begin(), wide.begin() + 3), testing::ElementsAre(0x12 - 128, -128, -128));
+  }
+}
+
+TEST(QuantizedMatrixTest, BlocksOfTwoSizesThatFitAreRefused) {
+  Attempt attempt = {
+      R"({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {
+      "a": {"weights": {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [20, 40]}},
+      "b": {"weights": {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [16, 32]}}}})",
+      {{"x.weight", Zeros("F8_E4M3", {32, 64}, 1)}, {"x.weight_scale", FloatTensor("F32", {2, 2}, {1, 2, 3, 4})}}};
+  EXPECT_THAT(std::string(Try(attempt).message()),
+              AllOf(HasSubstr("model.safetensors: tensor \"x.weight\": fits two of quantization_config's groups"),
+                    HasSubstr("blocks of 20 x 40"), HasSubstr("blocks of 16 x 32")));
+  attempt.parts["x.weight_scale"] = FloatTensor("F32", {2, 4}, std::vector<float>(8, 1));
+  EXPECT_THAT(std::string(Try(attempt).message()), HasSubstr("tensor \"x.weight_scale\""));
 }
 
 }  // namespace
