@@ -18,10 +18,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"
+#include "tests/fault/own_flags.h"
 
 namespace switchyard {
 namespace {
@@ -142,22 +142,10 @@ TEST(FormingKillsTest, AGroupFormsAgainWhateverDiesWhileItForms) {
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  const std::map<std::string, int*> numbers = {{"--kills=", &switchyard::g_kills},
-                                               {"--workers=", &switchyard::g_workers},
-                                               {"--until_ms=", &switchyard::g_until_ms}};
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view flag = argv[i];
-    bool known = false;
-    for (const auto& [name, value] : numbers) {
-      absl::string_view rest = flag;
-      if (absl::ConsumePrefix(&rest, name)) known = absl::SimpleAtoi(rest, value) && *value >= 1;
-    }
-    if (absl::ConsumePrefix(&flag, "--seed=")) known = absl::SimpleAtoi(flag, &switchyard::g_seed);
-    if (!known) {
-      std::cerr << "unknown or wrong: " << argv[i] << "\n";
-      return 2;
-    }
-  }
-  return RUN_ALL_TESTS();
+  using namespace switchyard;  // NOLINT
+  return RunWithFlags(argc, argv,
+                      {{"--kills=", NumberFrom(1, &g_kills)},
+                       {"--workers=", NumberFrom(1, &g_workers)},
+                       {"--until_ms=", NumberFrom(1, &g_until_ms)},
+                       {"--seed=", Seed(&g_seed)}});
 }

@@ -15,13 +15,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/e2e/harness.h"
 #include "tests/e2e/http_client.h"
 #include "tests/fault/floods/steady_streams.h"
+#include "tests/fault/own_flags.h"
 #include "tests/fault/process_usage.h"
 
 namespace switchyard {
@@ -162,15 +162,7 @@ TEST_F(HttpReadersTest, AllIsReadOrCutAndNothingStays) {
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view flag = argv[i];
-    const bool known = (absl::ConsumePrefix(&flag, "--streams=") && absl::SimpleAtoi(flag, &switchyard::g_streams)) ||
-                       (absl::ConsumePrefix(&flag, "--seconds=") && absl::SimpleAtoi(flag, &switchyard::g_seconds));
-    if (!known || switchyard::g_streams < 4 || switchyard::g_seconds < 1) {
-      std::cerr << "unknown or wrong: " << argv[i] << "\n";
-      return 2;
-    }
-  }
-  return RUN_ALL_TESTS();
+  using namespace switchyard;  // NOLINT
+  return RunWithFlags(argc, argv,
+                      {{"--streams=", NumberFrom(4, &g_streams)}, {"--seconds=", NumberFrom(1, &g_seconds)}});
 }

@@ -19,11 +19,10 @@
 #include <string>
 #include <thread>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/training_fixture.h"
+#include "tests/fault/own_flags.h"
 
 namespace switchyard {
 namespace {
@@ -168,22 +167,20 @@ TEST_F(TrainingKills, EveryJobEndsWithTheBitsOfAnUndisturbedRun) {
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view arg = argv[i];
-    if (arg == "--offload") {
-      switchyard::g_offload = true;
-      continue;
-    }
-    const bool ok = absl::ConsumePrefix(&arg, "--kills=")         ? absl::SimpleAtoi(arg, &switchyard::g_kills)
-                    : absl::ConsumePrefix(&arg, "--seed=")        ? absl::SimpleAtoi(arg, &switchyard::g_seed)
-                    : absl::ConsumePrefix(&arg, "--mode=")        ? (switchyard::g_mode = std::string(arg), true)
-                    : absl::ConsumePrefix(&arg, "--granularity=") ? (switchyard::g_granularity = std::string(arg), true)
-                                                                  : false;
-    if (ok) continue;
-    std::cerr << "fault_training_kills: cannot take " << argv[i]
-              << "; flags: --kills=N --seed=N --mode=NAME --granularity=NAME --offload\n";
-    return 2;
-  }
-  return RUN_ALL_TESTS();
+  using namespace switchyard;  // NOLINT
+  const auto text = [](std::string* to) {
+    return [to](absl::string_view value) {
+      *to = std::string(value);
+      return true;
+    };
+  };
+  return RunWithFlags(argc, argv,
+                      {{"--kills=", NumberFrom(1, &g_kills)},
+                       {"--seed=", Seed(&g_seed)},
+                       {"--mode=", text(&g_mode)},
+                       {"--granularity=", text(&g_granularity)},
+                       {"--offload", [](absl::string_view value) {
+                          g_offload = true;
+                          return value.empty();
+                        }}});
 }

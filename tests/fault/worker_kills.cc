@@ -17,13 +17,12 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/synchronization/mutex.h"
 #include "clients/cpp/client_error.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"
+#include "tests/fault/own_flags.h"
 #include "tests/fault/process_usage.h"
 
 namespace switchyard {
@@ -203,21 +202,10 @@ TEST(WorkerKillsTest, StreamsGoOnAsIfNothingHadBeen) {
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view flag = argv[i];
-    bool known = false;
-    for (const auto& [name, value] : std::map<std::string, int*>{{"--kills=", &switchyard::g_kills},
-                                                                 {"--streams=", &switchyard::g_streams},
-                                                                 {"--workers=", &switchyard::g_workers}}) {
-      absl::string_view rest = flag;
-      if (absl::ConsumePrefix(&rest, name)) known = absl::SimpleAtoi(rest, value) && *value >= 1;
-    }
-    if (absl::ConsumePrefix(&flag, "--seed=")) known = absl::SimpleAtoi(flag, &switchyard::g_seed);
-    if (!known) {
-      std::cerr << "unknown or wrong: " << argv[i] << "\n";
-      return 2;
-    }
-  }
-  return RUN_ALL_TESTS();
+  using namespace switchyard;  // NOLINT
+  return RunWithFlags(argc, argv,
+                      {{"--kills=", NumberFrom(1, &g_kills)},
+                       {"--streams=", NumberFrom(1, &g_streams)},
+                       {"--workers=", NumberFrom(1, &g_workers)},
+                       {"--seed=", Seed(&g_seed)}});
 }

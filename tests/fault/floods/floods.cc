@@ -14,7 +14,6 @@
 #include <atomic>
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,12 +25,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "gtest/gtest.h"
 #include "tests/e2e/harness.h"
 #include "tests/e2e/metrics_page.h"
 #include "tests/fault/floods/attacks.h"
 #include "tests/fault/floods/steady_streams.h"
+#include "tests/fault/own_flags.h"
 #include "tests/fault/process_usage.h"
 #include "tests/workers/model/temp_dir.h"
 
@@ -237,31 +236,23 @@ INSTANTIATE_TEST_SUITE_P(All, FloodTest, testing::ValuesIn(Floods()),
 }  // namespace switchyard
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  for (int i = 1; i < argc; ++i) {
-    absl::string_view flag = argv[i];
-    bool known = false;
-    for (const auto& [name, value] :
-         std::map<std::string, int*>{{"--seconds=", &switchyard::g_seconds}, {"--streams=", &switchyard::g_streams}}) {
-      absl::string_view rest = flag;
-      if (absl::ConsumePrefix(&rest, name)) known = absl::SimpleAtoi(rest, value) && *value >= 1;
-    }
-    if (absl::ConsumePrefix(&flag, "--flags=")) {
-      known = true;
-      switchyard::g_flags = absl::StrSplit(flag, ',');
-    } else if (absl::ConsumePrefix(&flag, "--only=")) {
-      known = true;
-      const std::vector<std::string> names = absl::StrSplit(flag, ',');
-      testing::GTEST_FLAG(filter) = absl::StrJoin(
-          names, ":", [](std::string* out, const std::string& name) { absl::StrAppend(out, "*/FloodTest.*/", name); });
-    }
-    if (!known) {
-      std::cerr << "unknown or wrong: " << argv[i] << "\n";
-      return 2;
-    }
-  }
-  const int failed = RUN_ALL_TESTS();
-  std::cout << "\n" << switchyard::kHeading;
-  for (const switchyard::FloodRow& row : switchyard::g_rows) switchyard::Print(row);
+  using namespace switchyard;  // NOLINT
+  const auto further = [](absl::string_view value) {
+    g_flags = absl::StrSplit(value, ',');
+    return true;
+  };
+  const auto only = [](absl::string_view value) {
+    const std::vector<std::string> names = absl::StrSplit(value, ',');
+    testing::GTEST_FLAG(filter) = absl::StrJoin(
+        names, ":", [](std::string* out, const std::string& name) { absl::StrAppend(out, "*/FloodTest.*/", name); });
+    return true;
+  };
+  const int failed = RunWithFlags(argc, argv,
+                                  {{"--seconds=", NumberFrom(1, &g_seconds)},
+                                   {"--streams=", NumberFrom(1, &g_streams)},
+                                   {"--flags=", further},
+                                   {"--only=", only}});
+  std::cout << "\n" << kHeading;
+  for (const FloodRow& row : g_rows) Print(row);
   return failed;
 }

@@ -12,7 +12,7 @@
 #include "server/http/apis/chat.h"
 #include "server/http/apis/completions.h"
 #include "server/http/apis/responses.h"
-#include "server/text/text.h"
+#include "tests/server/http/text_fixture.h"
 
 namespace switchyard::server {
 namespace {
@@ -20,23 +20,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-class ApiRequestsTest : public testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    ServerConfig config;
-    config.model = "deploy/demo-model";
-    config.tokenizer = "deploy/demo-model/tokenizer.json";
-    config.tool_call_parser = "hermes";
-    config.reasoning_parser = "deepseek_r1";
-    auto loaded = text::TextProcessor::Load(config);
-    ASSERT_TRUE(loaded.ok()) << loaded.status();
-    text_ = loaded->release();
-  }
-  static void TearDownTestSuite() { delete text_; }
-
-  static const text::TextProcessor* text_;
-};
-const text::TextProcessor* ApiRequestsTest::text_ = nullptr;
+class ApiRequestsTest : public TextFixture {};
 
 TEST_F(ApiRequestsTest, AnAnswerGoesOnWithTheLastMessage) {
   const json turns = {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "The capital"}}};

@@ -14,7 +14,7 @@
 #include "server/http/apis/chat.h"
 #include "server/http/apis/completions.h"
 #include "server/http/apis/responses.h"
-#include "server/text/text.h"
+#include "tests/server/http/text_fixture.h"
 
 namespace switchyard::server {
 namespace {
@@ -27,20 +27,8 @@ constexpr char kOutput[] =
     "\"n\": [1, 2]}}\n"
     "</tool_call><tool_call>\n{\"name\": \"get\", \"arguments\": {}}\n</tool_call>";
 
-class ApisTest : public testing::Test {
+class ApisTest : public TextFixture {
  protected:
-  static void SetUpTestSuite() {
-    ServerConfig config;
-    config.model = "deploy/demo-model";
-    config.tokenizer = "deploy/demo-model/tokenizer.json";
-    config.tool_call_parser = "hermes";
-    config.reasoning_parser = "deepseek_r1";
-    auto loaded = text::TextProcessor::Load(config);
-    ASSERT_TRUE(loaded.ok()) << loaded.status();
-    text_ = loaded->release();
-  }
-  static void TearDownTestSuite() { delete text_; }
-
   static json Tool() {
     return {{"type", "function"}, {"function", {{"name", "get"}, {"parameters", {{"type", "object"}}}}}};
   }
@@ -86,9 +74,7 @@ class ApisTest : public testing::Test {
     }
     return events;
   }
-  static const text::TextProcessor* text_;
 };
-const text::TextProcessor* ApisTest::text_ = nullptr;
 
 json ChatBody(bool stream) { return {{"messages", {{{"role", "user"}, {"content", "a"}}}}, {"stream", stream}}; }
 

@@ -10,7 +10,7 @@
 #include "server/http/apis/anthropic.h"
 #include "server/http/apis/chat.h"
 #include "server/http/apis/responses.h"
-#include "server/text/text.h"
+#include "tests/server/http/text_fixture.h"
 
 namespace switchyard::server {
 namespace {
@@ -20,20 +20,8 @@ using nlohmann::json;
 constexpr char kReasoning[] = "Hm, wéather in \xF0\x9F\x8C\xA7, I look it up. 日本? ";
 constexpr int64_t kCachedTokens = 4, kPromptTokens = 9;
 
-class ReasoningTokensTest : public testing::Test {
+class ReasoningTokensTest : public TextFixture {
  protected:
-  static void SetUpTestSuite() {
-    ServerConfig config;
-    config.model = "deploy/demo-model";
-    config.tokenizer = "deploy/demo-model/tokenizer.json";
-    config.tool_call_parser = "hermes";
-    config.reasoning_parser = "deepseek_r1";
-    auto loaded = text::TextProcessor::Load(config);
-    ASSERT_TRUE(loaded.ok()) << loaded.status();
-    text_ = loaded->release();
-  }
-  static void TearDownTestSuite() { delete text_; }
-
   static std::vector<int32_t> Tokens(const std::string& output) {
     return *text_->Encode(output, {/*add_special_tokens=*/false, /*allow_special=*/true});
   }
@@ -97,10 +85,7 @@ class ReasoningTokensTest : public testing::Test {
                         const std::string& rendered = "", int choices = 1) {
     return Data(Run(NewChatWriter(text_, 5).get(), request, output, per_message, rendered, choices)).back()["usage"];
   }
-
-  static const text::TextProcessor* text_;
 };
-const text::TextProcessor* ReasoningTokensTest::text_ = nullptr;
 
 TEST_F(ReasoningTokensTest, EachApiCountsThem) {
   const std::string output = std::string("<think>") + kReasoning + "</think>It rains.";
