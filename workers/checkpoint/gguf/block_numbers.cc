@@ -73,8 +73,9 @@ void ReadQ6K(const uint8_t* blocks, int64_t num_blocks, const ops::StoredNumbers
 }
 
 void ReadMxfp4(const uint8_t* blocks, int64_t num_blocks, const ops::StoredNumbers& to) {
+  const std::array<uint16_t, 256>& halves = HalfPowers();
   for (int64_t b = 0; b < num_blocks; ++b, blocks += 1 + 16) {
-    to.scales[b] = Bf16(0.5F * DecodeE8m0(blocks[0])).bits;
+    to.scales[b] = halves[blocks[0]];
     SplitHalves(blocks + 1, to.numbers + b * kGroup);
   }
 }

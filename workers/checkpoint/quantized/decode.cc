@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "scheduler/base/check.h"
+#include "workers/tensor/dtype.h"
 
 namespace switchyard::checkpoint {
 namespace {
@@ -52,6 +53,16 @@ float DecodeE4m3(uint8_t code) { return E4m3Values()[code]; }
 
 float DecodeE8m0(uint8_t code) {
   return code == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, code - 127);
+}
+
+const std::array<uint16_t, 256>& HalfPowers() {
+  static const std::array<uint16_t, 256> halves = [] {
+    std::array<uint16_t, 256> bits{};
+    for (size_t code = 0; code < bits.size(); ++code)
+      bits[code] = Bf16(0.5F * DecodeE8m0(static_cast<uint8_t>(code))).bits;
+    return bits;
+  }();
+  return halves;
 }
 
 void DecodeCodes(CodeType type, absl::Span<const uint8_t> bytes, absl::Span<float> to) {

@@ -5,6 +5,7 @@
 // scales) round that product once, to nearest even; rounding our value to that dtype gives the same bits.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "absl/types/span.h"
@@ -25,6 +26,8 @@ int CodeBits(CodeType type);
 // The value of one code of E4M3, and of a scale of E8M0: 2^(code - 127), NaN for 255.
 float DecodeE4m3(uint8_t code);
 float DecodeE8m0(uint8_t code);
+// Bits in bf16 of half of each scale of E8M0, by code, which weights of MXFP4 hold.
+const std::array<uint16_t, 256>& HalfPowers();
 
 // The first to.size() codes as floats, without zero point and scale.  REQUIRES: the bytes have so many.
 void DecodeCodes(CodeType type, absl::Span<const uint8_t> bytes, absl::Span<float> to);

@@ -40,6 +40,8 @@ class MatrixReader {
   int64_t columns() const { return columns_; }
   // Reads begin at multiples of this, and end at one or at the last row.
   int64_t row_step() const { return row_step_; }
+  // Reads of fewer rows are slow; at most 512.
+  virtual int64_t good_rows() const { return 1; }
   // Where its codes are, and the name of their tensor.
   const TensorLocation& location() const { return location_; }
   const std::string& stored_name() const { return stored_name_; }

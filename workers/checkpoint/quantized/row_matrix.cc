@@ -1,6 +1,7 @@
 #include "workers/checkpoint/quantized/row_matrix.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -18,7 +19,8 @@ constexpr absl::string_view kByteDTypes[] = {"U8"};
 constexpr absl::string_view kShapeDTypes[] = {"I64", "I32"};
 constexpr absl::string_view kE8m0DTypes[] = {"U8", "F8_E8M0"};
 constexpr float kLargestBf16 = 3.3895314e38F;
-constexpr int64_t kMxfp4Bytes = 16;  // of a group's codes
+constexpr int64_t kMxfp4Bytes = 16;         // of a group's codes
+constexpr uint8_t kFirstPowerBeyond = 253;  // of E8M0: 6 × 2^126 is beyond bf16
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -33,6 +35,24 @@ CodeType CodeOf(const StoredWeights& weights) {
     default:
       return CodeType::kE4m3;
   }
+}
+
+typedef uint8_t Codes __attribute__((vector_size(16)));
+
+// 32 codes of 4 bits, two in a byte, the lower bits first.
+void SplitPairs(const uint8_t* bytes, uint8_t* numbers) {
+  Codes pairs;
+  std::memcpy(&pairs, bytes, sizeof(pairs));
+  const Codes low = pairs & 15, high = pairs >> 4;
+  const Codes first = __builtin_shufflevector(low, high, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const Codes last = __builtin_shufflevector(low, high, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  std::memcpy(numbers, &first, sizeof(first));
+  std::memcpy(numbers + sizeof(first), &last, sizeof(last));
+}
+
+// 32 codes of 8 bits.
+void FlipSigns(const uint8_t* codes, uint8_t sign, uint8_t* numbers) {
+  for (int i = 0; i < ops::kQuantGroup; ++i) numbers[i] = codes[i] ^ sign;
 }
 
 int64_t RowsOf(absl::Span<const int64_t> shape) {
@@ -257,27 +277,56 @@ absl::Status RowMatrix::ReadCodes(int64_t first, int64_t count, ReadBytes read, 
                         scratch->codes.data(), read);
 }
 
+// The scales of a weight that holds the numbers, one for each 32 columns.
+absl::Status RowMatrix::ReadScaleBits(int64_t first, int64_t count, uint16_t* bits, ReadBytes read,
+                                      MatrixScratch* scratch) const {
+  RETURN_IF_ERROR(ReadScales(first, count, read, scratch));
+  const auto most = static_cast<float>(ops::WeightZero(own_format_));  // of a number's magnitude
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t k = 0; k < columns(); k += ops::kQuantGroup, ++bits) {
+      const float scale = scratch->scales[static_cast<size_t>(i * groups_ + k / group_size_)];
+      if (!(std::fabs(scale) * most <= kLargestBf16)) return ScaleBeyond(scale);
+      *bits = ops::HalfScales(own_format_) ? Fp16(scale).bits : Bf16(scale).bits;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The same of MXFP4: halves of powers of two.
+absl::Status RowMatrix::ReadPowers(int64_t first, int64_t count, uint16_t* bits, ReadBytes read,
+                                   MatrixScratch* scratch) const {
+  const std::array<uint16_t, 256>& halves = HalfPowers();
+  scratch->bytes.resize(static_cast<size_t>(count * groups_));
+  RETURN_IF_ERROR(scales_.ReadRaw(first * groups_, count * groups_, scratch->bytes.data(), read));
+  uint8_t most = 0;
+  for (size_t i = 0; i < scratch->bytes.size(); ++i) {
+    most = std::max(most, scratch->bytes[i]);
+    bits[i] = halves[scratch->bytes[i]];
+  }
+  if (most < kFirstPowerBeyond) return absl::OkStatus();
+  scratch->scales.resize(scratch->bytes.size());
+  scales_.ToFloats(scratch->bytes, absl::MakeSpan(scratch->scales));
+  RETURN_IF_ERROR(scales_.CheckScales(scratch->scales, first * groups_));
+  return ScaleBeyond(0.5F * DecodeE8m0(most));
+}
+
+absl::Status RowMatrix::ScaleBeyond(float scale) const {
+  return scales_.Error(absl::StrCat("a scale of ", scale, " makes values beyond bf16"));
+}
+
 absl::Status RowMatrix::ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                                     MatrixScratch* scratch) const {
   RETURN_IF_ERROR(CheckShape(read));
-  RETURN_IF_ERROR(ReadScales(first, count, read, scratch));
+  RETURN_IF_ERROR(code_ == CodeType::kE2m1 ? ReadPowers(first, count, to.scales, read, scratch)
+                                           : ReadScaleBits(first, count, to.scales, read, scratch));
   RETURN_IF_ERROR(ReadCodes(first, count, read, scratch));
   uint8_t* numbers = to.numbers;
-  uint16_t* scales = to.scales;
-  const bool fp4 = code_ == CodeType::kE2m1;
-  const float most = fp4 ? 12 : static_cast<float>(ops::WeightZero(own_format_));  // of a number's magnitude
+  const bool pairs = CodeBits(code_) == 4;
   const uint8_t sign = code_ == CodeType::kInt8 ? 0x80 : 0;
   for (int64_t i = 0; i < count; ++i, numbers += columns()) {
     const uint8_t* const codes = scratch->codes.data() + i * row_bytes_;
-    for (int64_t k = 0; k < columns(); ++k) {
-      numbers[k] = CodeBits(code_) == 4 ? codes[k / 2] >> (k % 2 * 4) & 15 : codes[k] ^ sign;
-    }
-    for (int64_t k = 0; k < columns(); k += ops::kQuantGroup, ++scales) {
-      const float scale = scratch->scales[static_cast<size_t>(i * groups_ + k / group_size_)] * (fp4 ? 0.5F : 1.0F);
-      if (!(std::fabs(scale) * most <= kLargestBf16)) {
-        return scales_.Error(absl::StrCat("a scale of ", scale, " makes values beyond bf16"));
-      }
-      *scales = ops::HalfScales(own_format_) ? Fp16(scale).bits : Bf16(scale).bits;
+    for (int64_t k = 0; k < columns(); k += ops::kQuantGroup) {
+      pairs ? SplitPairs(codes + k / 2, numbers + k) : FlipSigns(codes + k, sign, numbers + k);
     }
   }
   return absl::OkStatus();

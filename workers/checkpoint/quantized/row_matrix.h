@@ -42,6 +42,10 @@ class RowMatrix : public MatrixReader {
   // The row of scales that a row has.
   int64_t ScaleRowOf(int64_t row) const;
   absl::Status ReadScales(int64_t first, int64_t count, ReadBytes read, MatrixScratch* scratch) const;
+  absl::Status ReadScaleBits(int64_t first, int64_t count, uint16_t* bits, ReadBytes read,
+                             MatrixScratch* scratch) const;
+  absl::Status ReadPowers(int64_t first, int64_t count, uint16_t* bits, ReadBytes read, MatrixScratch* scratch) const;
+  absl::Status ScaleBeyond(float scale) const;
   absl::Status ReadZeros(int64_t first, int64_t count, ReadBytes read, MatrixScratch* scratch) const;
   absl::Status ReadColumnGroups(ReadBytes read, MatrixScratch* scratch) const;
   absl::Status CheckShape(ReadBytes read) const;

@@ -6,6 +6,12 @@
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::checkpoint {
+namespace {
+
+// So many stored rows are turned at a time: they write whole cache lines.
+constexpr int64_t kColumns = 32;
+
+}  // namespace
 
 TransposedMatrix::TransposedMatrix(const std::string& name, const TensorLocation& at)
     : MatrixReader(at.entry->shape[0] * at.entry->shape[2], at.entry->shape[1]),
@@ -31,12 +37,19 @@ absl::Status TransposedMatrix::ReadSlab(int64_t first, int64_t count, float* to,
   const int64_t element = DTypeBytes(dtype_);
   int64_t begin =
       location().entry->begin + (first / slab_rows_ * columns() * slab_rows_ + first % slab_rows_) * element;
-  scratch->bytes.resize(static_cast<size_t>(count * element));
-  for (int64_t column = 0; column < columns(); ++column, begin += slab_rows_ * element) {
-    RETURN_IF_ERROR(read(*location().file, begin, absl::MakeSpan(scratch->bytes)));
+  scratch->bytes.resize(static_cast<size_t>(kColumns * count * element));
+  for (int64_t column = 0; column < columns(); column += kColumns) {
+    const int64_t width = std::min(kColumns, columns() - column);
+    for (int64_t i = 0; i < width; ++i, begin += slab_rows_ * element) {
+      uint8_t* const at = scratch->bytes.data() + i * count * element;
+      RETURN_IF_ERROR(read(*location().file, begin, absl::MakeSpan(at, static_cast<size_t>(count * element))));
+    }
     VisitDType(dtype_, [&]<class Elem>() {
       const Elem* const from = reinterpret_cast<const Elem*>(scratch->bytes.data());
-      for (int64_t row = 0; row < count; ++row) to[row * columns() + column] = static_cast<float>(from[row]);
+      for (int64_t row = 0; row < count; ++row) {
+        float* const out = to + row * columns() + column;
+        for (int64_t i = 0; i < width; ++i) out[i] = static_cast<float>(from[i * count + row]);
+      }
     });
   }
   return absl::OkStatus();

@@ -33,6 +33,7 @@ namespace switchyard::model {
 namespace {
 
 constexpr int64_t kChunkBytes = 4 << 20;  // of a read: enough for any disk, small enough for threads to share a tensor
+constexpr int64_t kMostBytes = 8 << 20;   // of values that are read together since fewer would be slow
 constexpr absl::Duration kProgressEvery = absl::Milliseconds(250);
 constexpr absl::Duration kLogEvery = absl::Seconds(2);
 
@@ -136,6 +137,7 @@ void Loader::AddPieces(const checkpoint::Checkpoint& checkpoint, const std::vect
     const int64_t row_step = std::max(matrix != nullptr ? matrix->row_step() : 1, pair);
     // What is decoded lies beside its codes.
     int64_t step = std::max<int64_t>((matrix != nullptr ? kChunkBytes / 2 : kChunkBytes) / row_bytes, 1);
+    if (matrix != nullptr && row_bytes <= kMostBytes / matrix->good_rows()) step = std::max(step, matrix->good_rows());
     step = (step + row_step - 1) / row_step * row_step;
     const int64_t panels = std::lcm(row_step, ops::kPanelColumns);  // whole ones pack best
     if (step > panels) step -= step % panels;
@@ -276,13 +278,14 @@ void Loader::PlaceNumbers(const Param& param, int64_t row, int64_t count, const 
   const int64_t first = param.first_row + row;
   if (!param.interleaved) return param.weight->PackNumbers(first, count, from);
   const int64_t groups = param.columns / ops::ScaleGroup(param.weight->format());
-  for (int64_t i = 0; i < count; ++i) {  // gate, up, gate, up …
-    const int64_t to = (i % 2) * param.weight->n() / 2 + (first + i) / 2;
-    param.weight->PackNumbers(to, 1,
-                              {.numbers = from.numbers + i * param.columns,
-                               .scales = from.scales + i * groups,
-                               .least = from.least == nullptr ? nullptr : from.least + i * groups});
-  }
+  param.weight->PackNumbers(
+      first / 2, count / 2,
+      {.numbers = from.numbers, .scales = from.scales, .least = from.least, .stride = 2});  // gate, up, gate, up …
+  param.weight->PackNumbers((param.weight->n() + first) / 2, count / 2,
+                            {.numbers = from.numbers + param.columns,
+                             .scales = from.scales + groups,
+                             .least = from.least == nullptr ? nullptr : from.least + groups,
+                             .stride = 2});
 }
 
 absl::Status Loader::Place(const Piece& piece, const TensorView& rows) const {

@@ -2,10 +2,10 @@
 // a quantized lm_head), compared with its file's block sums (of a manifest of ours), checked, decoded where it is
 // quantized (matrix_reader.h), converted to the model's dtype and packed, through small staging buffers.
 //
-// Resident memory stays below the held weights + kStagingBytes (half as much again with quantized ones) + a few MB.
-// Several threads read and pack; LoadWeights blocks until all is done.  Errors name file, tensor, expected and found.
-// NaN and Inf weights are errors, as are those that fp16 cannot hold; DataLoss: the manifest has other bytes.  Does not
-// do: memory limits (memory_plan.h).
+// Resident memory stays below the held weights + kStagingBytes (half as much again with quantized ones, twice as much
+// with transposed ones) + a few MB. Several threads read and pack; LoadWeights blocks until all is done.  Errors name
+// file, tensor, expected and found. NaN and Inf weights are errors, as are those that fp16 cannot hold; DataLoss: the
+// manifest has other bytes.  Does not do: memory limits (memory_plan.h).
 #pragma once
 
 #include <cstdint>

@@ -199,12 +199,18 @@ void Weight::Quantize(int64_t first_row, const TensorView& rows) {
 
 void Weight::PackNumbers(int64_t first_row, int64_t rows, const StoredNumbers& from) {
   SY_CHECK(!Plain(desc_) && desc_.k % kQuantGroup == 0 && first_row >= 0 && first_row + rows <= desc_.n);
-  const int64_t groups = desc_.k / ScaleGroup(desc_.format);
-  for (int64_t i = 0; i < rows; ++i) {
-    const StoredNumbers row = {.numbers = from.numbers + i * desc_.k,
-                               .scales = from.scales + i * groups,
-                               .least = from.least == nullptr ? nullptr : from.least + i * groups};
-    StoreColumn(desc_.format, row, desc_.k, ColumnOf(first_row + i), PanelOf(first_row + i));
+  const int64_t groups = desc_.k / ScaleGroup(desc_.format), end = first_row + rows;
+  for (int64_t row = first_row; row < end;) {
+    int64_t count = std::min(kPanelColumns - ColumnOf(row), end - row);
+    if (gated() && row < desc_.n / 2) count = std::min(count, desc_.n / 2 - row);
+    const int64_t at = (row - first_row) * from.stride;
+    StoreColumns(desc_.format,
+                 {.numbers = from.numbers + at * desc_.k,
+                  .scales = from.scales + at * groups,
+                  .least = from.least == nullptr ? nullptr : from.least + at * groups,
+                  .stride = from.stride},
+                 count, desc_.k, ColumnOf(row), PanelOf(row));
+    row += count;
   }
 }
 

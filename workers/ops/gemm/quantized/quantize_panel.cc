@@ -81,6 +81,31 @@ void Put(WeightFormat format, char* block, int64_t column, int k, uint32_t numbe
   if (WeightBits(format) == 6) PutAt(block, UpperPlaceOf(format, column, k), 3, number >> 4);
 }
 
+// All of a group's numbers, a word of the block at a time.
+void StoreGroup(WeightFormat format, const uint8_t* numbers, int64_t column, char* block) {
+  if (WeightBits(format) == 8) {
+    for (int k = 0; k < kGroupSize; k += 4) std::memcpy(block + PlaceOf(format, column, k).byte, numbers + k, 4);
+    return;
+  }
+  for (int k = 0; k < kGroupSize; k += 8) {
+    uint64_t eight;
+    std::memcpy(&eight, numbers + k, sizeof(eight));
+    eight &= 0x0f0f0f0f0f0f0f0f;
+    const auto word = static_cast<uint32_t>(eight | eight >> 32 << 4);
+    std::memcpy(block + PlaceOf(format, column, k).byte, &word, sizeof(word));
+  }
+  if (WeightBits(format) != 6) return;
+  for (int half = 0; half < kGroupSize; half += 16) {
+    uint32_t upper = 0;
+    for (int quad = 0; quad < 4; ++quad) {
+      uint32_t four;
+      std::memcpy(&four, numbers + half + 4 * quad, sizeof(four));
+      upper |= (four >> 4 & 0x03030303u) << (2 * quad);
+    }
+    std::memcpy(block + UpperPlaceOf(format, column, half).byte, &upper, sizeof(upper));
+  }
+}
+
 // Four numbers at a time, as every x86-64 has them.
 typedef float Quad __attribute__((vector_size(16)));
 constexpr int kQuads = kGroupSize / 4;
@@ -228,13 +253,18 @@ void QuantizeColumn(WeightFormat format, const float* from, int64_t k, int64_t c
   }
 }
 
-void StoreColumn(WeightFormat format, const StoredNumbers& row, int64_t k, int64_t column, char* panel) {
-  for (int64_t group = 0; group < k / kQuantGroup; ++group, panel += QuantBlockBytes(format)) {
-    const int64_t scales = kQuantGroup / ScaleGroup(format);
-    std::memcpy(panel + column * 2, row.scales + group * scales, 2);
-    if (scales > 1) std::memcpy(panel + kLeastOffset + column * 2, row.scales + group * scales + 1, 2);
-    if (HasLeast(format)) std::memcpy(panel + kLeastOffset + column * 2, row.least + group, 2);
-    for (int i = 0; i < kGroupSize; ++i) Put(format, panel, column, i, row.numbers[group * kQuantGroup + i]);
+void StoreColumns(WeightFormat format, const StoredNumbers& rows, int64_t count, int64_t k, int64_t column,
+                  char* panel) {
+  const int64_t groups = k / kQuantGroup, group_scales = kQuantGroup / ScaleGroup(format);
+  for (int64_t group = 0; group < groups; ++group, panel += QuantBlockBytes(format)) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = i * rows.stride;
+      const uint16_t* const scales = rows.scales + (row * groups + group) * group_scales;
+      std::memcpy(panel + (column + i) * 2, scales, 2);
+      if (group_scales > 1) std::memcpy(panel + kLeastOffset + (column + i) * 2, scales + 1, 2);
+      if (HasLeast(format)) std::memcpy(panel + kLeastOffset + (column + i) * 2, rows.least + row * groups + group, 2);
+      StoreGroup(format, rows.numbers + row * k + group * kQuantGroup, column + i, panel);
+    }
   }
 }
 

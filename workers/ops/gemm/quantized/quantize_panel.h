@@ -24,8 +24,10 @@ constexpr int64_t QuantBlockBytes(WeightFormat format) {
 // Numbers k of a column, [0, k) of which exist; what pads the last group becomes zero.  The scale is the one of several
 // candidates with the least sum of squared errors.  REQUIRES: they are finite.
 void QuantizeColumn(WeightFormat format, const float* from, int64_t k, int64_t column, char* panel);
-// Stores a row of numbers that are quantized already.
-void StoreColumn(WeightFormat format, const StoredNumbers& row, int64_t k, int64_t column, char* panel);
+// Stores `count` rows of numbers that are quantized already as columns [column, column + count) of a panel, a group of
+// all of them after the other, so that a block stays in the first cache.
+void StoreColumns(WeightFormat format, const StoredNumbers& rows, int64_t count, int64_t k, int64_t column,
+                  char* panel);
 // The same column's values, fp32.
 void DequantizeColumn(WeightFormat format, const char* panel, int64_t column, int64_t k, float* to);
 

@@ -88,6 +88,7 @@ struct StoredNumbers {
   uint8_t* numbers = nullptr;  // [rows, k]
   uint16_t* scales = nullptr;  // [rows, k / ScaleGroup]
   uint16_t* least = nullptr;   // [rows, k / 32]
+  int64_t stride = 1;          // from a row to the next, in rows; readers of files write rows without gaps
 };
 
 }  // namespace switchyard::ops
