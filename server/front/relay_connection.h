@@ -73,12 +73,14 @@ class RelayConnection {
   // For holding too much without getting on.  Shorter than gRPC's keepalive (2 s), whose answers then wait, too.
   static constexpr absl::Duration kMemoryLimit = absl::Milliseconds(1500);
   static constexpr absl::Duration kLastBytesLimit = absl::Seconds(5);  // for reading what is left at the end
-  // What an ended client still sends is dropped, so that it can read why, until it sends nothing for that long.
+  // What an ended client still sends is dropped, so that it can read why, until it sends less than kLeastDropped in
+  // that time.
   static constexpr absl::Duration kLingerLimit = absl::Seconds(1);
   // A client of HTTP/1 may send all of its body before it reads that this was too large.  One of HTTP/2 reads
   // meanwhile: it gets kLingerLimit together, and a MB.
   static constexpr absl::Duration kHttp1LingerLimit = absl::Seconds(30);
   static constexpr size_t kHttp1MostDropped = size_t{128} << 20;
+  static constexpr size_t kLeastDropped = 16 << 10;
   static constexpr size_t kBufferBytes = 64 << 10;  // each way
 
   // `client_fd` does not block.  `name`: its abstract name for the server behind.
@@ -168,6 +170,7 @@ class RelayConnection {
   bool ssl_wants_write_ = false;                       // to go on reading or shaking hands
   size_t dropped_ = 0;                                 // while lingering
   absl::Time lingers_until_ = absl::InfiniteFuture();  // at most
+  size_t lingers_beyond_ = kLeastDropped;              // so many dropped bytes give it more time
   Readable readable_;                                  // of this Run
 
   absl::Time deadline_;  // of the stage

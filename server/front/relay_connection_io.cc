@@ -46,7 +46,10 @@ bool RelayConnection::Discard(absl::Time now) {
   const ssize_t got = recv(client_fd_.get(), Scratch(), kBufferBytes, MSG_DONTWAIT | MSG_TRUNC);
   if (got > 0) {
     dropped_ += static_cast<size_t>(got);
-    deadline_ = std::min(now + kLingerLimit, lingers_until_);
+    if (dropped_ >= lingers_beyond_) {
+      lingers_beyond_ = dropped_ + kLeastDropped;
+      deadline_ = std::min(now + kLingerLimit, lingers_until_);
+    }
   }
   const bool failed = got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
   if (failed || dropped_ > (listener_->http2 ? kMostDropped : kHttp1MostDropped)) stage_ = Stage::kOver;

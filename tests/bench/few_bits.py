@@ -1,7 +1,7 @@
 """Weights of 8 and 4 bits beside llama.cpp's Q8_0, Q4_0 and Q4_K_M (its own quantizer) of the same bf16 weights.
 
 Ours in two ways: --quantization=int8 and int4 from the bf16 checkpoint, and the files that llama.cpp reads (--model=FILE.gguf).
-All engines are open at once and take turns within a round.
+All engines are open at once and take turns within a round, in an order that moves on by one from round to round.
 """
 import ctypes
 import statistics
@@ -17,7 +17,6 @@ KINDS = {"Q8_0": 7, "Q4_0": 2, "Q4_K_M": 15}  # llama.cpp's LLAMA_FTYPE of each
 OURS = {"int8": "Q8_0", "int4": "Q4_0"}       # whose --quantization stands beside which of its kinds
 CASES = {"prefill": None, "b1": 1, "b16": 16}
 PROMPT, DECODE_TOKENS, PEER_TOKENS = 128, 16, 6
-SAME_TOKEN_SHARE = 0.8  # of greedy tokens, as in peers.py
 TARGETS = {"int8_b1": 1.5, "int8_b16": 2.5, "int8_prefill": 3.5, "int4_b1": 1.1, "int4_over_q4k_b1": 1.5, "int4_b16": 2.5,
            "int4_prefill": 2.4, "int8_b1_bound": 0.75, "int4_b1_bound": 0.75,
            **{f"gguf_{kind.lower()}_{case}": 1.0 if case == "b1" else 1.5 for kind in KINDS for case in CASES}}
@@ -49,7 +48,7 @@ def bytes_of_token(bits, head_bits):
 def check_same(name, peer, prompts, tokens):
     share = peer.same_greedy_share(prompts, tokens)
     report.log(f"{name}: {share:.1%} of the greedy tokens are llama.cpp's, too")
-    if share < SAME_TOKEN_SHARE:
+    if share < peer_engines.SAME_TOKEN_SHARE:
         raise SystemExit(f"few_bits.py: {name}'s answers are not the file's")
     return share
 
@@ -101,18 +100,20 @@ def run(args, threads, rounds, random_ids):
         answers = {name: [answer["token_ids"] for answer in engine.generate(prompts["b16"], DECODE_TOKENS)]
                    for name, engine in engines.items() if isinstance(engine, Switchyard)}
         same = {kind: check_same(f"gguf {kind}", engines[f"llama {kind}"], prompts["b16"], answers[f"gguf {kind}"]) for kind in KINDS}
+        same["int8"] = check_same("int8", engines["llama Q8_0"], prompts["b16"], answers["int8"])
         probe, rows, bandwidth = roofline.Probe(threads), {case: [] for case in CASES}, []
         for case, batch in CASES.items():
             for i in range(rounds + 1):
                 ids = prompts.get(case) or random_ids(512, 2000 + i)
                 before = probe()
-                row = {name: measure(engine, case, ids, answers["int8"][:batch]) for name, engine in engines.items()}
+                order = sorted(engines, key=lambda name: (list(engines).index(name) + i) % len(engines))
+                row = {name: measure(engines[name], case, ids, answers["int8"][:batch]) for name in order}
                 if case == "b1" and i > 0:
                     bandwidth.append((before + probe()) / 2)
                 report.log(f"{case} round {i} of {rounds}{'' if i else ' (warms up, not counted)'}: " +
                            ", ".join(f"{name} {value:.1f}" for name, value in row.items()))
                 rows[case] += [row] * (i > 0)
     rates = {case: {name: round(statistics.median(row[name] for row in rows[case]), 1) for name in rows[case][0]} for case in CASES}
-    report.table([["tokens/s", *CASES]] + [[name, *(rates[case][name] for case in CASES)] for name in rates["b1"]])
+    report.table([["tokens/s", *CASES]] + [[name, *(rates[case][name] for case in CASES)] for name in engines])
     return figures_of(rows, bandwidth), {"rates": rates, "same_tokens": {kind: round(share, 3) for kind, share in same.items()},
                                          "GB/s": round(statistics.median(bandwidth) / 1e9, 1), "rounds": rounds}

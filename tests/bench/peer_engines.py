@@ -11,6 +11,7 @@ import time
 import olmoe_checkpoint
 
 CACHE_TOKENS = 16384
+SAME_TOKEN_SHARE = 0.8  # of greedy tokens; less: the answers are another model's
 
 
 class HfPeer:

@@ -8,13 +8,13 @@
 namespace switchyard::server {
 
 AssistantOutput::AssistantOutput(const text::OutputFormat& format, text::OutputOptions options, std::string call_prefix)
-    : call_prefix_(std::move(call_prefix)) {
+    : call_prefix_(std::move(call_prefix)), may_reason_(format.reasoning != nullptr || format.channels()) {
   if (format.tools != nullptr || format.reasoning != nullptr)
     parser_ = std::make_unique<text::OutputParser>(format, std::move(options));
 }
 
 void AssistantOutput::CountReasoning(const tokenizer::Tokenizer* tokenizer, bool skip_special_tokens) {
-  if (tokenizer == nullptr || parser_ == nullptr) return;
+  if (tokenizer == nullptr || !may_reason_) return;
   tokenizer_ = tokenizer;
   skip_special_tokens_ = skip_special_tokens;
   decoder_.emplace(tokenizer, skip_special_tokens);

@@ -43,8 +43,9 @@ class AssistantOutput {
 
   // Begins with text that is part of the prompt; what it makes is noticed with the first message.
   void Begin(std::string forced) { forced_ = std::move(forced); }
-  // Counts the tokens of messages by their text.  `tokenizer` is borrowed; null: none are counted.
-  // `skip_special_tokens`: as the request has it.
+  // Counts the tokens of messages by their text.  (Where a tokenizer gives text only at the end of an output, the place
+  // of all tokens is its beginning.)  `tokenizer` is borrowed; null: none are counted. `skip_special_tokens`: as the
+  // request has it.
   void CountReasoning(const tokenizer::Tokenizer* tokenizer, bool skip_special_tokens);
   // Adds the text of a message, and the end of the output if the message has it.
   void Add(const v1::GenerateResponse& message, const Events& events);
@@ -63,6 +64,7 @@ class AssistantOutput {
   void EndPart(const Events& events);
 
   const std::string call_prefix_;
+  const bool may_reason_;  // the format has reasoning
   std::string forced_;
   std::unique_ptr<text::OutputParser> parser_;  // null: all is text
   std::vector<OutputPart> parts_;

@@ -73,7 +73,7 @@ constexpr GgufPreTokenizer kPreTokenizers[] = {
     {.name = "llama-v3", .stages = kLlama3Stages, .ignore_merges = true, .adds_bos = true},
     {.name = "dbrx", .stages = kLlama3Stages},
     {.name = "smaug-bpe", .stages = kLlama3Stages},
-    {.name = "glm4", .stages = kLlama3Stages, .ignore_merges = true},
+    {.name = "glm4", .stages = kLlama3Stages},
     {.name = "chatglm-bpe", .stages = kLlama3Stages},
     {.name = "qwen2", .stages = kQwen2Stages, .nfc = true},
     {.name = "deepseek-r1-qwen", .stages = kQwen2Stages, .nfc = true},

@@ -9,7 +9,7 @@
 //   \w \W       Alphabetic, M, Nd, Pc (outside of sets also ² ³ ¹ ¼ ½ ¾)  ->  a set of these
 //   [:alpha:]   Alphabetic; likewise the other POSIX names  ->  \p{Alphabetic} ...
 //   \uHHHH      code point                                  ->  \x{HHHH}
-//   \p{Han}     characters of that script, not also those that it shares  ->  \p{sc:Han}
+//   \p{Han}     characters of that script (one of 23), not also those that it shares  ->  \p{sc:Han}
 //   (?m)        `.` matches a newline                       ->  (?s)
 // `^` and `$` are line anchors in Oniguruma: compile with PCRE2_MULTILINE.  Sets inside sets and `&&` have no
 // counterpart and are refused.

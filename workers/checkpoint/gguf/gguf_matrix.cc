@@ -79,7 +79,8 @@ absl::Status GgufMatrix::Read(int64_t first, int64_t count, float* to, ReadBytes
 
 ops::WeightFormat GgufMatrix::near_format() const {
   if (row_blocks_ == columns()) return ops::WeightFormat::kPlain;  // plain floats in another order
-  // Steps of a 31st of the largest value, beside theirs of a quarter to a twelfth.
+  // Steps of a 31st of the largest value, beside theirs of a fifteenth or more,
+  // if a group has values on both sides of 0.
   for (const absl::string_view type : {"Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "IQ4_NL", "IQ4_XS", "Q6_K"}) {
     if (location().entry->dtype == type) return ops::WeightFormat::kQ6_K;
   }

@@ -24,7 +24,7 @@ class GgufMatrix : public MatrixReader {
 
   absl::Status Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const override;
   ops::WeightFormat own_format() const override { return numbers_.format; }  // NumbersOfType
-  // Of all blocks: q6_k of those of 2 to 4 bits and of Q6_K, else q8_0.
+  // Of all blocks: q6_k of those of 2 to 4 bits (but MXFP4) and of Q6_K, else q8_0.
   ops::WeightFormat near_format() const override;
   absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                            MatrixScratch* scratch) const override;

@@ -151,7 +151,9 @@ ops::WeightFormat ColumnMatrix::own_format() const {
   const bool in_order = order_.empty() || !weights_.ordered;
   const bool fits = group_size_ % ops::kQuantGroup == 0 && columns() % group_size_ == 0;
   if (!in_order || !fits || scales_.location().entry->dtype != "F16") return ops::WeightFormat::kPlain;
-  if (weights_.symmetric) return weights_.bits == 4 ? ops::WeightFormat::kQ4_0 : ops::WeightFormat::kQ8_0;
+  // (AWQ says that it has no zero points, and may have them.)
+  if (weights_.symmetric && (!is_awq() || zeros_.empty()))
+    return weights_.bits == 4 ? ops::WeightFormat::kQ4_0 : ops::WeightFormat::kQ8_0;
   return weights_.bits == 4 ? ops::WeightFormat::kQ4_1 : ops::WeightFormat::kPlain;
 }
 

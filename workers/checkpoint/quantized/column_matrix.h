@@ -23,7 +23,7 @@ class ColumnMatrix : public MatrixReader {
   // Where columns are in order and in groups of a multiple of 32, with scales in fp16: of symmetric ones those of their
   // bits; else, of four bits, with least values that are -zero point · scale, rounded to fp16.
   ops::WeightFormat own_format() const override;
-  // q8_0 of four bits, in another order (desc_act), too, whose steps are large beside those of 8 bits; and of itself.
+  // q8_0, of any order (desc_act) and scales, of four bits, whose steps are large beside those of 8; and of own q8_0.
   ops::WeightFormat near_format() const override;
   absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                            MatrixScratch* scratch) const override;

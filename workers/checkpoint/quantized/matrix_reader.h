@@ -59,7 +59,8 @@ class MatrixReader {
   // The format whose numbers and scales are the stored ones, so that a weight of it can hold them; kPlain: there is
   // none.
   virtual ops::WeightFormat own_format() const { return ops::WeightFormat::kPlain; }
-  // q6_k or q8_0, if it gets the values with an error which is small beside that of the stored ones; else kPlain.
+  // q6_k or q8_0, if rounding to it adds an error that is small beside the one which the stored values have; else
+  // kPlain.
   virtual ops::WeightFormat near_format() const { return ops::WeightFormat::kPlain; }
   // The same rows as numbers of own_format().
   // REQUIRES: as Read; own_format() is not kPlain.

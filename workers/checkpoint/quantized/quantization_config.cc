@@ -54,7 +54,7 @@ StoredWeights ReadGptq(QuantizationFields& fields) {
   }
   ReadGroup("group_size", fields, &weights);
   weights.ordered = fields.Bool("desc_act", false);
-  weights.symmetric = fields.Bool("sym", true);
+  weights.symmetric = fields.Bool("sym", false);
   const std::string format = fields.OneOf(fields.FirstOf({"checkpoint_format", "format"}), "gptq", {"gptq", "gptq_v2"});
   weights.zeros_less_one = format == "gptq";
   fields.OneOf("pack_dtype", "int32", {"int32"});

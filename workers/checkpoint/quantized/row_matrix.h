@@ -25,8 +25,8 @@ class RowMatrix : public MatrixReader {
   // Of symmetric integers of 4 or 8 bits whose columns are in order, in groups of a multiple of 32 or a row's, with
   // scales in bf16 or fp16: a scale is repeated for each 32 columns.  MXFP4 is a format itself.
   ops::WeightFormat own_format() const override { return own_format_; }
-  // q8_0 of what is held and of fp8: a 127th of a group's largest value is little beside steps of an eighth to a
-  // sixteenth of each.  Not of 8 bits with scales in bf16, whose values q8_0 gets no better than they are.
+  // q8_0 where own_format() is not plain, and of fp8: a 127th of a group's largest value is little beside steps of an
+  // eighth to a sixteenth of each.  Not of 8 bits with scales in bf16, whose values q8_0 gets no better than they are.
   ops::WeightFormat near_format() const override;
   absl::Status ReadNumbers(int64_t first, int64_t count, const ops::StoredNumbers& to, ReadBytes read,
                            MatrixScratch* scratch) const override;

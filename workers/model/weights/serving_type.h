@@ -15,8 +15,8 @@
 namespace switchyard::model {
 
 // The formats of few bits in which matrices of layers are held as the checkpoint has them: of each kind the one that
-// all have (MatrixReader::own_format), lm_head in 6 bits at least; where they have several, or one that no weight
-// holds, q6_k or q8_0 if it is near all (near_format); else kPlain.
+// all have (MatrixReader::own_format), lm_head in 6 bits at least; where they have several formats, or one that no
+// weight can have, q6_k or q8_0 if it is near all (near_format); else kPlain.
 ops::WeightFormats StoredFormats(const std::vector<Param>& params);
 
 // fp32, bf16, fp16, fp64.  InvalidArgument for another name.

@@ -39,7 +39,7 @@ SY_INLINE int32_t QuadAt(const char* from) { return LoadBytes<int32_t>(from); }
 
 // 8 columns of c[r, ·] += (sums · scale of the weights + Σ x · least) · scale of x; or, without least values, (sums -
 // zero · Σ x) · scale of the weights · scale of x.  Sums and zero · Σ x are whole and below 2^24.
-// Of kFp16OfHalves: of half 0 or 1 of the group.
+// half: which half's scales and sums; 0 where a group has one scale.
 template <int MR, int NV, int kZero, GemmScales kScales>
 SY_INLINE void AddGroups(const __m256i (&sums)[MR][NV], const char* rows, const char* b, int v, float* c,
                          int half = 0) {
@@ -131,8 +131,8 @@ SY_INLINE __m256i UpperBits(__m256i of_half) {
   return _mm256_and_si256(_mm256_srli_epi16(of_half, j < 2 ? 0 : 2 * j - 4), mask);
 }
 
-// Two quads of a half of a group, the pair-th, added to its sums.  Sums of two products of numbers up to 63 fit 16
-// bits.
+// The products of two quads of a half, 2 kPair and the next, added to its sums.  Sums of two products of numbers up to
+// 63 fit 16 bits.
 template <int MR, int NV, int kPair>
 SY_INLINE void AddPairOfQuads(const char* a, const char* lower, const __m256i (&upper)[NV], __m256i (&sum)[MR][NV]) {
   __m256i first[NV], second[NV];
@@ -162,7 +162,7 @@ SY_INLINE void Int6Group(const char* a, const char* b, int v, float* c) {
   for (int half = 0; half < 2; ++half) {
     __m256i sum[MR][NV] = {}, upper[NV];
 #pragma GCC unroll 4
-    for (int n = 0; n < NV; ++n) upper[n] = LoadInts(lower + 512 + (half * 4 + v + n) * 32);
+    for (int n = 0; n < NV; ++n) upper[n] = LoadInts(lower + kGemmUpperOffset + (half * 4 + v + n) * 32);
     AddPairOfQuads<MR, NV, 0>(a + half * 16 * MR, lower + (half * 8 + v) * 32, upper, sum);
     AddPairOfQuads<MR, NV, 1>(a + half * 16 * MR, lower + (half * 8 + 4 + v) * 32, upper, sum);
     AddGroups<MR, NV, ZeroOf(6, kScales), kScales>(sum, a + MR * kIntGroup, b, v, c, half);
@@ -232,7 +232,7 @@ SY_INLINE int32_t IntWeightAt(const char* b, int column, int k) {
   const uint32_t both = static_cast<uint8_t>(numbers[(k / 8 * kGemmPanel + column) * 4 + k % 4]);
   const uint32_t number = both >> (k % 8 / 4 * 4) & 15u;
   if constexpr (kBits == 6) {
-    const uint32_t upper = static_cast<uint8_t>(numbers[512 + (k / 16 * kGemmPanel + column) * 4 + k % 4]);
+    const uint32_t upper = static_cast<uint8_t>(numbers[kGemmUpperOffset + (k / 16 * kGemmPanel + column) * 4 + k % 4]);
     return static_cast<int32_t>(number | (upper >> (k % 16 / 4 * 2) & 3u) << 4);
   }
   return static_cast<int32_t>(IsFp4(kScales) ? kFp4Numbers[number] : number);

@@ -11,6 +11,7 @@ static_assert(kGemmPanel == kPanelColumns && kGemmQuantGroup == kQuantGroup);
 static_assert(GemmQuantBlockBytes(8, GemmScales::kBf16) == QuantBlockBytes(WeightFormat::kInt8));
 static_assert(GemmQuantBlockBytes(4, GemmScales::kFp16) == QuantBlockBytes(WeightFormat::kQ4_0));
 static_assert(GemmQuantBlockBytes(4, GemmScales::kFp16AndLeast) == QuantBlockBytes(WeightFormat::kQ4_1));
+static_assert(kGemmUpperOffset == kUpperBitsOffset);
 static_assert(GemmQuantBlockBytes(6, GemmScales::kFp16OfHalves) == QuantBlockBytes(WeightFormat::kQ6_K));
 
 namespace {

@@ -15,19 +15,16 @@ inline constexpr int kGemmMaxPanels = 2;  // gate and up
 // Of weights of few bits (quantize_panel.h): numbers of a column with one scale, what a group has beside its numbers,
 // and of a panel's blocks the bytes of the scales, which come first, then perhaps least values, or scales of the second
 // half, and all bytes.
-enum class GemmScales {
-  kBf16,
-  kFp16,
-  kFp16AndLeast,
-  kBf16OfFp4,
-  kFp16OfHalves
-};  // kBf16OfFp4: numbers are fp4's codes
+// kBf16OfFp4: numbers are codes of fp4.  kFp16OfHalves: a scale for each half of a group.
+enum class GemmScales { kBf16, kFp16, kFp16AndLeast, kBf16OfFp4, kFp16OfHalves };
 inline constexpr int kGemmQuantGroup = 32;
 inline constexpr int kGemmScaleBytes = 2 * kGemmPanel;
 constexpr int GemmNumbersOffset(GemmScales scales) {
   return scales == GemmScales::kFp16AndLeast || scales == GemmScales::kFp16OfHalves ? 2 * kGemmScaleBytes
                                                                                     : kGemmScaleBytes;
 }
+// Where the upper 2 of 6 bits are, behind the lower 4.
+inline constexpr int kGemmUpperOffset = kGemmQuantGroup * kGemmPanel / 2;
 constexpr int GemmQuantBlockBytes(int bits, GemmScales scales) {
   return GemmNumbersOffset(scales) + kGemmQuantGroup * kGemmPanel * bits / 8;
 }

@@ -39,8 +39,7 @@ std::string ToString(const WeightType& type) {
 
 namespace {
 
-constexpr int64_t kLeastOffset = 64;                    // of the least values, or the second scales, in a block
-constexpr int64_t kUpperOffset = 32 * kQuantGroup / 2;  // of the upper 2 of 6 bits, behind the lower 4
+constexpr int64_t kLeastOffset = 64;  // of the least values, or the second scales, in a block
 constexpr int64_t NumbersOffset(WeightFormat format) {
   return QuantBlockBytes(format) - kQuantGroup * 32 * WeightBits(format) / 8;
 }
@@ -59,7 +58,7 @@ Place PlaceOf(WeightFormat format, int64_t column, int k) {
 
 // Of the upper 2 of 6 bits.
 Place UpperPlaceOf(WeightFormat format, int64_t column, int k) {
-  return {NumbersOffset(format) + kUpperOffset + (k / 16 * 32 + column) * 4 + k % 4, k % 16 / 4 * 2};
+  return {NumbersOffset(format) + kUpperBitsOffset + (k / 16 * 32 + column) * 4 + k % 4, k % 16 / 4 * 2};
 }
 
 uint32_t GetAt(const char* block, Place place, uint32_t mask) {
@@ -281,7 +280,7 @@ void DequantizeColumn(WeightFormat format, const char* panel, int64_t column, in
     for (int64_t i = begin; i < std::min(begin + kQuantGroup, k); ++i) {
       const auto q = static_cast<int32_t>(Get(format, panel, column, static_cast<int>(i - begin)));
       const int32_t number = format == WeightFormat::kMxfp4 ? kTwiceFp4[q] : q - WeightZero(format);
-      to[i] = static_cast<float>(number) * (i - begin < kQuantGroup / 2 ? first : second) + least;
+      to[i] = static_cast<float>(number) * (i - begin < ScaleGroup(format) ? first : second) + least;
     }
   }
 }

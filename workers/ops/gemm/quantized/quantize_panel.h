@@ -16,13 +16,15 @@
 
 namespace switchyard::ops {
 
+inline constexpr int64_t kUpperBitsOffset = kQuantGroup * 32 / 2;  // of the upper 2 of 6 bits, behind the lower 4
+
 // Bytes of a panel's block.  REQUIRES: not kPlain.
 constexpr int64_t QuantBlockBytes(WeightFormat format) {
   return (HasLeast(format) || ScaleGroup(format) < kQuantGroup ? 128 : 64) + kQuantGroup * 32 * WeightBits(format) / 8;
 }
 
-// Numbers k of a column, [0, k) of which exist; what pads the last group becomes zero.  The scale is the one of several
-// candidates with the least sum of squared errors.  REQUIRES: they are finite.
+// Numbers k of a column, [0, k) of which exist; what pads the last group becomes zero.  The scale of int4 and q4_0 is
+// the one of several candidates with the least sum of squared errors.  REQUIRES: they are finite.
 void QuantizeColumn(WeightFormat format, const float* from, int64_t k, int64_t column, char* panel);
 // Stores `count` rows of numbers that are quantized already as columns [column, column + count) of a panel, a group of
 // all of them after the other, so that a block stays in the first cache.

@@ -6,7 +6,7 @@
 // w[k] = scale · q[k] + least.  Q6_K has a scale in fp16 for each 16 k; its zero is 32.  Numbers of MXFP4 are codes of
 // fp4, of which q is twice the value (kTwiceFp4), and scales are half of a power of two, in bf16.  Products with it
 // quantize x, too, in the same groups: x[k] = x_scale · xq[k], |xq| <= 127, x_scale = largest |x| / 127, of that row
-// alone.  Sums within a group are exact integers; each group's is rounded to fp32 and added by one fma, in rising order
+// alone.  Sums within a group are exact integers; each scale's is rounded to fp32 and added by one fma, in rising order
 // of k.  So a row's bits depend on no other row.
 #pragma once
 
