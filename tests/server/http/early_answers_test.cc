@@ -160,7 +160,7 @@ TEST_P(EarlyAnswersTest, WhatIsDroppedBehindThemHasABound) {
   const std::string head = Head("Content-Length: 1000000000000");
   ASSERT_EQ(client.Write(head), static_cast<ssize_t>(head.size()));
   const size_t sent = client.Send(size_t{1} << 30);
-  EXPECT_GE(sent, RelayConnection::kHttp1MostDropped);
+  EXPECT_GE(sent, RelayConnection::kHttp1MostDropped / 64 * 63);  // what TLS adds is dropped, too
   EXPECT_LE(sent, RelayConnection::kHttp1MostDropped + kSystemBuffers);
 }
 
