@@ -9,7 +9,6 @@ the folder and removed, unless --keep.  Each is read once, so that the page cach
 worker starts on it; seconds are until `switchyard status` says that it is ready, the peak is the worker's and the server's
 VmHWM together, tokens are of one stream of 32.  --quick: 2 layers, one round.
 """
-import json
 import re
 import shutil
 import statistics
@@ -88,7 +87,8 @@ def main():
               f"peak {results[form]['peak_over_bytes']:.3f} x bytes and cache, {results[form]['tokens_per_s']:.1f} tokens/s", flush=True)
         if not args.keep:
             shutil.rmtree(folder)
-    print(json.dumps({"benchmark": "loading", "layers": args.layers, "vocab": args.vocab, "machine": report.machine(), **results}))
+    report.finish("loading", {f"{form}_{key}": value for form, result in results.items() for key, value in result.items()},
+                  {"layers": args.layers, "vocab": args.vocab, "rounds": args.rounds, "load": report.load_average()})
 
 
 if __name__ == "__main__":

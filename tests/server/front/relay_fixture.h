@@ -25,21 +25,13 @@
 #include "server/admission/connection_gate.h"
 #include "server/admission/peer_name.h"
 #include "server/front/relay.h"
+#include "tests/becomes.h"
 #include "tests/half_requests.h"
 #include "tests/server/front/certificates.h"
 #include "tests/server/front/frames.h"
 #include "tests/workers/model/temp_dir.h"
 
 namespace switchyard::server {
-
-inline constexpr absl::Duration kWait = absl::Seconds(30);
-
-inline bool Becomes(const std::function<bool()>& condition) {
-  for (const absl::Time end = absl::Now() + kWait; !condition(); absl::SleepFor(absl::Milliseconds(5))) {
-    if (absl::Now() > end) return false;
-  }
-  return true;
-}
 
 // Answers /echo with what it got, /peer with gRPC's name of the client, and /silent never.
 class EchoService : public grpc::CallbackGenericService {
