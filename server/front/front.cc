@@ -78,7 +78,7 @@ absl::StatusOr<std::unique_ptr<Front>> Front::Open(const ServerConfig& config) {
 
 const RelayListener* Front::AddListener(std::function<void(int fd)> pass, Peers peers) {
   const TlsServer* const tls = (peers == Peers::kWorkers ? worker_tls_ : tls_).get();
-  auto open = [pass = std::move(pass)](const std::string& name) { return OpenNamedPair(name, pass); };
+  auto open = [pass = std::move(pass)](const std::string& name, int) { return OpenNamedPair(name, pass); };
   listeners_.push_back(
       std::make_unique<RelayListener>(RelayListener{.open = std::move(open),
                                                     .tls = tls,
@@ -87,7 +87,7 @@ const RelayListener* Front::AddListener(std::function<void(int fd)> pass, Peers 
   return listeners_.back().get();
 }
 
-const RelayListener* Front::AddUnread(std::function<int(const std::string& name)> open) {
+const RelayListener* Front::AddUnread(std::function<int(const std::string& name, int client_fd)> open) {
   listeners_.push_back(
       std::make_unique<RelayListener>(RelayListener{.open = std::move(open),
                                                     .tls = tls_.get(),
@@ -96,12 +96,15 @@ const RelayListener* Front::AddUnread(std::function<int(const std::string& name)
   return listeners_.back().get();
 }
 
-const RelayListener* Front::AddHttp(std::function<void(int fd)> pass) {
-  return AddUnread([pass = std::move(pass)](const std::string& name) { return OpenNamedPair(name, pass); });
+// Answers that are streamed are many small pieces: through the relay each would cost it three calls of the system.
+const RelayListener* Front::AddHttp(std::function<void(int fd, int answer_fd)> pass) {
+  return AddUnread([pass = std::move(pass)](const std::string& name, int client_fd) {
+    return OpenNamedPair(name, [&](int fd) { pass(fd, CopyForAnswers(client_fd)); });
+  });
 }
 
 const RelayListener* Front::AddPage(int port) {
-  return AddUnread([port](const std::string&) { return ConnectToLoopback(port); });
+  return AddUnread([port](const std::string&, int) { return ConnectToLoopback(port); });
 }
 
 void Front::ReloadCertificates() {

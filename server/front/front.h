@@ -34,8 +34,9 @@ class Front {
   // Adds a listener for gRPC, with TLS if there are certificates; `pass` gets the server's end of each connection.
   // Clients must present a certificate if there is a --tls_client_ca, workers if there is a --tls_worker_ca.
   const RelayListener* AddListener(std::function<void(int fd)> pass, Peers peers);
-  // Adds a listener for HTTP/1.1, whose bytes pass unread; likewise.
-  const RelayListener* AddHttp(std::function<void(int fd)> pass);
+  // Adds a listener for HTTP/1.1, whose bytes pass unread; likewise.  What the server says goes into `answer_fd`, a
+  // copy of the client's socket, or, if that is -1, into `fd`.
+  const RelayListener* AddHttp(std::function<void(int fd, int answer_fd)> pass);
   // Likewise, to that port on loopback.
   const RelayListener* AddPage(int port);
 
@@ -57,7 +58,7 @@ class Front {
 
  private:
   explicit Front(const ServerConfig& config);
-  const RelayListener* AddUnread(std::function<int(const std::string& name)> open);
+  const RelayListener* AddUnread(std::function<int(const std::string& name, int client_fd)> open);
   void Watch();
 
   const int64_t memory_bytes_;

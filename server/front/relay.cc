@@ -1,7 +1,9 @@
 #include "server/front/relay.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -100,6 +102,13 @@ int OpenNamedPair(const std::string& name, absl::FunctionRef<void(int fd)> pass)
   }
   pass(ends[1]);
   return ends[0];
+}
+
+int CopyForAnswers(int client_fd) {
+  if (client_fd < 0) return -1;
+  const int most = RelayConnection::kBufferBytes;
+  setsockopt(client_fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most, sizeof(most));
+  return fcntl(client_fd, F_DUPFD_CLOEXEC, 0);
 }
 
 }  // namespace switchyard::server

@@ -78,4 +78,8 @@ class Relay {
 // the process has no descriptor left.
 int OpenNamedPair(const std::string& name, absl::FunctionRef<void(int fd)> pass);
 
+// Returns a copy of a client's socket for a server that answers there itself (RelayListener::open); -1 if that is -1.
+// A client that does not read stops who writes when 64 KB are unsent.
+int CopyForAnswers(int client_fd);
+
 }  // namespace switchyard::server

@@ -153,7 +153,7 @@ void RelayConnection::FailHandshake(absl::string_view why, absl::Time now) {
 }
 
 bool RelayConnection::OpenInner() {
-  UniqueFd opened(listener_->open(name_));
+  UniqueFd opened(listener_->open(name_, ssl_ == nullptr ? client_fd_.get() : -1));
   if (opened.get() < 0) {
     shared_->Warn(absl::StrCat("the connection of ", name_.substr(0, name_.rfind('#')),
                                " is closed: no descriptor is left (ulimit -n)"),

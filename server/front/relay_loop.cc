@@ -141,7 +141,8 @@ void RelayLoop::RunOne(Entry* entry, bool gone, RelayConnection::Readable readab
   if (connection->is_over()) {
     relay_->Withdraw(connection);
     due_.erase({entry->due, entry});
-    entries_.erase(entry);  // closing its sockets removes them from epoll
+    Watch(EPOLL_CTL_DEL, connection->client_fd(), 0, entry, 0);  // the server behind may have a copy of it
+    entries_.erase(entry);                                       // closing the other socket removes it from epoll
     return;
   }
   WatchInner(entry);

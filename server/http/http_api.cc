@@ -205,7 +205,7 @@ absl::StatusOr<std::unique_ptr<HttpApi>> HttpApi::Open(Options options) {
       .requests_a_second = CallsASecond(config),
       .rates = o.front->relay(Front::Peers::kClients).calls()});
   o.front->NameHttpPort(api->port());
-  api->relayed_ = o.front->AddHttp([own = api.get()](int fd) { own->server_->Adopt(fd); });
+  api->relayed_ = o.front->AddHttp([own = api.get()](int fd, int answer_fd) { own->server_->Adopt(fd, answer_fd); });
   return api;
 }
 

@@ -31,8 +31,10 @@ constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace
 
-HttpConnection::HttpConnection(Socket socket, Strand strand, std::shared_ptr<HttpShared> shared, std::string peer)
+HttpConnection::HttpConnection(Socket socket, UniqueFd answer_fd, Strand strand, std::shared_ptr<HttpShared> shared,
+                               std::string peer)
     : socket_(std::move(socket)),
+      answer_fd_(std::move(answer_fd)),
       strand_(std::move(strand)),
       shared_(std::move(shared)),
       peer_(std::move(peer)),
@@ -245,6 +247,8 @@ void HttpConnection::Close() {
   timer_.cancel();
   error_code ignored;
   socket_.close(ignored);
+  if (answers_.has_value()) answers_->release();
+  const UniqueFd closed = std::move(answer_fd_);
   exchange_ = nullptr;
   absl::MutexLock lock(&shared_->mu);
   shared_->open.erase(shared_from_this());

@@ -19,11 +19,13 @@
 #include "absl/time/time.h"
 #include "boost/asio/io_context.hpp"
 #include "boost/asio/local/stream_protocol.hpp"
+#include "boost/asio/posix/stream_descriptor.hpp"
 #include "boost/asio/steady_timer.hpp"
 #include "boost/asio/strand.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
 #include "boost/beast/http/parser.hpp"
 #include "boost/beast/http/string_body.hpp"
+#include "scheduler/base/io/unique_fd.h"
 #include "server/front/memory_budget.h"
 #include "server/front/rate_limit.h"
 #include "server/http/http_server.h"
@@ -53,7 +55,9 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   using Socket = boost::asio::local::stream_protocol::socket;
   using Strand = boost::asio::strand<boost::asio::io_context::executor_type>;
 
-  HttpConnection(Socket socket, Strand strand, std::shared_ptr<HttpShared> shared, std::string peer);
+  // Answers go into `answer_fd`, or into `socket` if that is none.
+  HttpConnection(Socket socket, UniqueFd answer_fd, Strand strand, std::shared_ptr<HttpShared> shared,
+                 std::string peer);
   ~HttpConnection();
 
   const Strand& strand() const { return strand_; }
@@ -95,6 +99,8 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   // Puts a piece of an answer there, as a chunk where it goes out in chunks.
   void QueuePiece(absl::string_view bytes);
   void Flush();
+  // As send(2).
+  ssize_t Send(absl::string_view bytes);
   // Sends the rest of `sending_` when the socket takes it; what it takes gives the client its time anew.
   void SendLater();
   void OnSent();
@@ -112,6 +118,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   void Drop();
 
   Socket socket_;
+  UniqueFd answer_fd_;
   const Strand strand_;
   const std::shared_ptr<HttpShared> shared_;  // with the server and its other connections
   const std::string peer_;
@@ -119,7 +126,8 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   const std::shared_ptr<SharedRate> rate_;  // with the client's other connections
   RateLimit own_rate_;
   boost::asio::steady_timer timer_;
-  uint64_t timer_id_ = 0;  // of the wait that counts
+  std::optional<boost::asio::posix::stream_descriptor> answers_;  // answer_fd_, once it had no room
+  uint64_t timer_id_ = 0;                                         // of the wait that counts
   absl::Time deadline_, armed_for_ = absl::InfiniteFuture();
   Expired expired_ = nullptr;  // runs at deadline_; null: nothing is due
   State state_ = State::kIdle;

@@ -79,7 +79,7 @@ void HttpConnection::QueuePiece(absl::string_view bytes) {
 void HttpConnection::Flush() {
   if (is_sending_ || waiting_.empty() || state_ == State::kClosed) return;
   // Mostly the socket takes all.  An error is left to SendLater, as callers are in the midst of an answer.
-  const ssize_t sent = send(socket_.native_handle(), waiting_.data(), waiting_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t sent = Send(waiting_);
   if (sent == static_cast<ssize_t>(waiting_.size())) {
     waiting_.clear();
     if (state_ == State::kAnswering) SetTimer(shared_->options.quiet_time, &HttpConnection::OnQuiet);
@@ -92,25 +92,30 @@ void HttpConnection::Flush() {
   SendLater();
 }
 
+ssize_t HttpConnection::Send(absl::string_view bytes) {
+  const int fd = answer_fd_.get() >= 0 ? answer_fd_.get() : socket_.native_handle();
+  return send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 void HttpConnection::SendLater() {
-  socket_.async_wait(
-      Socket::wait_write, asio::bind_executor(strand_, [own = shared_from_this()](const error_code& error) {
-        if (own->state_ == State::kClosed) return;
-        const ssize_t sent = error ? 0
-                                   : send(own->socket_.native_handle(), own->sending_.data() + own->sent_,
-                                          own->sending_.size() - own->sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (error || (sent < 0 && !IsLater(sent))) {
-          own->is_sending_ = false;
-          return own->Gone(HttpCut::kClientGone);
-        }
-        if (sent > 0) {
-          own->sent_ += static_cast<size_t>(sent);
-          if (own->sent_ == own->sending_.size()) return own->OnSent();
-          if (own->state_ == State::kAnswering)
-            own->SetTimer(own->shared_->options.write_timeout, &HttpConnection::OnSlowReader);
-        }
-        own->SendLater();
-      }));
+  auto on_room = asio::bind_executor(strand_, [own = shared_from_this()](const error_code& error) {
+    if (own->state_ == State::kClosed) return;
+    const ssize_t sent = error ? 0 : own->Send(absl::string_view(own->sending_).substr(own->sent_));
+    if (error || (sent < 0 && !IsLater(sent))) {
+      own->is_sending_ = false;
+      return own->Gone(HttpCut::kClientGone);
+    }
+    if (sent > 0) {
+      own->sent_ += static_cast<size_t>(sent);
+      if (own->sent_ == own->sending_.size()) return own->OnSent();
+      if (own->state_ == State::kAnswering)
+        own->SetTimer(own->shared_->options.write_timeout, &HttpConnection::OnSlowReader);
+    }
+    own->SendLater();
+  });
+  if (answer_fd_.get() < 0) return socket_.async_wait(Socket::wait_write, std::move(on_room));
+  if (!answers_.has_value()) answers_.emplace(socket_.get_executor(), answer_fd_.get());
+  answers_->async_wait(asio::posix::stream_descriptor::wait_write, std::move(on_room));
 }
 
 void HttpConnection::OnSent() {

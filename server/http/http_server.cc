@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "boost/asio/executor_work_guard.hpp"
 #include "boost/asio/post.hpp"
+#include "scheduler/base/io/unique_fd.h"
 #include "server/admission/peer_name.h"
 #include "server/http/http_connection.h"
 
@@ -42,7 +43,7 @@ class HttpServer::Impl {
   }
   ~Impl() { Stop(); }
 
-  void Adopt(int fd) {
+  void Adopt(int fd, UniqueFd answer_fd) {
     const std::string peer = PeerOf(fd);
     HttpConnection::Socket socket(context_);
     boost::system::error_code error;
@@ -52,8 +53,8 @@ class HttpServer::Impl {
       return;
     }
     socket.non_blocking(true, error);
-    auto connection =
-        std::make_shared<HttpConnection>(std::move(socket), asio::make_strand(context_.get_executor()), shared_, peer);
+    auto connection = std::make_shared<HttpConnection>(std::move(socket), std::move(answer_fd),
+                                                       asio::make_strand(context_.get_executor()), shared_, peer);
     {
       absl::MutexLock lock(&shared_->mu);
       shared_->open.insert(connection);
@@ -97,7 +98,7 @@ class HttpServer::Impl {
 
 HttpServer::HttpServer(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 HttpServer::~HttpServer() = default;
-void HttpServer::Adopt(int fd) { impl_->Adopt(fd); }
+void HttpServer::Adopt(int fd, int answer_fd) { impl_->Adopt(fd, UniqueFd(answer_fd)); }
 void HttpServer::Stop() { impl_->Stop(); }
 int HttpServer::num_connections() const { return impl_->num_connections(); }
 

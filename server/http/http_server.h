@@ -1,6 +1,6 @@
 // HTTP/1.1 server behind the relay (server/front): reads requests within limits and gives each to the handler.
 //
-// The relay has ended TLS and counts connections; here are limits of a request's head, body and time, of one client's
+// The relay has ended TLS; here are limits of a request's head, body and time, of one client's
 // requests a second, and of the bytes that all bodies hold.  A connection has one request at a time.  A client that
 // goes away, or takes nothing of its answer for Options::write_timeout, is noticed during an answer.  Refusals are
 // answers: 400, 408, 413, 429, 431, 501, 505.  A few threads of its own.  Thread-safe.
@@ -57,8 +57,8 @@ class HttpServer {
   ~HttpServer();  // Stop
 
   // Serves a connection, which it owns from now on: an end of a socket pair whose other end has the abstract name of
-  // its client (relay.h), or a socket of a client.
-  void Adopt(int fd);
+  // its client (relay.h).  Answers go into `answer_fd`, which it owns, too; -1: into `fd`.
+  void Adopt(int fd, int answer_fd = -1);
   // Refuses further requests, gives answers that are under way a moment to end, ends all connections and blocks until
   // the threads have ended.
   void Stop();

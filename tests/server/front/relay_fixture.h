@@ -102,7 +102,7 @@ class RelayTest : public testing::Test {
     inside_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
     server_ = builder.BuildAndStart();
-    listener.open = [this](const std::string& name) {
+    listener.open = [this](const std::string& name, int) {
       return OpenNamedPair(name, [this](int fd) {
         grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
         parameters.listener_fd = -1;

@@ -116,7 +116,7 @@ TEST_F(RelayTest, OtherProtocolsPassUnreadAndMayBeHalfClosed) {
   int far = -1;
   absl::Notification opened;
   Listen({.open =
-              [&](const std::string&) {
+              [&](const std::string&, int) {
                 int ends[2];
                 EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
                 far = ends[1];
@@ -141,6 +141,38 @@ TEST_F(RelayTest, OtherProtocolsPassUnreadAndMayBeHalfClosed) {
       at += static_cast<size_t>(sent);
     }
     close(far);
+  });
+  EXPECT_EQ(client.ReadAll().size(), page.size());
+  server.join();
+}
+
+// As HTTP's: what it says comes whole, and then its end, also while the copy of the client's socket is open.
+TEST_F(RelayTest, AServerMayAnswerPastTheRelay) {
+  UniqueFd far, answers;
+  absl::Notification opened;
+  Listen({.open =
+              [&](const std::string&, int client_fd) {
+                int ends[2];
+                EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+                far = UniqueFd(ends[1]);
+                answers = UniqueFd(CopyForAnswers(client_fd));
+                opened.Notify();
+                return ends[0];
+              },
+          .http2 = false});
+  const RawClient client(gate_->port());
+  ASSERT_TRUE(client.Send("request"));
+  ASSERT_TRUE(opened.WaitForNotificationWithTimeout(kWait));
+  char bytes[100];
+  EXPECT_EQ(read(far.get(), bytes, sizeof(bytes)), 7);
+  const std::string page(3 << 20, 'p');
+  std::thread server([&] {
+    size_t at = 0;
+    for (pollfd room = {answers.get(), POLLOUT, 0}; at < page.size() && poll(&room, 1, 30000) == 1;) {
+      const ssize_t sent = send(answers.get(), page.data() + at, page.size() - at, MSG_NOSIGNAL | MSG_DONTWAIT);
+      at += sent > 0 ? static_cast<size_t>(sent) : 0;
+    }
+    shutdown(far.get(), SHUT_RDWR);
   });
   EXPECT_EQ(client.ReadAll().size(), page.size());
   server.join();

@@ -107,10 +107,12 @@ class EarlyAnswersTest : public testing::TestWithParam<bool> {
       return HttpReply{.status = status, .type = "text/plain", .body = why + ", and this is its end."};
     };
     server_ = std::make_unique<HttpServer>(std::move(options));
-    listener_ = {
-        .open = [this](const std::string& name) { return OpenNamedPair(name, [this](int fd) { server_->Adopt(fd); }); },
-        .tls = tls_.get(),
-        .http2 = false};
+    listener_ = {.open =
+                     [this](const std::string& name, int client_fd) {
+                       return OpenNamedPair(name, [&](int fd) { server_->Adopt(fd, CopyForAnswers(client_fd)); });
+                     },
+                 .tls = tls_.get(),
+                 .http2 = false};
     auto gate = ConnectionGate::Listen("127.0.0.1", 0, {});
     ASSERT_TRUE(gate.ok()) << gate.status();
     gate_ = *std::move(gate);
