@@ -28,23 +28,20 @@ bool HasStrictFunction(const ToolChoice& choice) {
 }  // namespace
 
 absl::Status ChatResponseWriter::ForceCall(const JsonFields& fields, const ToolChoice& choice) {
-  const text::ToolFormat* const format = text_->output_format().tools;
-  if (format == nullptr) {
-    return rpc::BadField(fields.Name("tool_choice"),
-                         "wants a call, but how this model writes calls is not known (--tool_call_parser)", "auto", "");
-  }
+  // All of the call but its values is given or held: any format that the parser reads will do.
+  if (format_.tools == nullptr) format_.tools = *text::FindToolFormat("hermes");
   if (!continued_.empty()) {
     return rpc::BadField(fields.Name("tool_choice"), "wants a call, but the answer is to go on with a text", "auto",
                          "");
   }
-  absl::StatusOr<std::string> forced = text::ForcedCall(*format, choice.name);
+  absl::StatusOr<std::string> forced = text::ForcedCall(*format_.tools, choice.name);
   if (!forced.ok()) return rpc::BadField(fields.Name("tool_choice"), forced.status().message(), "", choice.name);
   forced_ = *std::move(forced);
   return PrepareCalls(choice);
 }
 
 absl::Status ChatResponseWriter::HoldCalls(const ToolChoice& choice) {
-  const text::ToolFormat& format = *text_->output_format().tools;
+  const text::ToolFormat& format = *format_.tools;
   const absl::string_view opener = format.openers.empty() ? absl::string_view() : format.openers[0].marker;
   // Nothing shows where a call would begin.  (Clients that set strict for every function still work.)
   if (opener.empty() || format.bare_objects) return absl::OkStatus();
@@ -57,7 +54,7 @@ absl::Status ChatResponseWriter::HoldCalls(const ToolChoice& choice) {
 }
 
 absl::Status ChatResponseWriter::PrepareCalls(const ToolChoice& choice) {
-  const text::ToolFormat& format = *text_->output_format().tools;
+  const text::ToolFormat& format = *format_.tools;
   if (text_->tokenizer() == nullptr) return absl::OkStatus();
   const auto marked = [this](absl::string_view text) { return MarkSpecialTokens(*text_->tokenizer(), text); };
   ConstraintSpec spec = {
@@ -92,7 +89,7 @@ absl::Status ChatResponseWriter::ReadContinued(const JsonFields& fields, v1::Mes
   const auto bad = [&](absl::string_view why) {
     return rpc::BadField(fields.Name("continue_final_message"), why, "false", "true");
   };
-  if (text_->output_format().channels()) return bad("is not supported for a model that writes in channels");
+  if (format_.channels()) return bad("is not supported for a model that writes in channels");
   const JsonFields::Json& last = fields.Find("messages")->back();
   if (last["role"] != "assistant" || !last.contains("content") || last["content"].is_null() ||
       !last.value("tool_calls", JsonFields::Json()).is_null())
@@ -108,54 +105,51 @@ absl::Status ChatResponseWriter::ReadContinued(const JsonFields& fields, v1::Mes
 absl::Status ChatResponseWriter::PrepareOutput(const JsonFields& fields, v1::GenerateRequest* message) {
   ToolChoice choice;
   RETURN_IF_ERROR(ReadTools(fields, &choice));
-  const text::OutputFormat& format = text_->output_format();
   if (choice.tools != nullptr) tools_ = text::ToolTypes(*choice.tools);
   constrained_ = message->has_constraint();
   if (choice.is_required) {
     RETURN_IF_ERROR(ForceCall(fields, choice));
-  } else if (format.tools != nullptr && !constrained_ && HasStrictFunction(choice)) {
+  } else if (format_.tools != nullptr && !constrained_ && HasStrictFunction(choice)) {
     RETURN_IF_ERROR(HoldCalls(choice));
   }
   if (calls_.has_value()) constraint_field_ = "tools";
-  if (format.needs_special_tokens() && !message->has_skip_special_tokens()) message->set_skip_special_tokens(false);
+  if (format_.needs_special_tokens() && !message->has_skip_special_tokens()) message->set_skip_special_tokens(false);
   skip_special_tokens_ = !message->has_skip_special_tokens() || message->skip_special_tokens();
-  if (format.tools == nullptr || text_->tokenizer() == nullptr || message->ignore_eos()) return absl::OkStatus();
-  for (const absl::string_view token : format.tools->end_tokens) {
+  if (format_.tools == nullptr || text_->tokenizer() == nullptr || message->ignore_eos()) return absl::OkStatus();
+  for (const absl::string_view token : format_.tools->end_tokens) {
     if (const int32_t id = text_->tokenizer()->TokenToId(token); id >= 0) message->add_stop_token_ids(id);
   }
   return absl::OkStatus();
 }
 
 std::string ChatResponseWriter::BeginOutput(const std::string& rendered) {
-  const text::OutputFormat& format = text_->output_format();
-  reasoning_ = text::ReasoningAfterPrompt(format, rendered);
-  if (forced_.empty() && constrained_ && format.channels()) forced_ = std::string(text::kFinalChannel);
+  reasoning_ = text::ReasoningAfterPrompt(format_, rendered);
+  if (forced_.empty() && constrained_ && format_.channels()) forced_ = std::string(text::kFinalChannel);
   const std::string& begins = continued_.empty() ? forced_ : continued_;
   if (begins.empty()) return "";
   const bool closes = std::exchange(reasoning_, text::ReasoningStart::kOver) == text::ReasoningStart::kOpen;
-  return closes ? absl::StrCat("\n", format.reasoning->close, "\n\n", begins) : begins;
+  return closes ? absl::StrCat("\n", format_.reasoning->close, "\n\n", begins) : begins;
 }
 
 std::optional<ConstraintSpec> ChatResponseWriter::Constrain(std::optional<ConstraintSpec> spec) {
   if (calls_.has_value()) spec = calls_;
   if (calls_.has_value() && !forced_.empty()) return spec;
-  if (!forced_.empty()) return text_->output_format().channels() ? spec : std::nullopt;
-  const text::ReasoningFormat* const format = text_->output_format().reasoning;
+  if (!forced_.empty()) return format_.channels() ? spec : std::nullopt;
+  const text::ReasoningFormat* const format = format_.reasoning;
   if (!spec.has_value() || reasoning_ == text::ReasoningStart::kOver || format == nullptr || !text_->has_tokenizer())
     return spec;
   const bool is_open = reasoning_ == text::ReasoningStart::kOpen;
   spec->reasoning = {.open = is_open ? "" : MarkSpecialTokens(*text_->tokenizer(), format->open),
                      .close = MarkSpecialTokens(*text_->tokenizer(), format->close),
                      .may_be = !is_open};
-  if (calls_.has_value() && text_->output_format().tools->ends_reasoning) {
-    for (const text::CallOpener& opener : text_->output_format().tools->openers)
-      spec->reasoning.without.emplace_back(opener.marker);
+  if (calls_.has_value() && format_.tools->ends_reasoning) {
+    for (const text::CallOpener& opener : format_.tools->openers) spec->reasoning.without.emplace_back(opener.marker);
   }
   return spec;
 }
 
 AssistantOutput ChatResponseWriter::NewOutput(bool whole, std::string call_prefix) const {
-  AssistantOutput output(text_->output_format(), {.tools = tools_, .whole_calls = whole, .reasoning = reasoning_},
+  AssistantOutput output(format_, {.tools = tools_, .whole_calls = whole, .reasoning = reasoning_},
                          std::move(call_prefix));
   output.Begin(forced_);
   output.CountReasoning(text_->tokenizer(), skip_special_tokens_);

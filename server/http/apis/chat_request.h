@@ -23,7 +23,7 @@ class ChatResponseWriter : public ResponseWriter {
   std::optional<ConstraintSpec> Constrain(std::optional<ConstraintSpec> spec) override;
 
  protected:
-  explicit ChatResponseWriter(const text::TextProcessor* text) : text_(text) {}
+  explicit ChatResponseWriter(const text::TextProcessor* text) : text_(text), format_(text->output_format()) {}
 
   // Reads all that the APIs have in common, in OpenAI's form, but lengths.  Sets what `message` needs so that its
   // output can be read: special tokens that are shown, tokens that end it.
@@ -43,6 +43,7 @@ class ChatResponseWriter : public ResponseWriter {
   absl::Status PrepareCalls(const ToolChoice& choice);
 
   const text::TextProcessor* const text_;
+  text::OutputFormat format_;  // the model's; where that has no calls and one must be made, a format for it
   text::ToolTypes tools_;
   std::string forced_;        // begins the output
   std::string continued_;     // likewise, but the client has it

@@ -23,11 +23,27 @@ def count(n=1):
     calls += n
 
 
+def conforms(*answers, unfinished=False):
+    """The packages read leniently: what they made must also be valid by their own types, which are the published schema's.
+    `unfinished`: pieces of a completion, whose finish_reason is null before the end (as OpenAI's are; the schema has it not)."""
+    for answer in answers:
+        try:
+            fields = answer.to_dict()
+            for choice in fields["choices"] if unfinished else ():
+                choice["finish_reason"] = choice["finish_reason"] or "stop"
+            type(answer).model_validate(fields, strict=True)
+        except ValueError as error:
+            check(False, (error, answer))
+    return answers[-1] if answers else None
+
+
 USER = [{"role": "user", "content": "Tell me about the sea."}]
 TALK = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"},
         {"role": "assistant", "content": "Hi."}, {"role": "user", "content": [{"type": "text", "text": "And now?"}]}]
 TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Weather of a city",
           "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}}]
+CITY = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Rome"]}}, "required": ["city"], "additionalProperties": False}
+CLAUDE_TOOLS = [{"name": "weather", "description": "Weather of a city", "input_schema": CITY}]
 SAMPLING = [{}, {"temperature": 0}, {"temperature": 0.7, "seed": 3}, {"top_p": 0.5, "seed": 4}, {"presence_penalty": 1.5, "seed": 5},
             {"frequency_penalty": -1, "seed": 6}, {"logit_bias": {"11": -100}, "temperature": 0}, {"stop": "e", "temperature": 0},
             {"stop": ["x", "the"], "temperature": 0}, {"n": 3, "seed": 7},
@@ -41,10 +57,12 @@ def openai_chat(client, model):
             options.setdefault("seed", 99)
             whole = client.chat.completions.create(**options)
             count()
+            conforms(whole)
             check(whole.object == "chat.completion" and whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens, whole)
             check(len(whole.choices) == options.get("n", 1), whole)
             chunks = list(client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **options))
             count()
+            conforms(*chunks)
             check(all(c.object == "chat.completion.chunk" and c.id == chunks[0].id for c in chunks), chunks)
             check(not chunks[-1].choices and chunks[-1].usage.total_tokens == whole.usage.total_tokens, (options, chunks[-1], whole.usage))
             for choice in whole.choices:
@@ -70,6 +88,43 @@ def openai_tools(client, model):
     check(answer.choices[0].message.role == "assistant", answer)
 
 
+def openai_structured(client, model):
+    """Output that a schema bounds: the answer and the arguments of forced calls, whole and streamed."""
+    strict = [{"type": "function", "function": {"name": "weather", "strict": True, "parameters": CITY}}]
+    for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+        options = dict(model=model, messages=USER, tools=strict, tool_choice=choice, max_tokens=60, temperature=0, parallel_tool_calls=False)
+        whole = conforms(client.chat.completions.create(**options))
+        chunks = list(client.chat.completions.create(stream=True, **options))
+        count(2)
+        conforms(*chunks)
+        calls_made = whole.choices[0].message.tool_calls or []
+        check(len(calls_made) == 1 and calls_made[0].function.name == "weather" and calls_made[0].id, whole)
+        check(calls_made and json.loads(calls_made[0].function.arguments)["city"] in ("Oslo", "Rome"), whole)
+        pieces = [c.choices[0].delta.tool_calls[0] for c in chunks if c.choices and c.choices[0].delta.tool_calls]
+        check("".join(p.function.arguments or "" for p in pieces) == calls_made[0].function.arguments, (pieces, whole))
+        check([p.function.name for p in pieces if p.function.name] == ["weather"], pieces)
+    shapes = [CITY, {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "ok": {"type": "boolean"}},
+                     "required": ["n", "ok"], "additionalProperties": False}]
+    for schema, stream in itertools.product(shapes, (False, True)):
+        shape = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": schema}}
+        options = dict(model=model, messages=USER, response_format=shape, max_tokens=60, temperature=0, stream=stream)
+        answer = client.chat.completions.create(**options)
+        count()
+        text = "".join(c.choices[0].delta.content or "" for c in answer if c.choices) if stream else answer.choices[0].message.content
+        check(set(json.loads(text)) == set(schema["required"]), text)
+    import pydantic
+
+    class Answer(pydantic.BaseModel):
+        ok: bool
+
+    parsed = client.chat.completions.parse(model=model, messages=USER, response_format=Answer, max_tokens=60, temperature=0)
+    shape = {"format": {"type": "json_schema", "name": "answer", "schema": CITY, "strict": True}}
+    response = conforms(client.responses.create(model=model, input="Hi", text=shape, max_output_tokens=60, temperature=0))
+    count(2)
+    check(isinstance(parsed.choices[0].message.parsed.ok, bool), parsed)
+    check(json.loads(response.output_text)["city"] in ("Oslo", "Rome"), response)
+
+
 def openai_completions(client, model):
     for sampling in SAMPLING:
         for prompt in ("In the beginning", ["One", "Two"], [72, 101, 108], [[72, 101], [108, 108]]):
@@ -77,10 +132,12 @@ def openai_completions(client, model):
             options.setdefault("seed", 5)
             whole = client.completions.create(logprobs=1, **options)
             count()
+            conforms(whole)
             prompts = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
             check(len(whole.choices) == prompts * options.get("n", 1), whole)
             chunks = list(client.completions.create(stream=True, **options))
             count()
+            conforms(*chunks, unfinished=True)
             for choice in whole.choices:
                 text = "".join(c.choices[0].text for c in chunks if c.choices and c.choices[0].index == choice.index)
                 check(text == choice.text, (options, text, choice.text))
@@ -99,11 +156,13 @@ def openai_responses(client, model):
             count()
             if stream:
                 events = list(answer)
+                conforms(*events)
                 check(events[0].type == "response.created" and events[-1].type in ("response.completed", "response.incomplete"), events)
                 check([e.sequence_number for e in events] == list(range(len(events))), events)
                 deltas = "".join(e.delta for e in events if e.type == "response.output_text.delta")
                 check(deltas == events[-1].response.output_text, (deltas, events[-1].response.output_text))
             else:
+                conforms(answer)
                 check(answer.status in ("completed", "incomplete") and answer.usage.output_tokens > 0, answer)
 
 
@@ -128,7 +187,7 @@ def anthropic_messages(client, model):
             options = dict(model=model, max_tokens=12, messages=USER, **extra)
             count()
             if not stream:
-                answer = client.messages.create(**options)
+                answer = conforms(client.messages.create(**options))
                 check(answer.type == "message" and answer.stop_reason in ("max_tokens", "end_turn", "stop_sequence"), answer)
                 check(answer.usage.output_tokens > 0 and answer.usage.input_tokens > 0, answer)
                 continue
@@ -136,6 +195,22 @@ def anthropic_messages(client, model):
                 text = "".join(events.text_stream)
                 final = events.get_final_message()
             check(text == "".join(b.text for b in final.content if b.type == "text"), final)
+            events = list(client.messages.create(stream=True, **options))
+            count()
+            conforms(*events)
+            kinds = [e.type for e in events]
+            check(kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"], kinds)
+    for stream in (False, True):  # a tool that must be called
+        options = dict(model=model, max_tokens=60, messages=USER, tools=CLAUDE_TOOLS, tool_choice={"type": "tool", "name": "weather"})
+        count()
+        if stream:
+            with client.messages.stream(**options) as events:
+                answer = events.get_final_message()
+        else:
+            answer = conforms(client.messages.create(**options))
+        used = [b for b in answer.content if b.type == "tool_use"]
+        check(len(used) == 1 and used[0].name == "weather" and answer.stop_reason == "tool_use", answer)
+        check(used and used[0].input in ({"city": "Oslo"}, {"city": "Rome"}), answer)
     counted = client.messages.count_tokens(model=model, messages=USER)
     count()
     check(counted.input_tokens > 3, counted)
@@ -165,6 +240,7 @@ def main():
     count(2)
     claude = anthropic.Anthropic(base_url=BASE, api_key="none", max_retries=0)
     groups = [("openai chat", lambda: openai_chat(client, model)), ("openai tools", lambda: openai_tools(client, model)),
+              ("openai structured", lambda: openai_structured(client, model)),
               ("openai completions", lambda: openai_completions(client, model)), ("openai responses", lambda: openai_responses(client, model)),
               ("openai errors", lambda: openai_errors(client, model, openai)), ("anthropic messages", lambda: anthropic_messages(claude, model)),
               ("langchain, litellm", lambda: others(model))]
