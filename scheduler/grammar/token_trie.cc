@@ -72,7 +72,7 @@ TokenTrie::TokenTrie(std::vector<std::string> bytes) : bytes_(std::move(bytes)),
     // More equal tokens than a node counts get a node of the same prefix, without anything behind it.
     if (common > 0 && common == token.size() && nodes_[open[common - 1]].num_tokens == UINT8_MAX) --common;
     for (; open.size() > common; open.pop_back()) nodes_[open.back()].skip = static_cast<int32_t>(nodes_.size());
-    if (begins_group) groups_.push_back({.first_node = static_cast<int32_t>(nodes_.size())});
+    if (begins_group) groups_.emplace_back().first_node = static_cast<int32_t>(nodes_.size());
     for (size_t at = common; at < token.size(); ++at) {
       open.push_back(static_cast<int32_t>(nodes_.size()));
       nodes_.push_back({.byte = static_cast<uint8_t>(token[at]),

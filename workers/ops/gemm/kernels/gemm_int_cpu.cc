@@ -8,8 +8,6 @@ namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 constexpr int kIntRows = 4;
-constexpr int kIntQuads = kIntGroup / 4;
-constexpr int kIntAhead = 2048;  // bytes that are prefetched ahead of the loads
 
 constexpr bool IsFp16(GemmScales scales) { return scales != GemmScales::kBf16 && scales != GemmScales::kBf16OfFp4; }
 constexpr bool IsFp4(GemmScales scales) { return scales == GemmScales::kBf16OfFp4; }
@@ -19,6 +17,9 @@ constexpr int32_t ZeroOf(int bits, GemmScales scales) { return IsFp4(scales) ? 1
 alignas(16) constexpr uint8_t kFp4Numbers[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 #if defined(__AVX2__)
+
+constexpr int kIntQuads = kIntGroup / 4;
+constexpr int kIntAhead = 2048;  // bytes that are prefetched ahead of the loads
 
 SY_INLINE __m256i LoadInts(const char* from) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)); }
 // 8 columns' scales.
