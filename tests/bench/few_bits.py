@@ -22,19 +22,22 @@ TARGETS = {"int8_b1": 1.5, "int8_b16": 2.5, "int8_prefill": 3.5, "int4_b1": 1.1,
            **{f"gguf_{kind.lower()}_{case}": 1.0 if case == "b1" else 1.5 for kind in KINDS for case in CASES}}
 
 
-def quantized(cache, kind):
-    """The file that llama.cpp's quantizer makes of the bf16 one."""
+def quantize(source, path, kind):
+    """Writes what llama.cpp's quantizer makes of a file."""
     import llama_cpp
 
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.nthread, params.ftype = 2, KINDS[kind]
+    if llama_cpp.llama_model_quantize(str(source).encode(), str(path).encode(), ctypes.byref(params)) != 0:
+        raise RuntimeError(f"llama.cpp could not quantize to {kind}")
+
+
+def quantized(cache, kind):
+    """The file that llama.cpp's quantizer makes of the bf16 one."""
+    import llama_cpp  # noqa: F401  before GBs are written for it
+
     source = shape.ensure_gguf(cache, report.log)
-
-    def write(path):
-        params = llama_cpp.llama_model_quantize_default_params()
-        params.nthread, params.ftype = 2, KINDS[kind]
-        if llama_cpp.llama_model_quantize(str(source).encode(), str(path).encode(), ctypes.byref(params)) != 0:
-            raise RuntimeError(f"llama.cpp could not quantize to {kind}")
-
-    return shape.ensure(source.parent / f"olmoe-{shape.LAYERS}-layers-{kind}.gguf", write, report.log)
+    return shape.ensure(source.parent / f"olmoe-{shape.LAYERS}-layers-{kind}.gguf", lambda path: quantize(source, path, kind), report.log)
 
 
 def bytes_of_token(bits, head_bits):

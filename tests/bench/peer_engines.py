@@ -142,6 +142,20 @@ class LlamaPeer:
             self._api.llama_memory_clear(self._memory, True)
         return same / sum(map(len, answers))
 
+    def log_probabilities(self, ids, vocabulary):
+        """Of each of the ids but the first, after those before it."""
+        import numpy
+
+        self._prompts, found = None, []
+        self._api.llama_memory_clear(self._memory, True)
+        for begin in range(0, len(ids) - 1, 512):
+            part = ids[begin:begin + 512]
+            self._decode([(token, begin + i, 0, True) for i, token in enumerate(part)])
+            for i in range(min(len(part), len(ids) - 1 - begin)):
+                logits = numpy.ctypeslib.as_array(self._api.llama_get_logits_ith(self._context, i), (vocabulary,)).astype(float)
+                found.append(logits[ids[begin + i + 1]] - logits.max() - numpy.log(numpy.exp(logits - logits.max()).sum()))
+        return found
+
     def decode_one(self, token, position):
         """Seconds of one token behind what the cache holds of one sequence."""
         return self._decode([(token, position, 0, True)])

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What weights of few bits cost and give: bits per byte of text, and speed, of each --quantization beside none.
 
-  quantization.py [--model=DIR [--dummy]] [--text=FILE.jsonl] [--documents=200] [--rounds=5] [--threads=2]
+  quantization.py [--model=DIR [--dummy]] [--text=FILE.jsonl] [--documents=200] [--rounds=5] [--threads=2] [--bits_only]
 
 Bits per byte: by the log probabilities of the documents' own tokens, as a client of HTTP gets them (echo), over the bytes of
 the text; documents are lines {"text": …} or {"messages": […]}, of which the text is what a chat template makes.  Without
---text: texts that the demo model's grammar writes from a seed of their own.  Speed: prefill of 512 tokens and decode at
+--text: texts that the demo model's grammar writes from a seed of their own.  Of the demo model also those of the GGUF files that llama.cpp's
+quantizer makes, by llama.cpp and by Switchyard, where the packages llama_cpp, gguf and torch are.  Speed: prefill of 512 tokens and decode at
 batch 1 and 16; formats take turns, and a figure is the median over rounds of the ratio to none.
 """
 import json
@@ -41,18 +42,51 @@ def read_texts(path, count):
     return [document.get("text") or "\n".join(m["content"] for m in document["messages"]) for document in map(json.loads, lines)]
 
 
+def post(engine, path, body):
+    request = urllib.request.Request(engine.http + path, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        return json.load(answer)
+
+
 def bits_per_byte(engine, texts):
     """Of all texts but their first tokens, which nothing predicts."""
     bits = size = 0
     for text in texts:
         body = {"prompt": text, "max_tokens": 1, "echo": True, "logprobs": 0, "temperature": 0}
-        request = urllib.request.Request(f"{engine.http}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=300) as answer:
-            choice = json.load(answer)["choices"][0]["logprobs"]
+        choice = post(engine, "/v1/completions", body)["choices"][0]["logprobs"]
         scored = choice["token_logprobs"][1:-1]  # the last is the one new token's
         bits -= sum(scored) / math.log(2)
         size += len(text.encode()) - len(choice["tokens"][0].encode())
     return bits / size
+
+
+def beside_llama(args, folder, texts, reference):
+    """{kind: (Switchyard's, llama.cpp's)} bits per byte of the same files; `reference`: an engine that tokenizes."""
+    import gguf  # noqa: F401
+    import torch  # noqa: F401
+
+    import demo_model_gguf
+    import few_bits
+    from peer_engines import LlamaPeer
+
+    source = folder / "bf16.gguf"
+    demo_model_gguf.write(source)
+    ids = [post(reference, "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"] for text in texts]
+    first = [len(post(reference, "/detokenize", {"tokens": each[:1]})["prompt"].encode()) for each in ids]
+    size, found = sum(len(text.encode()) for text in texts) - sum(first), {}
+    for kind in ("BF16", *few_bits.KINDS):
+        path = source if kind == "BF16" else folder / f"{kind}.gguf"
+        if kind != "BF16":
+            few_bits.quantize(source, path, kind)
+        with Switchyard(args.bin, path, folder / f"{kind}.log", threads=args.threads,
+                        flags=["--http_port=0", f"--tokenizer={demo_model_gguf.FOLDER}/tokenizer.json"]) as engine:
+            ours = bits_per_byte(engine, texts)
+        peer = LlamaPeer(path, args.threads, cache_tokens=2048)
+        theirs = -sum(sum(peer.log_probabilities(each, demo_model_gguf.VOCAB)) for each in ids) / math.log(2) / size
+        peer.close()
+        found[kind] = (ours, theirs)
+        report.log(f"{kind}: {ours:.5f} bits per byte, llama.cpp {theirs:.5f}")
+    return found
 
 
 def random_ids(count, seed, most):
@@ -74,6 +108,7 @@ def main():
     parser.add_argument("--documents", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--bits_only", action="store_true", help="no speed")
     parser.add_argument("--dummy", action="store_true", help="random weights for the model's config.json: speed alone")
     args = parser.parse_args()
     rounds = 1 if args.quick else args.rounds
@@ -86,7 +121,13 @@ def main():
         for name, engine in engines.items():
             if texts:
                 bits[name] = bits_per_byte(engine, texts)
-        for case in CASES:
+        files = {}
+        if texts and not args.text and args.model == parser.get_default("model"):
+            try:
+                files = beside_llama(args, Path(folder), texts, engines["none"])
+            except ImportError as error:
+                report.log(f"no files of llama.cpp's: no Python package {error.name}")
+        for case in () if args.bits_only else CASES:
             rows = [{name: measure(engine, case, i, vocabulary) for name, engine in engines.items()} for i in range(rounds + 1)][1:]
             for name in FORMATS:
                 rates[f"{name}_{case}"] = round(statistics.median(row[name] for row in rows), 1)
@@ -95,11 +136,15 @@ def main():
     for name in FORMATS[1:]:
         if texts:
             figures[f"{name}_bits"] = bits[name] / bits["none"]
-    head = ["", "bits per byte"] + [f"{case}, tokens/s" for case in CASES] + ["ratios to none"]
-    report.table([head] + [[name, f"{bits[name]:.4f}" if texts else None] + [rates[f"{name}_{case}"] for case in CASES] +
-                           [" ".join(f"{figures[f'{name}_{case}']:.2f}" for case in CASES) if name != "none" else None] for name in FORMATS])
+    cases = () if args.bits_only else CASES
+    head = ["", "bits per byte", *(f"{case}, tokens/s" for case in cases), "ratios to none"]
+    report.table([head] + [[name, f"{bits[name]:.4f}" if texts else None, *(rates[f"{name}_{case}"] for case in cases),
+                            " ".join(f"{figures[f'{name}_{case}']:.2f}" for case in cases) if name != "none" else None] for name in FORMATS])
+    if files:
+        report.table([["llama.cpp's file", "bits per byte", "llama.cpp's", "over bf16", "llama.cpp's"]] + [
+            [kind, f"{ours:.4f}", f"{theirs:.4f}", f"{ours / bits['none']:.4f}", f"{theirs / files['BF16'][1]:.4f}"] for kind, (ours, theirs) in files.items()])
     report.finish("quantization", figures, {"rates": rates, "bits_per_byte": {k: round(v, 5) for k, v in bits.items()},
-                                            "targets": TARGETS, "documents": len(texts), "load": report.load_average()})
+                                            "targets": TARGETS, "llama_files": files, "documents": len(texts), "load": report.load_average()})
 
 
 if __name__ == "__main__":
