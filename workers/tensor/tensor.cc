@@ -15,6 +15,8 @@
 namespace switchyard {
 namespace {
 
+constexpr int64_t kLeastBesideOthers = 64 << 10;  // smaller ones would waste the rest of a small page
+
 std::atomic<int64_t> cpu_bytes{0}, cuda_bytes{0};
 
 std::atomic<int64_t>& BytesInUse(DeviceKind kind) { return kind == DeviceKind::kCpu ? cpu_bytes : cuda_bytes; }
@@ -46,6 +48,20 @@ absl::StatusOr<Buffer> Buffer::Allocate(int64_t bytes, Device device) {
   return buffer;
 }
 
+absl::StatusOr<Buffer> Buffer::AllocateBesideOthers(int64_t bytes, Device device) {
+  if (!device.is_cpu() || bytes < kLeastBesideOthers) return Allocate(bytes, device);
+  Buffer buffer;
+  buffer.Hold(MapBesideOthers(bytes));
+  buffer.bytes_ = bytes;
+  cpu_bytes.fetch_add(bytes);
+  return buffer;
+}
+
+void Buffer::Hold(const MappedMemory& memory) {
+  data_ = memory.data;
+  mapped_bytes_ = memory.bytes;
+}
+
 Buffer Buffer::Over(void* memory, int64_t bytes, Device device) {
   Buffer buffer;
   buffer.data_ = memory;
@@ -65,17 +81,7 @@ Buffer::Buffer(int64_t bytes, Device device) : bytes_(bytes), device_(device) {
     return;
   }
   if (bytes >= kHugePageBytes) {
-    // Maps more, so that the data can start on a huge page's boundary; the slack is never touched.
-    mapped_bytes_ = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
-    char* base = static_cast<char*>(mmap(nullptr, mapped_bytes_ + kHugePageBytes, PROT_READ | PROT_WRITE,
-                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    SY_CHECK(base != MAP_FAILED);
-    const uintptr_t address = reinterpret_cast<uintptr_t>(base);
-    const int64_t lead = static_cast<int64_t>((kHugePageBytes - address % kHugePageBytes) % kHugePageBytes);
-    if (lead > 0) munmap(base, lead);
-    if (lead < kHugePageBytes) munmap(base + lead + mapped_bytes_, kHugePageBytes - lead);
-    data_ = base + lead;
-    madvise(data_, mapped_bytes_, MADV_HUGEPAGE);
+    Hold(MapHugePages(bytes));
   } else {
     data_ = std::aligned_alloc(64, static_cast<size_t>((std::max<int64_t>(bytes, 1) + 63) / 64 * 64));
     SY_CHECK(data_ != nullptr);

@@ -13,6 +13,7 @@
 #include "scheduler/base/check.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
+#include "workers/tensor/huge_pages.h"
 
 namespace switchyard {
 
@@ -116,6 +117,9 @@ class Buffer {
   Buffer(int64_t bytes, Device device);
   // Errors: ResourceExhausted with needed and available bytes, the device's others.
   static absl::StatusOr<Buffer> Allocate(int64_t bytes, Device device);
+  // Likewise, but on the CPU its huge pages have other such buffers, too, and one of less than kHugePageBytes also has
+  // huge pages: for many of a few MB, of which each would waste half of one.
+  static absl::StatusOr<Buffer> AllocateBesideOthers(int64_t bytes, Device device);
   // Borrows memory that outlives this, and that its owner counts.
   static Buffer Over(void* memory, int64_t bytes, Device device);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
@@ -127,14 +131,14 @@ class Buffer {
   Device device() const { return device_; }
 
  private:
+  void Hold(const MappedMemory& memory);
+
   void* data_ = nullptr;
   int64_t bytes_ = 0;
   int64_t mapped_bytes_ = 0;  // > 0: from mmap, to be unmapped
   bool borrowed_ = false;
   Device device_ = Device::Cpu();
 };
-
-inline constexpr int64_t kHugePageBytes = 2 << 20;
 
 // Bytes held by Buffers of this kind of device in this process.
 int64_t MemoryInUse(DeviceKind kind);

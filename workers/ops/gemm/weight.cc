@@ -101,7 +101,7 @@ absl::StatusOr<Weight> Weight::Allocate(const WeightDesc& desc, Device device) {
   Weight weight;
   weight.desc_ = desc;
   weight.device_ = device;
-  ASSIGN_OR_RETURN(weight.buffer_, Buffer::Allocate(PackedBytes(desc, device.kind), device));
+  ASSIGN_OR_RETURN(weight.buffer_, Buffer::AllocateBesideOthers(PackedBytes(desc, device.kind), device));
   weight.data_ = weight.buffer_.data();
   if (device.is_cpu()) weight.ZeroPadding();  // on a device PackRows writes it
   return weight;

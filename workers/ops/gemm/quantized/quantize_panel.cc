@@ -81,9 +81,10 @@ void Put(WeightFormat format, char* block, int64_t column, int k, uint32_t numbe
 }
 
 // All of a group's numbers, a word of the block at a time.
-void StoreGroup(WeightFormat format, const uint8_t* numbers, int64_t column, char* block) {
-  if (WeightBits(format) == 8) {
-    for (int k = 0; k < kGroupSize; k += 4) std::memcpy(block + PlaceOf(format, column, k).byte, numbers + k, 4);
+template <WeightFormat kFormat>
+void StoreGroup(const uint8_t* numbers, int64_t column, char* block) {
+  if constexpr (WeightBits(kFormat) == 8) {
+    for (int k = 0; k < kGroupSize; k += 4) std::memcpy(block + PlaceOf(kFormat, column, k).byte, numbers + k, 4);
     return;
   }
   for (int k = 0; k < kGroupSize; k += 8) {
@@ -91,9 +92,9 @@ void StoreGroup(WeightFormat format, const uint8_t* numbers, int64_t column, cha
     std::memcpy(&eight, numbers + k, sizeof(eight));
     eight &= 0x0f0f0f0f0f0f0f0f;
     const auto word = static_cast<uint32_t>(eight | eight >> 32 << 4);
-    std::memcpy(block + PlaceOf(format, column, k).byte, &word, sizeof(word));
+    std::memcpy(block + PlaceOf(kFormat, column, k).byte, &word, sizeof(word));
   }
-  if (WeightBits(format) != 6) return;
+  if constexpr (WeightBits(kFormat) != 6) return;
   for (int half = 0; half < kGroupSize; half += 16) {
     uint32_t upper = 0;
     for (int quad = 0; quad < 4; ++quad) {
@@ -101,7 +102,23 @@ void StoreGroup(WeightFormat format, const uint8_t* numbers, int64_t column, cha
       std::memcpy(&four, numbers + half + 4 * quad, sizeof(four));
       upper |= (four >> 4 & 0x03030303u) << (2 * quad);
     }
-    std::memcpy(block + UpperPlaceOf(format, column, half).byte, &upper, sizeof(upper));
+    std::memcpy(block + UpperPlaceOf(kFormat, column, half).byte, &upper, sizeof(upper));
+  }
+}
+
+template <WeightFormat kFormat>
+void StoreColumnsAs(const StoredNumbers& rows, int64_t count, int64_t k, int64_t column, char* panel) {
+  constexpr int64_t kScales = kQuantGroup / ScaleGroup(kFormat);  // of a group
+  const int64_t groups = k / kQuantGroup;
+  for (int64_t group = 0; group < groups; ++group, panel += QuantBlockBytes(kFormat)) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t row = i * rows.stride;
+      const uint16_t* const scales = rows.scales + (row * groups + group) * kScales;
+      std::memcpy(panel + (column + i) * 2, scales, 2);
+      if (kScales > 1) std::memcpy(panel + kLeastOffset + (column + i) * 2, scales + 1, 2);
+      if (HasLeast(kFormat)) std::memcpy(panel + kLeastOffset + (column + i) * 2, rows.least + row * groups + group, 2);
+      StoreGroup<kFormat>(rows.numbers + row * k + group * kQuantGroup, column + i, panel);
+    }
   }
 }
 
@@ -254,17 +271,11 @@ void QuantizeColumn(WeightFormat format, const float* from, int64_t k, int64_t c
 
 void StoreColumns(WeightFormat format, const StoredNumbers& rows, int64_t count, int64_t k, int64_t column,
                   char* panel) {
-  const int64_t groups = k / kQuantGroup, group_scales = kQuantGroup / ScaleGroup(format);
-  for (int64_t group = 0; group < groups; ++group, panel += QuantBlockBytes(format)) {
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t row = i * rows.stride;
-      const uint16_t* const scales = rows.scales + (row * groups + group) * group_scales;
-      std::memcpy(panel + (column + i) * 2, scales, 2);
-      if (group_scales > 1) std::memcpy(panel + kLeastOffset + (column + i) * 2, scales + 1, 2);
-      if (HasLeast(format)) std::memcpy(panel + kLeastOffset + (column + i) * 2, rows.least + row * groups + group, 2);
-      StoreGroup(format, rows.numbers + row * k + group * kQuantGroup, column + i, panel);
-    }
-  }
+  // By layout: formats of as many bits differ in what the bits mean.
+  if (HasLeast(format)) return StoreColumnsAs<WeightFormat::kQ4_1>(rows, count, k, column, panel);
+  if (WeightBits(format) == 8) return StoreColumnsAs<WeightFormat::kQ8_0>(rows, count, k, column, panel);
+  if (WeightBits(format) == 6) return StoreColumnsAs<WeightFormat::kQ6_K>(rows, count, k, column, panel);
+  StoreColumnsAs<WeightFormat::kQ4_0>(rows, count, k, column, panel);
 }
 
 void DequantizeColumn(WeightFormat format, const char* panel, int64_t column, int64_t k, float* to) {
