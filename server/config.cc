@@ -294,6 +294,7 @@ absl::Status ServerConfig::Finish() {
   problems.OneOf("dtype", dtype, {"auto", "fp32", "bf16", "fp16", "fp64"}, "one of auto, fp32, bf16, fp16, fp64");
   problems.OneOf("quantization", quantization, {"auto", "none", "int8", "int4"},
                  "one of auto, none, int8, int4 (a checkpoint that is quantized says so itself)");
+  problems.OneOf("kv_cache_dtype", kv_cache_dtype, {"auto", "int8", "fp8"}, "one of auto, int8, fp8");
   problems.Range("max_streams_per_client", max_streams_per_client, 0, max_streams);
   problems.Range("max_connections_per_client", max_connections_per_client, 0, max_connections);
   // On loopback all clients have one address, this machine's; keys tell them apart.

@@ -55,6 +55,7 @@ struct ServerConfig {
   bool encrypt_links = false;  // TLS between workers
   std::string dtype = "auto";
   std::string quantization = "auto";
+  std::string kv_cache_dtype = "auto";
   int threads = 0;                   // per local worker; 0 = usable cores / local workers
   std::string device = "cpu";        // of local workers; "cuda": worker i uses GPU i
   double gpu_memory_fraction = 0.9;  // of a GPU's memory that may be in use: kGpuMemoryFractionHelp

@@ -33,6 +33,11 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
            "how workers on CPUs hold matrices: auto (in the 8 or 4 bits that the checkpoint has them in), none (in the "
            "data type), int8 or int4 (groups of 32, made at load)")
       .Mark(kToServingWorkers);
+  set->Add("kv_cache_dtype=NAME", &c->kv_cache_dtype,
+           "how workers on CPUs cache keys and values: auto (in the data type), int8 or fp8 (8 bits, a scale for each "
+           "key; "
+           "twice as many tokens fit)")
+      .Mark(kToServingWorkers);
   set->Add("max_model_len", &c->batching.max_model_len,
            "longest sequence in tokens, prompt and output together; 0 = the model's context");
   set->Add("tokenizer=FILE", &c->tokenizer, "tokenizer.json to use instead of the model's");

@@ -33,6 +33,7 @@ constexpr auto ModelFields() {
   return FieldTable(Field(&M::architecture, &M::mutable_architecture, &S::architecture),
                     Field(&M::dtype, &M::mutable_dtype, &S::dtype),
                     Field(&M::quantization, &M::mutable_quantization, &S::quantization),
+                    Field(&M::kv_cache_dtype, &M::mutable_kv_cache_dtype, &S::kv_cache_dtype),
                     Field(&M::vocab_size, &M::set_vocab_size, &S::vocab_size),
                     Field(&M::context, &M::set_context, &S::context),
                     Field(&M::num_layers, &M::set_num_layers, &S::num_layers),

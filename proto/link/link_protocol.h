@@ -4,6 +4,6 @@
 namespace switchyard::link {
 
 // 20: masks of constrained sequences come after their plan.
-inline constexpr int kProtocolVersion = 21;
+inline constexpr int kProtocolVersion = 22;
 
 }  // namespace switchyard::link

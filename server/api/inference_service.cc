@@ -37,6 +37,7 @@ void FillInfo(const RequestContext& request_context, const ServedModel& model, v
   out->set_architecture(model.architecture);
   out->set_dtype(model.dtype);
   out->set_quantization(model.quantization);
+  out->set_kv_cache_dtype(model.kv_cache_dtype);
   out->set_vocab_size(model.vocab_size);
   out->set_max_model_len(model.max_model_len);
   out->set_num_layers(model.num_layers);

@@ -20,7 +20,8 @@ struct ServedModel {
   std::string name;
   std::string architecture;
   std::string dtype;
-  std::string quantization;  // of its matrices; empty: none
+  std::string quantization;    // of its matrices; empty: none
+  std::string kv_cache_dtype;  // of keys and values; empty: the dtype
   std::string weights_hash;
   int32_t vocab_size = 0;
   int32_t max_model_len = 0;  // tokens, prompt and output together

@@ -17,6 +17,7 @@ WorkerGroup::Options GroupOptions(const ServerConfig& config) {
           .local_workers = config.local_workers,
           .dtype = config.dtype,
           .quantization = config.quantization,
+          .kv_cache_dtype = config.kv_cache_dtype,
           .tokens = {config.join_token, config.local_token},
           .encrypt_links = config.encrypt_links,
           .step_timeout = config.step_timeout,
@@ -26,7 +27,8 @@ WorkerGroup::Options GroupOptions(const ServerConfig& config) {
 // Names what decides bits beside the weights.
 uint64_t NumericsOf(int world, const fleet::WorkerInfo& info, bool add_outputs) {
   return Fnv1a(absl::StrCat(info.device.substr(0, info.device.find(':')), " ", info.isa, " ", info.dtype,
-                            info.quantization, " ", add_outputs ? world : 0));
+                            info.quantization, " ", add_outputs ? world : 0,
+                            info.kv_cache_dtype.empty() ? "" : absl::StrCat(" ", info.kv_cache_dtype)));
 }
 
 }  // namespace
@@ -120,7 +122,8 @@ void ServingGroup::Up(int64_t epoch, int world, int32_t num_kv_blocks, const fle
                          now, events);
   const batching::BatchingPolicy& policy = scheduler_->policy();
   metrics_->SetMaxModelLen(policy.max_model_len);
-  metrics_->SetCacheConfig(policy.block_size, int64_t{world} * num_kv_blocks, first.dtype, policy.prefix_reuse);
+  metrics_->SetCacheConfig(policy.block_size, int64_t{world} * num_kv_blocks,
+                           first.kv_cache_dtype.empty() ? first.dtype : first.kv_cache_dtype, policy.prefix_reuse);
   PublishModel(world, first);
 }
 
@@ -130,6 +133,7 @@ void ServingGroup::PublishModel(int world, const fleet::WorkerInfo& info) {
   model->architecture = info.architecture;
   model->dtype = info.dtype;
   model->quantization = info.quantization;
+  model->kv_cache_dtype = info.kv_cache_dtype;
   model->weights_hash = info.weights_hash;
   model->vocab_size = info.vocab_size;
   model->max_model_len = scheduler_->max_context();

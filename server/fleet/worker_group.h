@@ -35,9 +35,10 @@ class WorkerGroup {
  public:
   struct Options {
     int world = 1;
-    int local_workers = 0;              // started by this server; the others must match them
-    std::string dtype = "auto";         // of all workers; auto: any that they agree on
-    std::string quantization = "auto";  // of all workers' matrices; auto: the same of all
+    int local_workers = 0;                // started by this server; the others must match them
+    std::string dtype = "auto";           // of all workers; auto: any that they agree on
+    std::string quantization = "auto";    // of all workers' matrices; auto: the same of all
+    std::string kv_cache_dtype = "auto";  // of all workers' keys and values; auto: the dtype
     JoinTokens tokens;
     bool encrypt_links = false;  // TLS between the workers
     absl::Duration suspect_after = absl::Seconds(1);

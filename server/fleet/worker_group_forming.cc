@@ -16,6 +16,7 @@ namespace switchyard::server {
 namespace {
 
 absl::string_view NameOfQuantization(absl::string_view name) { return name.empty() ? "none" : name; }
+absl::string_view NameOfKvCache(absl::string_view name) { return name.empty() ? "auto" : name; }
 
 // Refuses a worker that differs from the group in one of these.
 absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& group) {
@@ -33,6 +34,10 @@ absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& 
   if (group.quantization != info.quantization) {
     return absl::FailedPreconditionError(absl::StrCat("quantization ", NameOfQuantization(info.quantization),
                                                       ": the group runs ", NameOfQuantization(group.quantization)));
+  }
+  if (group.kv_cache_dtype != info.kv_cache_dtype) {
+    return absl::FailedPreconditionError(absl::StrCat("kv_cache_dtype ", NameOfKvCache(info.kv_cache_dtype),
+                                                      ": the group runs ", NameOfKvCache(group.kv_cache_dtype)));
   }
   return absl::OkStatus();
 }
@@ -94,6 +99,10 @@ absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
   if (options_.quantization != "auto" && NameOfQuantization(info.quantization) != options_.quantization) {
     return absl::FailedPreconditionError(absl::StrCat("quantization ", NameOfQuantization(info.quantization),
                                                       ": this server's --quantization is ", options_.quantization));
+  }
+  if (NameOfKvCache(info.kv_cache_dtype) != options_.kv_cache_dtype) {
+    return absl::FailedPreconditionError(absl::StrCat("kv_cache_dtype ", NameOfKvCache(info.kv_cache_dtype),
+                                                      ": this server's --kv_cache_dtype is ", options_.kv_cache_dtype));
   }
   const bool own = IsOwn(info);
   if (options_.local_workers > 0 && !own) {

@@ -33,6 +33,7 @@ sy_library(sy_ops
     activation/clamp.cc
     activation/gelu.cc
     attention/attention.cc
+    attention/kv_format.cc
     attention/kv_cache_view.cc
     core/kernels.cc
     core/row_blocks.cc

@@ -127,6 +127,7 @@ WorkerOptions ServingOptions(const WorkerFlags& values) {
   options.model_dir = values.model;
   options.dtype = values.dtype;
   options.quantization = values.quantization;
+  options.kv_cache_dtype = values.kv_cache_dtype;
   options.device = *ParseDevice(values.device);
   options.gpu_memory_fraction = values.gpu_memory_fraction;
   options.deterministic = values.deterministic;

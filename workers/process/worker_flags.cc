@@ -44,6 +44,11 @@ void AddModelFlags(WorkerFlags* values, FlagSet* flags) {
             "data type), int8 or int4 (groups of 32, made at load)")
       .Mark(kOfServing);
   flags
+      ->Add("kv_cache_dtype=NAME", &values->kv_cache_dtype,
+            "how keys and values are cached on a CPU: auto (in the data type), int8 or fp8 (8 bits, a scale for each "
+            "key)")
+      .Mark(kOfServing);
+  flags
       ->Add("load_format=NAME", &values->load_format,
             "auto = load the checkpoint's weights; dummy = draw random weights of the shapes in config.json")
       .Mark(kOfServing);

@@ -23,6 +23,7 @@ struct WorkerFlags {
   std::string model;
   std::string dtype = "auto";
   std::string quantization = "auto";
+  std::string kv_cache_dtype = "auto";
   std::string load_format = "auto";
 
   std::string device = "cpu";

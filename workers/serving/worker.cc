@@ -72,6 +72,19 @@ absl::StatusOr<ops::WeightFormats> ServingFormats(absl::string_view name, DType 
   return *format;
 }
 
+// The form of --kv_cache_dtype=NAME.
+absl::StatusOr<ops::KvFormat> ServingKvFormat(const std::string& name, DType dtype, Device device) {
+  if (name == "auto") return ops::KvFormat::kPlain;
+  const std::optional<ops::KvFormat> format = ops::FindKvFormat(name);
+  if (!format.has_value() || *format == ops::KvFormat::kPlain) {
+    return absl::InvalidArgumentError(absl::StrCat("--kv_cache_dtype=", name, ": must be auto, int8 or fp8"));
+  }
+  if (device.is_cpu() && dtype != DType::kF64) return *format;
+  return absl::InvalidArgumentError(absl::StrCat("--kv_cache_dtype=", name,
+                                                 ": is for fp32, bf16 and fp16 on CPUs so far, not ", DTypeName(dtype),
+                                                 " on ", device.ToString()));
+}
+
 // The hash of config.json, which is all that random weights depend on.
 absl::StatusOr<std::string> DummyHash(const std::string& model_path) {
   ASSIGN_OR_RETURN(const ModelDir dir, checkpoint::OpenModelFiles(model_path));
@@ -117,6 +130,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   }
   ASSIGN_OR_RETURN(const ops::WeightFormats format,
                    ServingFormats(options.quantization, dtype, options.device, stored));
+  ASSIGN_OR_RETURN(const ops::KvFormat kv_format, ServingKvFormat(options.kv_cache_dtype, dtype, options.device));
   // What one rank needs is checked when its assignment is known.
   if (checkpoint.has_value()) {
     RETURN_IF_ERROR(model::CheckMemory(config, {.dtype = dtype, .format = format}, ReadMachineMemory().total_bytes));
@@ -124,6 +138,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   auto worker = std::unique_ptr<Worker>(new Worker(std::move(options), std::move(config), std::move(checkpoint)));
   worker->dtype_ = dtype;
   worker->format_ = format;
+  worker->kv_format_ = kv_format;
   if (worker->checkpoint_.has_value()) {
     worker->weights_hash_ = worker->checkpoint_->Hash(worker->config_.reading());
   } else {

@@ -52,8 +52,9 @@ namespace switchyard::worker {
 
 struct WorkerOptions {
   std::string model_dir;
-  std::string dtype = "auto";         // or fp32, bf16, fp16, fp64
-  std::string quantization = "auto";  // of matrices: as the checkpoint has them; or none, int8, int4
+  std::string dtype = "auto";           // or fp32, bf16, fp16, fp64
+  std::string quantization = "auto";    // of matrices: as the checkpoint has them; or none, int8, int4
+  std::string kv_cache_dtype = "auto";  // of keys and values: the dtype; or int8, fp8
   int threads = 1;
   Device device = Device::Cpu();
   double gpu_memory_fraction = 0.9;  // of a device's memory that may be in use: kGpuMemoryFractionHelp
@@ -78,6 +79,8 @@ class Worker final {
 
   const model::ModelConfig& config() const { return config_; }
   DType dtype() const { return dtype_; }
+  ops::KvFormat kv_format() const { return kv_format_; }
+  int64_t kv_bytes_per_token() const { return model::KvBytesPerToken(config_, dtype_, kv_format_); }
   ops::WeightType weight_type() const { return {dtype_, format_}; }
   int threads() const { return options_.threads; }
   Device device() const { return options_.device; }
@@ -208,6 +211,7 @@ class Worker final {
   const std::optional<checkpoint::Checkpoint> checkpoint_;  // none for dummy weights
   DType dtype_ = DType::kF32;
   ops::WeightFormats format_;
+  ops::KvFormat kv_format_ = ops::KvFormat::kPlain;
   std::string weights_hash_;
   ThreadPool pool_;
   std::unique_ptr<DeviceQueue> queue_;  // null on the CPU

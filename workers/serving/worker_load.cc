@@ -278,7 +278,7 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
 }
 
 absl::StatusOr<int64_t> Worker::KvBytes(const fleet::EngineSettings& settings, int64_t context) const {
-  const int64_t one_sequence = model::KvBytesPerToken(config_, dtype_) * (context + settings.block_size);
+  const int64_t one_sequence = kv_bytes_per_token() * (context + settings.block_size);
   const bool cpu = options_.device.is_cpu();
   MemoryPool memory;
   if (cpu) {
@@ -307,7 +307,7 @@ absl::StatusOr<int64_t> Worker::KvBytes(const fleet::EngineSettings& settings, i
   RETURN_IF_ERROR(model::CheckKvCapacity(
       {.available = most,
        .limit = cpu ? absl::StrCat(share, " of this worker's ", available, " bytes", budget_.ToString()) : memory.limit,
-       .token_bytes = model::KvBytesPerToken(config_, dtype_),
+       .token_bytes = kv_bytes_per_token(),
        .block_size = settings.block_size}));
   return std::min(one_sequence * settings.max_num_seqs, most);
 }
@@ -317,6 +317,7 @@ absl::Status Worker::MakeRunner(const fleet::RankAssignment& assignment, const f
   model::RunnerOptions options;
   options.num_slots = settings.max_num_seqs;
   options.block_size = settings.block_size;
+  options.kv_format = kv_format_;
   options.max_rows = settings.max_batched_tokens;
   options.context = model_->max_positions();
   options.add_outputs = settings.add_outputs;

@@ -72,8 +72,7 @@ void Handler::Join(const v1::JoinGroup& message) {
   }
   if (!status.ok()) return Fault(assignment.epoch, status);
   if (share_ != nullptr) {
-    share_->kv_cache_bytes = int64_t{worker_->num_kv_blocks()} * settings_.block_size *
-                             model::KvBytesPerToken(worker_->config(), worker_->dtype());
+    share_->kv_cache_bytes = int64_t{worker_->num_kv_blocks()} * settings_.block_size * worker_->kv_bytes_per_token();
   }
   rank_ = assignment.rank;
   Enter(assignment.epoch);

@@ -20,6 +20,7 @@ void DescribeModel(const Worker& worker, fleet::WorkerInfo* out) {
   if (const ops::WeightFormats format = worker.weight_type().format; format != ops::WeightFormats()) {
     out->quantization = ops::ToString(format);
   }
+  if (worker.kv_format() != ops::KvFormat::kPlain) out->kv_cache_dtype = ops::KvFormatName(worker.kv_format());
   out->vocab_size = static_cast<int32_t>(config.vocab_size);
   out->context = static_cast<int32_t>(config.context);
   out->num_layers = static_cast<int32_t>(config.num_layers());

@@ -99,10 +99,11 @@ Json SnapshotJson(const Snapshot& now) {
 
 void PrintModel(std::ostream& out, const v1::GetModelInfoResponse& model) {
   out << absl::StreamFormat(
-      "model      %s (%s, %s%s), %d layers, %d experts of which %d per token, vocabulary %d, context %d tokens\n",
+      "model      %s (%s, %s%s%s), %d layers, %d experts of which %d per token, vocabulary %d, context %d tokens\n",
       model.model(), model.architecture(), model.dtype(),
-      model.quantization().empty() ? "" : absl::StrCat(", weights in ", model.quantization()), model.num_layers(),
-      model.num_experts(), model.experts_per_token(), model.vocab_size(), model.max_model_len());
+      model.quantization().empty() ? "" : absl::StrCat(", weights in ", model.quantization()),
+      model.kv_cache_dtype().empty() ? "" : absl::StrCat(", keys and values in ", model.kv_cache_dtype()),
+      model.num_layers(), model.num_experts(), model.experts_per_token(), model.vocab_size(), model.max_model_len());
   out << "text       tokenizer " << (model.has_tokenizer() ? "yes" : "no (send token ids)") << ", chat template "
       << (model.has_chat_template() ? "yes" : "no") << "\n";
   if (!model.combine().empty() && model.combine() != "exact") out << "roundings  outputs " << model.combine() << "\n";

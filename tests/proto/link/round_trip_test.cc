@@ -158,12 +158,12 @@ TEST(LinkRoundTrip, AResult) {
 TEST(LinkRoundTrip, ARegistration) {
   fleet::WorkerInfo info;
   auto& [incarnation, host, pid, role, device, isa, weights_hash, join_token, local_index, collective, metrics,
-         architecture, dtype, quantization, vocab, context, layers, moe_layers, experts, top_k, eos, long_rope,
-         transfer_rows, expert_bytes, row_bytes, budget, peer, also_trains, in_place, links] = info;
+         architecture, dtype, quantization, kv_cache, vocab, context, layers, moe_layers, experts, top_k, eos,
+         long_rope, transfer_rows, expert_bytes, row_bytes, budget, peer, also_trains, in_place, links] = info;
   auto& [percent, bytes] = budget.emplace();
   test::Distinct().Fill(percent, bytes, incarnation, host, pid, role, device, isa, weights_hash, join_token,
-                        local_index, collective, metrics, architecture, dtype, quantization, vocab, context, layers,
-                        moe_layers, experts, top_k, eos, long_rope, transfer_rows, expert_bytes, row_bytes);
+                        local_index, collective, metrics, architecture, dtype, quantization, kv_cache, vocab, context,
+                        layers, moe_layers, experts, top_k, eos, long_rope, transfer_rows, expert_bytes, row_bytes);
   const v1::Register message = test::OverTheWire(ToProto(info));
   EXPECT_THAT(test::Unset(message), IsEmpty());
   EXPECT_EQ(message.protocol_version(), kProtocolVersion);

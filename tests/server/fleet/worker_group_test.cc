@@ -93,6 +93,9 @@ INSTANTIATE_TEST_SUITE_P(
                            absl::StatusCode::kFailedPrecondition, "dtype bf16: the group runs fp32"},
                     Misfit{"quantization", [](fleet::WorkerInfo* i) { i->quantization = "int8"; },
                            absl::StatusCode::kFailedPrecondition, "quantization int8: the group runs none"},
+                    Misfit{"kv_cache", [](fleet::WorkerInfo* i) { i->kv_cache_dtype = "fp8"; },
+                           absl::StatusCode::kFailedPrecondition,
+                           "kv_cache_dtype fp8: this server's --kv_cache_dtype is auto"},
                     Misfit{"twin", [](fleet::WorkerInfo* i) { i->incarnation = "a"; }, absl::StatusCode::kAlreadyExists,
                            "worker a is registered"}),
     [](const auto& info) { return std::string(info.param.name); });

@@ -16,9 +16,10 @@ struct Scene {
   std::vector<int64_t> lengths;
   std::vector<Tensor> q, k, v;  // per sequence [length, N*D], [length, Nkv*D]
   Tensor sinks;                 // [1, N], if the shape has any
+  KvFormat format;              // of the cache
 
-  Scene(DType type, reference::AttentionCase c, std::vector<int64_t> sizes)
-      : shape(c), dtype(type), lengths(std::move(sizes)) {
+  Scene(DType type, reference::AttentionCase c, std::vector<int64_t> sizes, KvFormat cached = KvFormat::kPlain)
+      : shape(c), dtype(type), lengths(std::move(sizes)), format(cached) {
     shape.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
     if (!c.sinks.empty()) sinks = Tensor(AccDType(type), {1, c.heads});
     for (size_t h = 0; h < c.sinks.size(); ++h) Set(sinks, 0, static_cast<int64_t>(h), c.sinks[h]);
@@ -41,9 +42,10 @@ struct Scene {
 // The cache is filled with NaN first: nothing that was not written may reach an output.
 struct PagedCache {
   Tensor k, v;
+  KvFormat format;
   std::vector<std::vector<int32_t>> tables;
 
-  PagedCache(const Scene& scene, int64_t block_size) {
+  PagedCache(const Scene& scene, int64_t block_size) : format(scene.format) {
     int64_t blocks = 0;
     for (int64_t length : scene.lengths) {
       const int64_t count = (length + block_size - 1) / block_size;
@@ -57,12 +59,13 @@ struct PagedCache {
     for (auto& table : tables) {
       for (int32_t& b : table) b = shuffled[b];
     }
-    const Shape shape = KvCacheShape(blocks, scene.shape.kv_heads, block_size, scene.shape.head_dim);
-    k = Tensor(scene.dtype, shape), v = Tensor(scene.dtype, shape);
+    const Shape shape = KvCacheShape(blocks, scene.shape.kv_heads, block_size, scene.shape.head_dim, format);
+    const DType held = format == KvFormat::kPlain ? scene.dtype : DType::kU8;
+    k = Tensor(held, shape), v = Tensor(held, shape);
     std::memset(k.view().raw(), 0xff, k.bytes());
     std::memset(v.view().raw(), 0xff, v.bytes());
   }
-  KvCacheView view() const { return {.k = k, .v = v}; }
+  KvCacheView view() const { return {.k = k, .v = v, .format = format}; }
 };
 
 // Rows [begin, begin + count) of a sequence, in one step: write, attend.
@@ -92,17 +95,44 @@ Tensor RunChunked(const Scene& scene, const Stream& stream, int64_t block_size, 
   return out;
 }
 
+double E4m3Value(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return (code & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+// What a cache of that format has of a row.
+std::vector<double> Cached(const Scene& scene, std::vector<double> row) {
+  const auto dim = static_cast<size_t>(scene.shape.head_dim);
+  for (size_t h = 0; scene.format != KvFormat::kPlain && h < row.size(); h += dim) {
+    const std::vector<float> x(row.begin() + h, row.begin() + h + dim);
+    std::vector<uint8_t> numbers(dim);
+    const double scale = QuantizeKey(scene.format, x.data(), scene.shape.head_dim, numbers.data());
+    for (size_t d = 0; d < dim; ++d) {
+      row[h + d] = scale * (scene.format == KvFormat::kInt8 ? static_cast<int8_t>(numbers[d]) : E4m3Value(numbers[d]));
+    }
+  }
+  return row;
+}
+
 void ExpectMatchesReference(const Scene& scene, const Tensor& out, size_t s) {
   std::vector<std::vector<double>> k, v;
   for (int64_t i = 0; i < scene.lengths[s]; ++i) {
-    k.push_back(RowOf(scene.k[s], i));
-    v.push_back(RowOf(scene.v[s], i));
+    k.push_back(Cached(scene, RowOf(scene.k[s], i)));
+    v.push_back(Cached(scene, RowOf(scene.v[s], i)));
     ExpectNear(RowOf(out, i), reference::AttendOne(scene.shape, RowOf(scene.q[s], i), k, v, i),
                reference::ReductionTolerance(scene.dtype), "position " + std::to_string(i));
   }
 }
 
-class AttentionTest : public OpTest {};
+class AttentionTest : public OpTest {
+ protected:
+  // Of caches that there are for this dtype, here.
+  std::vector<KvFormat> Formats() {
+    if (!stream().device().is_cpu() || dtype() == DType::kF64) return {KvFormat::kPlain};
+    return {KvFormat::kPlain, KvFormat::kInt8, KvFormat::kFp8};
+  }
+};
 
 TEST_P(AttentionTest, MatchesReference) {
   const std::vector<reference::AttentionCase> shapes = {
@@ -111,10 +141,23 @@ TEST_P(AttentionTest, MatchesReference) {
       {.heads = 2, .kv_heads = 2, .head_dim = 128}, {.heads = 1, .kv_heads = 1, .head_dim = 256},
       {.heads = 3, .kv_heads = 1, .head_dim = 20},  {.heads = 8, .kv_heads = 1, .head_dim = 16},
   };
-  for (const reference::AttentionCase& shape : shapes) {
-    const Scene scene(dtype(), shape, {70});
-    ExpectMatchesReference(scene, RunChunked(scene, stream(), 16, 0, 70), 0);
+  for (const KvFormat format : Formats()) {
+    for (const reference::AttentionCase& shape : shapes) {
+      const Scene scene(dtype(), shape, {70}, format);
+      ExpectMatchesReference(scene, RunChunked(scene, stream(), 16, 0, 70), 0);
+    }
   }
+}
+
+TEST_P(AttentionTest, CachesInEightBitsThatThereAreNot) {
+  if (Formats().size() > 1) GTEST_SKIP() << "there are";
+  const Scene scene(dtype(), {.heads = 2, .kv_heads = 1, .head_dim = 8}, {4});
+  const Tensor bytes(DType::kU8, KvCacheShape(1, 1, 16, 8, KvFormat::kInt8));
+  const KvCacheView cache = {.k = bytes, .v = bytes, .format = KvFormat::kInt8};
+  const std::vector<int32_t> table = {0};
+  const SequenceRows rows = {.num_query = 4, .block_table = table};
+  EXPECT_EQ(WriteKv(stream(), absl::MakeConstSpan(&rows, 1), scene.k[0], scene.v[0], cache).code(),
+            absl::StatusCode::kUnimplemented);
 }
 
 TEST_P(AttentionTest, WindowMatchesReference) {
@@ -152,17 +195,19 @@ TEST_P(AttentionTest, BadSinksAreNamed) {
 
 TEST_P(AttentionTest, RowsIgnoreChunksBlocksAndThreads) {
   ThreadPool three(3, /*spin=*/false);
-  for (int64_t window : {0, 70}) {
-    reference::AttentionCase shape = {.heads = 6, .kv_heads = 2, .head_dim = 40, .window = window};
-    if (window > 0 && stream().device().is_cpu()) shape.sinks = kSinks;
-    const Scene scene(dtype(), shape, {261});
-    const Tensor whole = RunChunked(scene, stream(), 16, 0, 512);
-    for (int64_t chunk : {1, 7, 64, 512}) {
-      for (int64_t block_size : {1, 16, 48}) {
-        EXPECT_TRUE(SameBits(whole, 0, RunChunked(scene, stream(), block_size, 0, chunk)))
-            << "window " << window << " chunk " << chunk << " block " << block_size;
+  for (const KvFormat format : Formats()) {
+    for (int64_t window : {0, 70}) {
+      reference::AttentionCase shape = {.heads = 6, .kv_heads = 2, .head_dim = 40, .window = window};
+      if (window > 0 && stream().device().is_cpu()) shape.sinks = kSinks;
+      const Scene scene(dtype(), shape, {261}, format);
+      const Tensor whole = RunChunked(scene, stream(), 16, 0, 512);
+      for (int64_t chunk : {1, 7, 64, 512}) {
+        for (int64_t block_size : {1, 16, 48}) {
+          EXPECT_TRUE(SameBits(whole, 0, RunChunked(scene, stream(), block_size, 0, chunk)))
+              << KvFormatName(format) << " window " << window << " chunk " << chunk << " block " << block_size;
+        }
+        EXPECT_TRUE(SameBits(whole, 0, RunChunked(scene, Stream::OnCpu(&three), 16, 0, chunk))) << "three threads";
       }
-      EXPECT_TRUE(SameBits(whole, 0, RunChunked(scene, Stream::OnCpu(&three), 16, 0, chunk))) << "three threads";
     }
   }
 }
@@ -176,7 +221,7 @@ TEST_P(AttentionTest, EveryChunkLengthGivesTheSameRows) {
 }
 
 TEST_P(AttentionTest, RowsIgnoreOtherSequences) {
-  const Scene scene(dtype(), {.heads = 4, .kv_heads = 2, .head_dim = 128}, {1, 65, 130, 64, 3});
+  const Scene scene(dtype(), {.heads = 4, .kv_heads = 2, .head_dim = 128}, {1, 65, 130, 64, 3}, Formats().back());
   std::vector<Tensor> alone;
   for (size_t s = 0; s < 5; ++s) alone.push_back(RunChunked(scene, stream(), 16, s, 512));
 

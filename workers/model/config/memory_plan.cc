@@ -65,8 +65,10 @@ bool HasEmbedding(const ModelConfig& config, ops::WeightFormat head) {
   return !config.tie_embeddings || head != ops::WeightFormat::kPlain;
 }
 
-int64_t KvBytesPerToken(const ModelConfig& config, DType dtype) {
-  return 2 * config.kv_width() * config.num_layers() * DTypeBytes(dtype);
+int64_t KvBytesPerToken(const ModelConfig& config, DType dtype, ops::KvFormat format) {
+  const bool plain = format == ops::KvFormat::kPlain;
+  const int64_t head_bytes = plain ? config.head_dim * DTypeBytes(dtype) : config.head_dim + ops::kKvScaleBytes;
+  return 2 * config.num_kv_heads * head_bytes * config.num_layers();
 }
 
 absl::int128 WeightBytes(const ModelConfig& config, ops::WeightType type, int64_t experts_per_layer,

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "workers/model/config/config.h"
+#include "workers/ops/attention/kv_format.h"
 #include "workers/ops/gemm/quantized/weight_format.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
@@ -20,7 +21,7 @@ namespace switchyard::model {
 bool HasEmbedding(const ModelConfig& config, ops::WeightFormat head);
 
 // Bytes of one token's keys and values over all layers.
-int64_t KvBytesPerToken(const ModelConfig& config, DType dtype);
+int64_t KvBytesPerToken(const ModelConfig& config, DType dtype, ops::KvFormat format = ops::KvFormat::kPlain);
 
 // Bytes of the weights of a rank with experts_per_layer resident experts: those and the replicated rest.  For a device
 // to a byte, with the gaps between them (weights.h); on the CPU packing may round each matrix up a little (weight.h).

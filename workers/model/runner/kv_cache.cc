@@ -18,19 +18,20 @@
 namespace switchyard::model {
 
 absl::StatusOr<KvCache> KvCache::Create(const ModelConfig& config, DType dtype, int32_t block_size, int64_t bytes,
-                                        Device device) {
+                                        Device device, ops::KvFormat format) {
   if (block_size < 1 || block_size > kMaxBlockSize) {
     return absl::InvalidArgumentError(absl::StrCat("block_size ", block_size, " is outside [1, ", kMaxBlockSize, "]"));
   }
-  const int64_t block_bytes = KvBytesPerToken(config, dtype) * block_size;
+  const int64_t block_bytes = KvBytesPerToken(config, dtype, format) * block_size;
   int64_t num_blocks = bytes / block_bytes;
   if (num_blocks < 1) {
     return absl::InvalidArgumentError(absl::StrCat("kv_cache_bytes ", bytes, " holds no block: one of ", block_size,
                                                    " tokens takes ", block_bytes, " bytes"));
   }
+  if (format != ops::KvFormat::kPlain) dtype = DType::kU8;
   const int64_t count = 2 * config.num_layers();
   const auto shape_of = [&](int64_t blocks) {
-    return ops::KvCacheShape(blocks, config.num_kv_heads, block_size, config.head_dim);
+    return ops::KvCacheShape(blocks, config.num_kv_heads, block_size, config.head_dim, format);
   };
   // Of a tensor in the one allocation of a device.
   const auto each_of = [&](int64_t blocks) {
@@ -57,7 +58,7 @@ absl::StatusOr<KvCache> KvCache::Create(const ModelConfig& config, DType dtype, 
     }
   }
   for (size_t i = 0; i < cache.tensors_.size(); i += 2) {
-    cache.views_.push_back({.k = cache.tensors_[i], .v = cache.tensors_[i + 1]});
+    cache.views_.push_back({.k = cache.tensors_[i], .v = cache.tensors_[i + 1], .format = format});
   }
   return cache;
 }

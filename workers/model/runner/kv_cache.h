@@ -23,10 +23,10 @@ inline constexpr int32_t kMaxBlockSize = 1024;
 
 class KvCache {
  public:
-  // Allocates as many blocks as fit into `bytes` (KvBytesPerToken).  InvalidArgument when not even one does, or when
-  // block_size is not in [1, kMaxBlockSize].  ResourceExhausted: the device has not so much.
+  // Allocates as many blocks as fit into `bytes` (KvBytesPerToken), of `dtype` or in 8 bits.  InvalidArgument when not
+  // even one does, or when block_size is not in [1, kMaxBlockSize].  ResourceExhausted: the device has not so much.
   static absl::StatusOr<KvCache> Create(const ModelConfig& config, DType dtype, int32_t block_size, int64_t bytes,
-                                        Device device = Device::Cpu());
+                                        Device device = Device::Cpu(), ops::KvFormat format = ops::KvFormat::kPlain);
 
   int32_t num_blocks() const { return num_blocks_; }
   int32_t block_size() const { return block_size_; }

@@ -35,8 +35,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
                                                         .graphs = options.graphs}));
   }
   ASSIGN_OR_RETURN(const int64_t bytes, options.kv_cache_bytes());
-  ASSIGN_OR_RETURN(KvCache cache,
-                   KvCache::Create(model->config(), model->dtype(), options.block_size, bytes, stream.device()));
+  ASSIGN_OR_RETURN(KvCache cache, KvCache::Create(model->config(), model->dtype(), options.block_size, bytes,
+                                                  stream.device(), options.kv_format));
   if (options.touch_cache) RETURN_IF_ERROR(cache.Touch(stream));
   const SlotLimits limits = {.num_slots = options.num_slots,
                              .num_blocks = cache.num_blocks(),

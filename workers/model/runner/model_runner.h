@@ -45,6 +45,7 @@ struct RunnerOptions {
   int32_t block_size = 16;
   // Asked once all else that the runner takes of the device is there; > 0.
   std::function<absl::StatusOr<int64_t>()> kv_cache_bytes;
+  ops::KvFormat kv_format = ops::KvFormat::kPlain;
   bool touch_cache = false;  // take its memory at once
   int32_t max_rows = 0;      // EngineOptions.max_batched_tokens
   int64_t context = 0;       // positions that a sequence may have, at most model->max_positions()

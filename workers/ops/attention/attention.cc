@@ -16,7 +16,8 @@
 namespace switchyard::ops {
 
 int64_t AttentionScratchBytes(int64_t rows, int64_t head_dim) {
-  static_assert(kAttentionKeyTile == 64);  // the kernels' tile
+  static_assert(kAttentionKeyTile == 64);                                                          // the kernels' tile
+  static_assert(static_cast<int>(KvFormat::kInt8) == 1 && static_cast<int>(KvFormat::kFp8) == 2);  // and their numbers
   const int64_t plain_bytes = LayOutAttention(rows, head_dim, kAttentionKeyTile).total * 8;
   return std::max(plain_bytes, LayOutTileAttention(rows, head_dim).total);
 }
@@ -119,10 +120,12 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, con
   if (!at.device.is_cpu()) return AttentionOnCuda(stream, desc, *batch.on_device, q, cache, out);
   const absl::Span<const SequenceRows> sequences = batch.rows;
   const int64_t kv_heads = cache.num_kv_heads(), head_dim = cache.head_dim(), group = desc.num_heads / kv_heads;
-  const int64_t head_bytes = cache.block_size() * head_dim * DTypeBytes(q.dtype());
+  const int64_t head_elements = cache.block_size() * cache.k.dim(3);
+  const int64_t head_bytes = head_elements * DTypeBytes(cache.k.dtype());
   const std::vector<QueryTile> tiles = CutIntoTiles(sequences, group, kv_heads, stream.pool().num_threads());
   const int64_t sinks_bytes = desc.sinks.rank() == 0 ? 0 : group * DTypeBytes(desc.sinks.dtype());
-  const auto kernel = q.dtype() == DType::kBf16 ? CpuKernels().attention_bf16 : CpuKernels().attention;
+  const bool in_tiles = q.dtype() == DType::kBf16 && cache.format == KvFormat::kPlain;
+  const auto kernel = in_tiles ? CpuKernels().attention_bf16 : CpuKernels().attention;
   stream.pool().Run(static_cast<int64_t>(tiles.size()) * kv_heads, [&](int64_t i) {
     const QueryTile& tile = tiles[i / kv_heads];
     const SequenceRows& seq = sequences[tile.sequence];
@@ -141,8 +144,9 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, con
             .sinks = sinks_bytes == 0 ? nullptr : static_cast<const char*>(desc.sinks.raw()) + head * sinks_bytes,
             .k = static_cast<const char*>(cache.k.raw()) + head * head_bytes,
             .v = static_cast<const char*>(cache.v.raw()) + head * head_bytes,
-            .block_stride = kv_heads * cache.block_size() * head_dim,
+            .block_stride = kv_heads * head_elements,
             .block_size = cache.block_size(),
+            .kv_format = static_cast<uint8_t>(cache.format),
             .block_table = seq.block_table.data(),
             .scratch = ThreadScratch(ScratchUse::kTask, AttentionScratchBytes(tile.count * group, head_dim))});
   });

@@ -11,8 +11,11 @@
 // values must be finite: a NaN or Inf may also reach earlier rows of the same chunk.)  Softmax and sums
 // are in AccDType.  With a bf16 cache and AVX512-BF16 or AMX, probabilities are rounded to bf16 before they meet v.
 //
+// With a cache in 8 bits (kv_format.h) a score is Σ q·number, times the key's scale, and a probability meets numbers of
+// v after it was multiplied by their scale.
+//
 // Parallel over (sequence, kv head, query tile).  Borrows all memory; out may not overlap q.
-// Does not do: sinks on a device, ALiBi, cross attention.
+// Does not do: sinks or 8 bits on a device, ALiBi, cross attention.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +41,7 @@ struct AttentionDesc {
 // that is too short or names a block outside the cache.  Rows of `out` that no sequence names are left as they are.
 absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, const SequenceBatch& sequences,
                             const TensorView& q,       // [T, N*D] model dtype; rows may be strided
-                            const KvCacheView& cache,  // of the model dtype
+                            const KvCacheView& cache,  // of the model dtype, or in 8 bits
                             const TensorView& out);    // [T, N*D] model dtype; rows may be strided
 
 }  // namespace switchyard::ops

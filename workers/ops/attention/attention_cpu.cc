@@ -13,6 +13,30 @@ namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 constexpr int64_t kTile = 64;  // = kAttentionKeyTile (checked in attention.cc)
+
+// Numbers of a cache in 8 bits; the scale is not theirs.
+struct Int8Number {
+  int8_t number;
+};
+struct E4m3Number {
+  uint8_t bits;
+};
+typedef int8_t Int8Numbers __attribute__((vector_size(kFloats)));
+typedef uint8_t E4m3Numbers __attribute__((vector_size(kFloats)));
+typedef int32_t Ints __attribute__((vector_size(kVectorBytes)));
+
+using ops::Load;
+SY_INLINE Floats Load(const Int8Number* from) {
+  return __builtin_convertvector(__builtin_convertvector(LoadBytes<Int8Numbers>(from), Ints), Floats);
+}
+// As fp16 with the same bits, 2^8 too small, as its exponents have another zero.
+SY_INLINE Floats Load(const E4m3Number* from) {
+  const HalfWords bits = __builtin_convertvector(LoadBytes<E4m3Numbers>(from), HalfWords);
+  const HalfWords halves = (bits & 0x80) << 8 | (bits & 0x7f) << 7;
+  Fp16Bits stored[kFloats];
+  __builtin_memcpy(stored, &halves, sizeof(halves));
+  return Load(stored) * 256.0F;
+}
 // From so many rows on a tile is widened once into scratch; below, each row reads the cache itself.
 constexpr int64_t kWidenRows = 5;
 // Rows of a block: with 4 keys, or 4 vectors of values, each has as many sums as registers hold.
@@ -92,10 +116,12 @@ SY_INLINE void AddTile(const RowBlock<Acc>& rows, const Value* const* v, Visible
   for (; d < dim; d += kN) AddValues<kRows, 1>(rows, v, seen, d, dim - d < kN ? dim - d : kN);
 }
 
-template <class Elem>
+// Stored: the cache's numbers.
+template <class Elem, class Stored = Elem>
 class Task {
  public:
   using AccType = AccT<Elem>;
+  static constexpr bool kHasScales = !__is_same(Elem, Stored);
   static constexpr int kN = Lanes<Elem>::kCount;
 
   explicit Task(const AttentionTask& t)
@@ -119,12 +145,12 @@ class Task {
       const int64_t begin = first_key > tile ? first_key - tile : 0;
       const int64_t end = last_pos + 1 - tile < kTile ? last_pos + 1 - tile : kTile;
       FindKeys(tile, begin, end);
-      for (int64_t pos = tile + kTile; pos < tile + 2 * kTile && pos <= last_pos; ++pos) PrefetchKey<Elem>(t_, pos);
-      if (rows_ >= kWidenRows && sizeof(Elem) < sizeof(AccType)) {
+      for (int64_t pos = tile + kTile; pos < tile + 2 * kTile && pos <= last_pos; ++pos) PrefetchKey<Stored>(t_, pos);
+      if (rows_ >= kWidenRows && sizeof(Stored) < sizeof(AccType)) {
         Widen(begin, end);
         RunTile<AccType>(tile, wide_keys_, wide_values_, layout_.padded_dim);
       } else {
-        RunTile<Elem>(tile, keys_, values_, t_.head_dim);
+        RunTile<Stored>(tile, keys_, values_, t_.head_dim);
       }
     }
     StoreOutputs();
@@ -151,13 +177,23 @@ class Task {
   void FindKeys(int64_t tile, int64_t begin, int64_t end) {
     int64_t block = (tile + begin) / t_.block_size, in_block = (tile + begin) % t_.block_size;
     for (int64_t c = begin; c < end; ++c) {
-      const int64_t at = t_.block_table[block] * t_.block_stride + in_block * t_.head_dim;
-      keys_[c] = static_cast<const Elem*>(t_.k) + at;
-      values_[c] = static_cast<const Elem*>(t_.v) + at;
+      const int64_t head = t_.block_table[block] * t_.block_stride, at = head + in_block * t_.head_dim;
+      keys_[c] = static_cast<const Stored*>(t_.k) + at;
+      values_[c] = static_cast<const Stored*>(t_.v) + at;
+      if constexpr (kHasScales) {
+        const int64_t scale = head + t_.block_size * t_.head_dim + in_block * 4;
+        __builtin_memcpy(key_scales_ + c, static_cast<const char*>(t_.k) + scale, sizeof(float));
+        __builtin_memcpy(value_scales_ + c, static_cast<const char*>(t_.v) + scale, sizeof(float));
+      }
       if (++in_block == t_.block_size) in_block = 0, ++block;
     }
-    for (int64_t c = 0; c < begin; ++c) keys_[c] = keys_[begin], values_[c] = values_[begin];
-    for (int64_t c = end; c < kTile; ++c) keys_[c] = keys_[begin], values_[c] = values_[begin];
+    for (int64_t c = 0; c < begin; ++c) SetKey(c, begin);
+    for (int64_t c = end; c < kTile; ++c) SetKey(c, begin);
+  }
+  void SetKey(int64_t c, int64_t other) {
+    keys_[c] = keys_[other];
+    values_[c] = values_[other];
+    if constexpr (kHasScales) key_scales_[c] = key_scales_[other], value_scales_[c] = value_scales_[other];
   }
 
   void Widen(int64_t begin, int64_t end) {
@@ -183,7 +219,11 @@ class Task {
   template <class Key>
   void RunTile(int64_t tile, const Key* const* keys, const Key* const* values, int64_t dim) {
     Scores(keys, dim);
-    for (int64_t r = 0; r < rows_; ++r) Soften(r, SeenBy(r, tile));
+    for (int64_t r = 0; r < rows_; ++r) {
+      if constexpr (kHasScales) Multiply(r, key_scales_);
+      Soften(r, SeenBy(r, tile));
+      if constexpr (kHasScales) Multiply(r, value_scales_);
+    }
     int64_t r = 0;
     for (; r + kBlockRows <= rows_; r += kBlockRows) {
       // Positions rise with r, so the first and the last row decide for those between.
@@ -209,6 +249,12 @@ class Task {
       for (int64_t c = 0; c < kTile; c += kSumsAtOnce)
         Dots<1, kSumsAtOnce>(q_ + r * stride, stride, keys + c, dim, to + c);
     }
+  }
+
+  // Scores or probabilities of row r by scales of the keys.
+  void Multiply(int64_t r, const AccType* scales) {
+    AccType* s = scores_ + r * kTile;
+    for (int64_t c = 0; c < kTile; c += kN) Store(Load(s + c) * Load(scales + c), s + c);
   }
 
   // Scores of row r → probabilities relative to its new maximum.
@@ -260,8 +306,9 @@ class Task {
   const int64_t rows_;
   const AttentionLayout layout_;
   AccType *q_, *out_, *scores_, *max_, *sum_, *decay_, *wide_k_, *wide_v_;
-  const Elem* keys_[kTile];
-  const Elem* values_[kTile];
+  const Stored* keys_[kTile];
+  const Stored* values_[kTile];
+  AccType key_scales_[kHasScales ? kTile : 1], value_scales_[kHasScales ? kTile : 1];
   const AccType* wide_keys_[kTile];
   const AccType* wide_values_[kTile];
 };
@@ -269,7 +316,13 @@ class Task {
 }  // namespace
 
 void AttentionRows(const AttentionTask& task) {
-  VisitElem(task.dtype, [&]<class Elem>() { Task<Elem>(task).Run(); });
+  VisitElem(task.dtype, [&]<class Elem>() {
+    if (task.kv_format == 0) return Task<Elem>(task).Run();
+    if constexpr (sizeof(AccT<Elem>) == sizeof(float)) {
+      if (task.kv_format == 1) return Task<Elem, Int8Number>(task).Run();
+      Task<Elem, E4m3Number>(task).Run();
+    }
+  });
 }
 
 }  // namespace switchyard::ops::SY_KERNEL_NS

@@ -1,6 +1,7 @@
 #include "workers/ops/attention/kv_cache_view.h"
 
 #include <cstring>
+#include <vector>
 
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/attention/kv_checks.h"
@@ -29,6 +30,13 @@ absl::Status CheckKvCache(const OpSite& at, const KvCacheView& cache, DType dtyp
   if (cache.k.rank() != 4 || !cache.k.contiguous() || !cache.v.contiguous() || cache.k.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(at.op, ": the cache must be contiguous [P, Nkv, block_size, D], is ", cache.k.ToString()));
+  }
+  if (cache.format != KvFormat::kPlain) {
+    if (!at.device.is_cpu() || dtype == DType::kF64) {
+      return absl::UnimplementedError(absl::StrCat(at.op, ": a KV cache of ", KvFormatName(cache.format), " for ",
+                                                   DTypeName(dtype), " on ", at.device.ToString()));
+    }
+    dtype = DType::kU8;
   }
   RETURN_IF_ERROR(ExpectView(at, "k cache", cache.k, dtype, cache.k.shape()));
   return ExpectView(at, "v cache", cache.v, dtype, cache.k.shape());
@@ -80,6 +88,23 @@ void WriteRow(const TensorView& rows, int64_t row, const TensorView& cache, int6
   for (int64_t h = 0; h < heads; ++h) std::memcpy(to + h * block_size * head_bytes, from + h * head_bytes, head_bytes);
 }
 
+// Likewise in 8 bits.
+void QuantizeRow(const TensorView& rows, int64_t row, const KvCacheView& cache, const TensorView& to, int64_t block,
+                 int64_t in_block) {
+  const int64_t block_size = cache.block_size(), dim = cache.head_dim();
+  std::vector<float> values(static_cast<size_t>(dim));
+  for (int64_t h = 0; h < cache.num_kv_heads(); ++h) {
+    VisitDType(rows.dtype(), [&]<class From>() {
+      const From* const from = rows.row<From>(row) + h * dim;
+      for (int64_t d = 0; d < dim; ++d) values[static_cast<size_t>(d)] = static_cast<float>(from[d]);
+    });
+    auto* const head =
+        static_cast<uint8_t*>(to.raw()) + (block * cache.num_kv_heads() + h) * block_size * (dim + kKvScaleBytes);
+    const float scale = QuantizeKey(cache.format, values.data(), dim, head + in_block * dim);
+    std::memcpy(head + block_size * dim + in_block * kKvScaleBytes, &scale, sizeof(scale));
+  }
+}
+
 }  // namespace
 
 absl::Status WriteKv(const Stream& stream, const SequenceBatch& batch, const TensorView& k, const TensorView& v,
@@ -89,8 +114,8 @@ absl::Status WriteKv(const Stream& stream, const SequenceBatch& batch, const Ten
   RETURN_IF_ERROR(ExpectFloatMatrix(at, "k", k));
   RETURN_IF_ERROR(CheckKvCache(at, cache, k.dtype()));
   const Shape shape = {k.dim(0), cache.num_kv_heads() * cache.head_dim()};
-  RETURN_IF_ERROR(ExpectView(at, "k", k, cache.k.dtype(), shape));
-  RETURN_IF_ERROR(ExpectView(at, "v", v, cache.k.dtype(), shape));
+  RETURN_IF_ERROR(ExpectView(at, "k", k, k.dtype(), shape));
+  RETURN_IF_ERROR(ExpectView(at, "v", v, k.dtype(), shape));
   RETURN_IF_ERROR(CheckSequences(at, batch, k.dim(0), cache));
   if (!at.device.is_cpu())
     return RunOnCuda("write_kv", stream, &CudaKernelTable::write_kv, MakeCudaKvArgs(*batch.on_device, k, v, cache));
@@ -100,8 +125,13 @@ absl::Status WriteKv(const Stream& stream, const SequenceBatch& batch, const Ten
     for (int64_t i = begin; i < end; ++i) {
       const int64_t pos = seq.start_pos + i;
       const int64_t block = seq.block_table[pos / cache.block_size()], in_block = pos % cache.block_size();
-      WriteRow(k, seq.row_begin + i, cache.k, block, in_block);
-      WriteRow(v, seq.row_begin + i, cache.v, block, in_block);
+      if (cache.format == KvFormat::kPlain) {
+        WriteRow(k, seq.row_begin + i, cache.k, block, in_block);
+        WriteRow(v, seq.row_begin + i, cache.v, block, in_block);
+      } else {
+        QuantizeRow(k, seq.row_begin + i, cache, cache.k, block, in_block);
+        QuantizeRow(v, seq.row_begin + i, cache, cache.v, block, in_block);
+      }
     }
   };
   // Long chunks are split by rows, a batch of decodes by sequences.

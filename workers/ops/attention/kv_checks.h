@@ -9,7 +9,7 @@
 
 namespace switchyard::ops {
 
-// InvalidArgument unless both halves are contiguous [P, Nkv, block_size, D] of this dtype.
+// InvalidArgument unless both halves are contiguous [P, Nkv, block_size, D] of this dtype, or bytes of 8 bits for it.
 absl::Status CheckKvCache(const OpSite& at, const KvCacheView& cache, DType dtype);
 // InvalidArgument unless every sequence's rows are in the batch and its positions in blocks of the cache.
 absl::Status CheckSequences(const OpSite& at, absl::Span<const SequenceRows> sequences, int64_t num_rows,

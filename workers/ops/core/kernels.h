@@ -99,7 +99,8 @@ struct AttentionTask {
   const void* sinks = nullptr;  // [group] Acc: scores of each head that only the denominator has; null: none
   const void* k;                // of this kv head in block 0
   const void* v;
-  int64_t block_stride, block_size;
+  int64_t block_stride, block_size;  // the first in elements of the cache
+  uint8_t kv_format = 0;             // KvFormat; not 0: k and v are bytes, dtype is not fp64
   const int32_t* block_table;
   void* scratch;  // AttentionScratchBytes(queries * group, head_dim), 64-byte aligned
 };

@@ -83,26 +83,29 @@ void Put(WeightFormat format, char* block, int64_t column, int k, uint32_t numbe
 // All of a group's numbers, a word of the block at a time.
 template <WeightFormat kFormat>
 void StoreGroup(const uint8_t* numbers, int64_t column, char* block) {
+  constexpr int kNext = 32 * 4;  // a column's next word, where PlaceOf has it
+  char* word_at = block + NumbersOffset(kFormat) + column * 4;
   if constexpr (WeightBits(kFormat) == 8) {
-    for (int k = 0; k < kGroupSize; k += 4) std::memcpy(block + PlaceOf(kFormat, column, k).byte, numbers + k, 4);
+    for (int k = 0; k < kGroupSize; k += 4, word_at += kNext) std::memcpy(word_at, numbers + k, 4);
     return;
   }
-  for (int k = 0; k < kGroupSize; k += 8) {
+  for (int k = 0; k < kGroupSize; k += 8, word_at += kNext) {
     uint64_t eight;
     std::memcpy(&eight, numbers + k, sizeof(eight));
     eight &= 0x0f0f0f0f0f0f0f0f;
     const auto word = static_cast<uint32_t>(eight | eight >> 32 << 4);
-    std::memcpy(block + PlaceOf(kFormat, column, k).byte, &word, sizeof(word));
+    std::memcpy(word_at, &word, sizeof(word));
   }
   if constexpr (WeightBits(kFormat) != 6) return;
-  for (int half = 0; half < kGroupSize; half += 16) {
+  char* upper_at = block + NumbersOffset(kFormat) + kUpperBitsOffset + column * 4;
+  for (int half = 0; half < kGroupSize; half += 16, upper_at += kNext) {
     uint32_t upper = 0;
     for (int quad = 0; quad < 4; ++quad) {
       uint32_t four;
       std::memcpy(&four, numbers + half + 4 * quad, sizeof(four));
       upper |= (four >> 4 & 0x03030303u) << (2 * quad);
     }
-    std::memcpy(block + UpperPlaceOf(kFormat, column, half).byte, &upper, sizeof(upper));
+    std::memcpy(upper_at, &upper, sizeof(upper));
   }
 }
 
