@@ -29,6 +29,7 @@ void AddCommands(Command* app) {
   AddTrainCommand(app);
   AddDataCommand(app);
   AddKeysCommand(app);
+  AddQuantizeCommand(app);
   AddCompletionCommand(app);
   app->SetFooter(
       "`switchyard help COMMAND` explains a command's flags.\n"

@@ -73,6 +73,7 @@ void AddProfileCommand(Command* app);
 void AddTrainCommand(Command* app);
 void AddDataCommand(Command* app);
 void AddKeysCommand(Command* app);
+void AddQuantizeCommand(Command* app);
 void AddCompletionCommand(Command* app);
 
 inline constexpr char kAdminServer[] = "127.0.0.1:50052";  // where commands of jobs and administration call

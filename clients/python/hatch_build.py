@@ -16,7 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 PROTOS = ["inference", "admin", "training"]
-PROGRAMS = ["switchyard", "switchyard-server", "switchyard-worker"]
+PROGRAMS = ["switchyard", "switchyard-quantize", "switchyard-server", "switchyard-worker"]
 
 
 def read_version(root: Path) -> str:

@@ -15,7 +15,7 @@ includes | awk '
   function outer(path) { return path ~ /^workers\/(process|session)\// }
   BEGIN {
     # Order inside workers: a room may include itself and those to its right.
-    n = split("serving train model checkpoint moe comm ops tensor", order, " ")
+    n = split("quantize serving train model checkpoint moe comm ops tensor", order, " ")
     for (i = 1; i <= n; ++i) level[order[i]] = i
     # comm and ops are side by side.
   }

@@ -7,7 +7,7 @@
 # Neither builds anything (but completions, which the programs print).  A worker that computes on a GPU needs cuBLASLt and NCCL: in the loader's folders, /usr/local/cuda/lib64 or LD_LIBRARY_PATH.
 include(GNUInstallDirs)
 set(sy_share "${CMAKE_INSTALL_DATADIR}/switchyard")
-install(TARGETS switchyard switchyard-server switchyard-worker RUNTIME COMPONENT runtime)
+install(TARGETS switchyard switchyard-quantize switchyard-server switchyard-worker RUNTIME COMPONENT runtime)
 install(FILES
           deploy/demo-model/README.md
           deploy/demo-model/config.json
@@ -26,7 +26,7 @@ install(CODE "set(SY_BIN \"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\")\nset(out \"${CMA
 install(CODE [[
   file(MAKE_DIRECTORY "${out}")
   foreach(shell bash zsh)
-    foreach(program switchyard switchyard-server switchyard-worker)
+    foreach(program switchyard switchyard-quantize switchyard-server switchyard-worker)
       set(name "${program}")
       if(shell STREQUAL "zsh")
         set(name "_${program}")
@@ -39,9 +39,9 @@ install(CODE [[
     endforeach()
   endforeach()
 ]] COMPONENT runtime)
-install(FILES "${CMAKE_BINARY_DIR}/completions/switchyard" "${CMAKE_BINARY_DIR}/completions/switchyard-server" "${CMAKE_BINARY_DIR}/completions/switchyard-worker"
+install(FILES "${CMAKE_BINARY_DIR}/completions/switchyard" "${CMAKE_BINARY_DIR}/completions/switchyard-quantize" "${CMAKE_BINARY_DIR}/completions/switchyard-server" "${CMAKE_BINARY_DIR}/completions/switchyard-worker"
         DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT runtime)
-install(FILES "${CMAKE_BINARY_DIR}/completions/_switchyard" "${CMAKE_BINARY_DIR}/completions/_switchyard-server" "${CMAKE_BINARY_DIR}/completions/_switchyard-worker"
+install(FILES "${CMAKE_BINARY_DIR}/completions/_switchyard" "${CMAKE_BINARY_DIR}/completions/_switchyard-quantize" "${CMAKE_BINARY_DIR}/completions/_switchyard-server" "${CMAKE_BINARY_DIR}/completions/_switchyard-worker"
         DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions" COMPONENT runtime)
 install(FILES LICENSE NOTICE README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT runtime)
 # Only for the package, whose prefix is /usr: the services have its paths, and the settings are beside it, in /etc.

@@ -13,9 +13,9 @@ cd "$work"
 
 cmake --install "$build" --component runtime --strip --prefix "$work/prefix" >install.log 2>&1 || fail "cmake --install ended with $?"
 (cd prefix && find . -type f | sort) >installed
-for file in bin/switchyard{,-server,-worker} share/switchyard/demo-model/model.safetensors share/switchyard/proto/switchyard/v1/inference.proto \
+for file in bin/switchyard{,-quantize,-server,-worker} share/switchyard/demo-model/model.safetensors share/switchyard/proto/switchyard/v1/inference.proto \
   share/switchyard/prometheus/alerts.yaml share/switchyard/grafana/{overview,experts,training}.json share/switchyard/grafana-provisioning/{dashboards,datasources}/switchyard.yaml \
-  share/bash-completion/completions/switchyard{,-server,-worker} share/zsh/vendor-completions/_switchyard{,-server,-worker} share/doc/switchyard/{LICENSE,NOTICE,README.md}; do
+  share/bash-completion/completions/switchyard{,-quantize,-server,-worker} share/zsh/vendor-completions/_switchyard{,-quantize,-server,-worker} share/doc/switchyard/{LICENSE,NOTICE,README.md}; do
   grep -qxF "./$file" installed || fail "$file was not installed"
 done
 ! grep -qE 'test|\.(h|a|py|sh)$' installed || fail "more than the runtime was installed: $(grep -E 'test|\.(h|a|py|sh)$' installed)"

@@ -28,7 +28,7 @@ echo two >"$work/tree/file"
 # What was built may be older than the tree is now: the programs say the same, in the right form.
 said=$("$build/bin/switchyard" --version | sed 's/^switchyard //')
 [[ "$said" =~ ^"$number (unknown)"$ || "$said" =~ ^"$number "\([0-9a-f]{8,}(-changed)?\)$ ]] || fail "switchyard --version: $said"
-for program in switchyard-server switchyard-worker; do
+for program in switchyard-quantize switchyard-server switchyard-worker; do
   [ "$("$build/bin/$program" --version)" = "$program $said" ] || fail "$program --version: $("$build/bin/$program" --version)"
 done
 [ "$(grep -rnF "$number" --include='*.cc' --include='*.h' server workers clients scheduler proto | grep -vc '//' || true)" = 0 ] || fail "$number is typed in a source, too"

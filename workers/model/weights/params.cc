@@ -35,14 +35,15 @@ class Table {
            .tensor = &weights->positions});
     }
     AddNorm("model.norm.", &weights->final_norm, &weights->final_norm_bias);
-    for (int64_t i = 0; i < config_.num_layers(); ++i) {
-      LayerWeights& layer = weights->layers[i];
-      AddAttention(i, &layer);
-      if (layer.dense.has_value()) {
-        AddFfn(absl::StrCat("model.layers.", i, ".mlp."), config_.dense_intermediate, &*layer.dense);
-      } else {
-        AddMoe(i, weights->residents, &*layer.moe);
-      }
+    for (int64_t i = 0; i < config_.num_layers(); ++i) AddLayer(i, weights->residents, &weights->layers[i]);
+  }
+
+  void AddLayer(int64_t layer_idx, const std::vector<int32_t>& residents, LayerWeights* layer) {
+    AddAttention(layer_idx, layer);
+    if (layer->dense.has_value()) {
+      AddFfn(absl::StrCat("model.layers.", layer_idx, ".mlp."), config_.dense_intermediate, &*layer->dense);
+    } else {
+      AddMoe(layer_idx, residents, &*layer->moe);
     }
   }
 
@@ -277,6 +278,14 @@ std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& fami
   Table table(config, family, /*checkpoint=*/nullptr);
   table.AddModel(weights);
   return *table.Finish();
+}
+
+absl::StatusOr<std::vector<Param>> BuildLayerParams(const ModelConfig& config, const ModelFamily& family,
+                                                    const checkpoint::Checkpoint* checkpoint, int64_t layer_idx,
+                                                    const std::vector<int32_t>& residents, LayerWeights* layer) {
+  Table table(config, family, checkpoint);
+  table.AddLayer(layer_idx, residents, layer);
+  return table.Finish();
 }
 
 std::vector<Param> ListExpertParams(const ModelConfig& config, const ModelFamily& family, absl::Span<const int32_t> ids,

@@ -56,6 +56,12 @@ inline constexpr int kMaxReported = 8;
 // The same without a checkpoint, for a model that is to be written: experts are not fused.
 std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& family, ModelWeights* weights);
 
+// The params of one layer alone.  checkpoint: null: as ListParams.  `layer` is the layers[layer_idx] of
+// AllocateWeights, with these residents, or the one layer of a config that has it alone.  Errors: BuildParams'.
+absl::StatusOr<std::vector<Param>> BuildLayerParams(const ModelConfig& config, const ModelFamily& family,
+                                                    const checkpoint::Checkpoint* checkpoint, int64_t layer_idx,
+                                                    const std::vector<int32_t>& residents, LayerWeights* layer);
+
 // The params of routed experts alone: experts[i] are `ids` of the i-th layer with experts, by slot.
 std::vector<Param> ListExpertParams(const ModelConfig& config, const ModelFamily& family, absl::Span<const int32_t> ids,
                                     absl::Span<std::vector<FfnWeights>> experts);

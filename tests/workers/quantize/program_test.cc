@@ -1,0 +1,80 @@
+// The program: `switchyard quantize` becomes it, what it prints, its exit codes, and what it leaves behind.
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/model/temp_dir.h"
+
+namespace switchyard::quantize {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+struct Ran {
+  int exit_code = -1;
+  std::string text;  // of both streams
+};
+
+// In a shell, where $BIN is the folder of the programs.
+Ran RunShell(const std::string& line) {
+  const char* const bin = std::getenv("SY_TEST_BIN_DIR");
+  Ran ran;
+  FILE* const pipe = popen(absl::StrCat("BIN=", bin, "; { ", line, " ; } 2>&1").c_str(), "r");
+  char part[4096];
+  while (const size_t count = std::fread(part, 1, sizeof(part), pipe)) ran.text.append(part, count);
+  const int status = pclose(pipe);
+  ran.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return ran;
+}
+
+class QuantizeProgramTest : public ::testing::Test {
+ protected:
+  std::string Line(const std::string& flags, const std::string& program = "switchyard quantize") const {
+    return absl::StrCat("$BIN/", program, " --model=deploy/demo-model --output=", output_, " ", flags);
+  }
+
+  const model::TempDir dir_;
+  const std::string output_ = dir_.File("out");
+};
+
+TEST_F(QuantizeProgramTest, PrintsWhatItMade) {
+  const Ran ran = RunShell(Line("--format=int4"));
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_THAT(ran.text, AllOf(HasSubstr("/out: 416 matrices in int4, groups of 32\n"),
+                              HasSubstr("tensors: 17.8 MB before, 6.7 MB after"), ContainsRegex("peak memory: [1-9]")));
+  EXPECT_TRUE(std::filesystem::exists(output_ + "/model.safetensors.index.json"));
+  const Ran again = RunShell(Line("--format=int4", "switchyard-quantize"));
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.text, AllOf(HasSubstr("switchyard-quantize: --output="), HasSubstr("exists; name a directory")));
+}
+
+TEST_F(QuantizeProgramTest, BadInputIsCodeTwo) {
+  for (const auto& [flags, text] :
+       {std::pair("--format=fp5", "--format=fp5: must be int4 or int8"),
+        std::pair("--format=int4 --group_size=20", "--group_size=20: must be a multiple of 8"),
+        std::pair("--format=int4 --group_size=64", "groups of 64 columns do not divide its 96 columns"),
+        std::pair("--format=int4 --model=nowhere", "no such directory")}) {
+    const Ran ran = RunShell(Line(flags, "switchyard-quantize"));
+    EXPECT_EQ(ran.exit_code, 2) << flags;
+    EXPECT_THAT(ran.text, HasSubstr(text));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
+}
+
+// As of a full disk: the last file does not fit.
+TEST_F(QuantizeProgramTest, NothingStaysWhereAFileCannotBeWritten) {
+  const Ran ran = RunShell(absl::StrCat("ulimit -f 2000; ", Line("--format=int4")));
+  EXPECT_EQ(ran.exit_code, 1);
+  EXPECT_THAT(ran.text, HasSubstr("File too large"));
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
+}
+
+}  // namespace
+}  // namespace switchyard::quantize

@@ -1,0 +1,93 @@
+// switchyard-quantize: writes a checkpoint in few bits (quantize.h).  `switchyard quantize` becomes this program.
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cstdio>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "scheduler/base/cores.h"
+#include "scheduler/base/flags/program_flags.h"
+#include "scheduler/base/flags/quantize_flags.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/version.h"
+#include "workers/ops/core/isa.h"
+#include "workers/quantize/quantize.h"
+
+namespace switchyard::quantize {
+namespace {
+
+constexpr int kExitFailed = 1, kExitBadInput = 2;
+
+std::atomic<int> signal_taken{0};
+void TakeSignal(int number) { signal_taken = number; }
+
+// An interrupted run removes what it has written; a file beyond a limit is an error and no signal.
+void SetUpSignals() {
+  struct sigaction taken = {};
+  taken.sa_handler = TakeSignal;
+  sigaction(SIGINT, &taken, nullptr);
+  sigaction(SIGTERM, &taken, nullptr);
+  signal(SIGXFSZ, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);
+}
+
+int Complain(const absl::Status& status) {
+  std::fprintf(stderr, "%s: %s\n", kQuantizeProgram, std::string(status.message()).c_str());
+  if (absl::IsCancelled(status)) return 128 + signal_taken;
+  const bool is_input = absl::IsInvalidArgument(status) || absl::IsNotFound(status) || absl::IsAlreadyExists(status) ||
+                        absl::IsUnimplemented(status);
+  return is_input ? kExitBadInput : kExitFailed;
+}
+
+double InMegabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+int Run(const QuantizeFlags& flags) {
+  if (flags.format != "int4" && flags.format != "int8") {
+    return Complain(absl::InvalidArgumentError(absl::StrCat("--format=", flags.format, ": must be int4 or int8")));
+  }
+  if (const absl::Status status = ops::CheckIsaSetting(); !status.ok()) return Complain(status);
+  const QuantizeOptions options = {
+      .model = flags.model,
+      .output = flags.output,
+      .format = {.bits = flags.format == "int4" ? 4 : 8, .group = flags.group_size},
+      .threads = flags.threads > 0 ? flags.threads : UsableCores(),
+      .stop = [] { return signal_taken != 0; },
+      .say = [](absl::string_view line) { LogInfo(line); },
+  };
+  const absl::StatusOr<QuantizeReport> report = Quantize(options);
+  if (!report.ok()) return Complain(report.status());
+  rusage usage = {};
+  getrusage(RUSAGE_SELF, &usage);
+  std::fputs(absl::StrFormat("%s: %d matrices in %s, groups of %d\n"
+                             "tensors: %.1f MB before, %.1f MB after (%.3f of it)\n"
+                             "peak memory: %.1f MB\n",
+                             flags.output, report->matrices, flags.format, flags.group_size,
+                             InMegabytes(report->bytes_before), InMegabytes(report->bytes_after),
+                             static_cast<double>(report->bytes_after) / static_cast<double>(report->bytes_before),
+                             InMegabytes(usage.ru_maxrss * 1024))
+                 .c_str(),
+             stdout);
+  return std::fflush(stdout) == 0 ? 0 : kExitFailed;
+}
+
+}  // namespace
+}  // namespace switchyard::quantize
+
+int main(int argc, char** argv) {
+  switchyard::QuantizeFlags values;
+  switchyard::FlagSet flags;
+  switchyard::AddQuantizeFlags(&values, &flags);
+  switchyard::ParseFlagsOrExit(argc, argv,
+                               {.name = switchyard::kQuantizeProgram,
+                                .version = switchyard::Version(),
+                                .summary = "writes a checkpoint with its matrices in 8 or 4 bits, for this\n"
+                                           "server, vLLM and transformers",
+                                .alone_with = switchyard::kOfQuantize},
+                               &flags);
+  switchyard::SetLogName("quantize");
+  switchyard::quantize::SetUpSignals();
+  return switchyard::quantize::Run(values);
+}
