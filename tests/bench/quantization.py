@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """What weights of few bits cost and give: bits per byte of text, and speed, of each --quantization beside none.
 
-  quantization.py [--model=DIR [--dummy]] [--text=FILE.jsonl] [--documents=200] [--rounds=5] [--threads=2] [--bits_only]
+  quantization.py [--model=DIR [--dummy]] [--text=FILE.jsonl] [--dataset=FILE.bin] [--documents=200] [--rounds=5] [--threads=2] [--bits_only]
 
 Bits per byte: by the log probabilities of the documents' own tokens, as a client of HTTP gets them (echo), over the bytes of
 the text; documents are lines {"text": …} or {"messages": […]}, of which the text is what a chat template makes.  Without
 --text: texts that the demo model's grammar writes from a seed of their own.  Of the demo model also those of the GGUF files that llama.cpp's
-quantizer makes, by llama.cpp and by Switchyard, where the packages llama_cpp, gguf and torch are.  Speed: prefill of 512 tokens and decode at
+quantizer makes, by llama.cpp and by Switchyard, where the packages llama_cpp, gguf and torch are.  --dataset: also of int4 that `switchyard
+quantize` calibrates by these packed tokens (int4_calibrated).  Speed: prefill of 512 tokens and decode at
 batch 1 and 16; formats take turns, and a figure is the median over rounds of the ratio to none.
 """
 import json
 import math
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import urllib.request
@@ -23,7 +25,8 @@ import report
 from switchyard_engine import Switchyard
 
 FORMATS = ("none", "int8", "int4")
-TARGETS = {"int8_bits": 1.002, "int4_bits": 1.02}
+CALIBRATED = "int4_calibrated"
+TARGETS = {"int8_bits": 1.002, "int4_bits": 1.02, f"{CALIBRATED}_bits": 1.02}
 CASES = {"prefill512": None, "decode_b1": 1, "decode_b16": 16}
 
 
@@ -101,10 +104,18 @@ def measure(engine, case, number, most):
     return engine.decode_rate([random_ids(64, 7000 + 100 * number + i, most) for i in range(batch)], 32)
 
 
+def calibrate(args, output):
+    """Returns the directory that `switchyard quantize` writes."""
+    subprocess.run([str(Path(args.bin) / "switchyard"), "quantize", f"--model={args.model}", f"--output={output}", "--format=int4",
+                    f"--dataset={args.dataset}", f"--threads={args.threads}"], check=True)
+    return str(output)
+
+
 def main():
     parser = report.parser(__doc__)
     parser.add_argument("--model", default=str(report.ROOT / "deploy/demo-model"))
     parser.add_argument("--text", help="JSON lines")
+    parser.add_argument("--dataset", help="packed tokens (.bin) of the model's tokenizer")
     parser.add_argument("--documents", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
@@ -116,8 +127,13 @@ def main():
     vocabulary = json.loads((Path(args.model) / "config.json").read_text())["vocab_size"]
     figures, rates, bits = {}, {}, {}
     with tempfile.TemporaryDirectory(prefix="sy-bench-") as folder, ExitStack() as stack:
-        engines = {name: stack.enter_context(Switchyard(args.bin, args.model, Path(folder) / f"{name}.log", threads=args.threads,
-                                                        flags=[f"--quantization={name}", "--http_port=0", *(["--load_format=dummy"] if args.dummy else [])])) for name in FORMATS}
+        served = {name: (args.model, name) for name in FORMATS}
+        if args.dataset:
+            served[CALIBRATED] = (calibrate(args, Path(folder) / "calibrated"), "auto")
+        names = list(served)
+        engines = {name: stack.enter_context(Switchyard(args.bin, model, Path(folder) / f"{name}.log", threads=args.threads,
+                                                        flags=[f"--quantization={held}", "--http_port=0", *(["--load_format=dummy"] if args.dummy else [])]))
+                   for name, (model, held) in served.items()}
         for name, engine in engines.items():
             if texts:
                 bits[name] = bits_per_byte(engine, texts)
@@ -129,17 +145,17 @@ def main():
                 report.log(f"no files of llama.cpp's: no Python package {error.name}")
         for case in () if args.bits_only else CASES:
             rows = [{name: measure(engine, case, i, vocabulary) for name, engine in engines.items()} for i in range(rounds + 1)][1:]
-            for name in FORMATS:
+            for name in names:
                 rates[f"{name}_{case}"] = round(statistics.median(row[name] for row in rows), 1)
                 if name != "none":
                     figures[f"{name}_{case}"] = statistics.median(row[name] / row["none"] for row in rows)
-    for name in FORMATS[1:]:
+    for name in names[1:]:
         if texts:
             figures[f"{name}_bits"] = bits[name] / bits["none"]
     cases = () if args.bits_only else CASES
     head = ["", "bits per byte", *(f"{case}, tokens/s" for case in cases), "ratios to none"]
     report.table([head] + [[name, f"{bits[name]:.4f}" if texts else None, *(rates[f"{name}_{case}"] for case in cases),
-                            " ".join(f"{figures[f'{name}_{case}']:.2f}" for case in cases) if name != "none" else None] for name in FORMATS])
+                            " ".join(f"{figures[f'{name}_{case}']:.2f}" for case in cases) if name != "none" else None] for name in names])
     if files:
         report.table([["llama.cpp's file", "bits per byte", "llama.cpp's", "over bf16", "llama.cpp's"]] + [
             [kind, f"{ours:.4f}", f"{theirs:.4f}", f"{ours / bits['none']:.4f}", f"{theirs / files['BF16'][1]:.4f}"] for kind, (ours, theirs) in files.items()])

@@ -1,9 +1,9 @@
 // switchyard-quantize: writes a checkpoint in few bits (quantize.h).  `switchyard quantize` becomes this program.
 #include <signal.h>
-#include <sys/resource.h>
 
 #include <atomic>
 #include <cstdio>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -42,7 +42,27 @@ int Complain(const absl::Status& status) {
   return is_input ? kExitBadInput : kExitFailed;
 }
 
+// Bits before and after, of a byte where bytes are known, else of a token.
+std::string BitsText(const QuantizeReport& report) {
+  const bool bytes = report.held_out_bytes > 0;
+  const auto count = static_cast<double>(bytes ? report.held_out_bytes : report.held_out_tokens);
+  return absl::StrFormat(
+      "calibrated by GPTQ on %d windows; experts rounded to nearest for want of rows: %d\n"
+      "bits per %s of %d held-out tokens: %.4f before, %.4f after (%.4f of it)\n",
+      report.samples, report.rounded_experts, bytes ? "byte" : "token", report.held_out_tokens,
+      report.bits_before / count, report.bits_after / count, report.bits_after / report.bits_before);
+}
+
 double InMegabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
+
+// Of this program; getrusage also counts what its process was before.  0: unknown.
+int64_t PeakMemory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (int64_t kilobytes = 0; word == "VmHWM:" && status >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
 
 int Run(const QuantizeFlags& flags) {
   if (flags.format != "int4" && flags.format != "int8") {
@@ -54,22 +74,25 @@ int Run(const QuantizeFlags& flags) {
       .output = flags.output,
       .format = {.bits = flags.format == "int4" ? 4 : 8, .group = flags.group_size},
       .threads = flags.threads > 0 ? flags.threads : UsableCores(),
+      .dataset = flags.dataset,
+      .samples = flags.samples,
+      .length = flags.sequence,
+      .dtype = flags.dtype,
       .stop = [] { return signal_taken != 0; },
       .say = [](absl::string_view line) { LogInfo(line); },
   };
   const absl::StatusOr<QuantizeReport> report = Quantize(options);
   if (!report.ok()) return Complain(report.status());
-  rusage usage = {};
-  getrusage(RUSAGE_SELF, &usage);
   std::fputs(absl::StrFormat("%s: %d matrices in %s, groups of %d\n"
                              "tensors: %.1f MB before, %.1f MB after (%.3f of it)\n"
                              "peak memory: %.1f MB\n",
                              flags.output, report->matrices, flags.format, flags.group_size,
                              InMegabytes(report->bytes_before), InMegabytes(report->bytes_after),
                              static_cast<double>(report->bytes_after) / static_cast<double>(report->bytes_before),
-                             InMegabytes(usage.ru_maxrss * 1024))
+                             InMegabytes(PeakMemory()))
                  .c_str(),
              stdout);
+  if (!flags.dataset.empty()) std::fputs(BitsText(*report).c_str(), stdout);
   return std::fflush(stdout) == 0 ? 0 : kExitFailed;
 }
 

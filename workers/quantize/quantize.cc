@@ -16,9 +16,13 @@
 #include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/model/config/config.h"
 #include "workers/model/config/config_reader.h"
+#include "workers/model/weights/serving_type.h"
+#include "workers/quantize/calibration.h"
 #include "workers/quantize/layer_plan.h"
 #include "workers/quantize/output_dir.h"
 #include "workers/quantize/output_files.h"
+#include "workers/quantize/samples.h"
+#include "workers/quantize/token_bytes.h"
 #include "workers/tensor/thread_pool.h"
 
 namespace switchyard::quantize {
@@ -26,6 +30,7 @@ namespace {
 
 constexpr int64_t kTaskValues = 1 << 18;       // that a thread reads and rounds at a time
 constexpr int64_t kHeaderBytesOfTensor = 256;  // more than JSON says of one
+constexpr int64_t kDefaultLength = 512;        // of a window
 constexpr absl::Duration kSayEvery = absl::Seconds(2);
 
 // All that is known before anything is written.
@@ -44,7 +49,7 @@ class Quantizer {
         config_(std::move(config)),
         checkpoint_(std::move(checkpoint)),
         dir_(std::move(dir)),
-        pool_(options.threads) {}
+        pool_(options.threads, /*spin=*/false) {}
 
   absl::StatusOr<QuantizeReport> Run();
 
@@ -54,7 +59,12 @@ class Quantizer {
     LayerPlan plan;
   };
 
-  absl::StatusOr<Layer> OpenLayer(int64_t layer_idx) const;
+  // weights: with room for a layer's in dtype, which nothing has filled.
+  absl::StatusOr<Layer> OpenLayer(int64_t layer_idx, DType dtype) const;
+  // Sets calibration_.
+  absl::Status Calibrate(QuantizeReport* report);
+  absl::Status Measure(QuantizeReport* report);
+  absl::StatusOr<std::vector<NamedMatrix>> QuantizeLayer(int64_t layer_idx);
   absl::StatusOr<Outline> MakeOutline() const;
   absl::StatusOr<std::vector<NamedMatrix>> RoundLayer(const LayerPlan& plan);
   absl::Status WriteShard(std::vector<checkpoint::TensorToWrite> tensors);
@@ -70,6 +80,8 @@ class Quantizer {
   const checkpoint::Checkpoint checkpoint_;
   const ModelDir dir_;
   ThreadPool pool_;
+  Samples samples_;
+  std::unique_ptr<Calibration> calibration_;  // null: rounds to nearest
   std::unique_ptr<OutputDir> output_;
   std::vector<std::vector<std::string>> shards_;  // the names of each one's tensors
   int64_t tensor_bytes_ = 0;
@@ -83,10 +95,9 @@ void Quantizer::Say(absl::string_view line) {
   options_.say(line);
 }
 
-absl::StatusOr<Quantizer::Layer> Quantizer::OpenLayer(int64_t layer_idx) const {
+absl::StatusOr<Quantizer::Layer> Quantizer::OpenLayer(int64_t layer_idx, DType dtype) const {
   Layer layer;
-  ASSIGN_OR_RETURN(layer.weights,
-                   model::AllocateWeights(OneLayer(config_, layer_idx), DType::kBf16, AllExperts(config_)));
+  ASSIGN_OR_RETURN(layer.weights, model::AllocateWeights(OneLayer(config_, layer_idx), dtype, AllExperts(config_)));
   ASSIGN_OR_RETURN(layer.plan,
                    PlanLayer(config_, checkpoint_, options_.format, layer_idx, &layer.weights.layers.front()));
   return layer;
@@ -95,7 +106,7 @@ absl::StatusOr<Quantizer::Layer> Quantizer::OpenLayer(int64_t layer_idx) const {
 absl::StatusOr<Outline> Quantizer::MakeOutline() const {
   Outline outline;
   for (int64_t i = 0; i < config_.num_layers(); ++i) {
-    ASSIGN_OR_RETURN(const Layer layer, OpenLayer(i));
+    ASSIGN_OR_RETURN(const Layer layer, OpenLayer(i, DType::kBf16));
     for (const Linear& linear : layer.plan.linears) {
       outline.consumed.insert(linear.source);
       const int64_t values = linear.rows * linear.columns;
@@ -170,23 +181,63 @@ absl::Status Quantizer::WriteRest(const Outline& outline) {
   return output_->Write(config);
 }
 
+absl::Status Quantizer::Calibrate(QuantizeReport* report) {
+  SampleOptions wanted = {.dataset = options_.dataset, .model = options_.model, .samples = options_.samples};
+  wanted.length = options_.length > 0 ? options_.length : std::min<int64_t>(kDefaultLength, config_.context);
+  ASSIGN_OR_RETURN(samples_, ReadSamples(wanted, config_, options_.stop));
+  report->samples = samples_.calibration.num_rows() / samples_.length;
+  ASSIGN_OR_RETURN(const DType dtype, model::ServingDType(options_.dtype, config_, checkpoint_));
+  ASSIGN_OR_RETURN(calibration_,
+                   Calibration::Create(Stream::OnCpu(&pool_), checkpoint_, config_, dtype, options_.format, samples_,
+                                       {options_.stop, [this](absl::string_view line) { Say(line); }}));
+  return absl::OkStatus();
+}
+
+absl::Status Quantizer::Measure(QuantizeReport* report) {
+  ASSIGN_OR_RETURN(const HeldOutBits bits, calibration_->MeasureHeldOut());
+  report->bits_before = bits.before;
+  report->bits_after = bits.after;
+  report->rounded_experts = calibration_->rounded_experts();
+  std::vector<int32_t> bytes;
+  if (dir_.Exists(kTokenizerFile)) {
+    ASSIGN_OR_RETURN(const std::string text, dir_.ReadSmallFile(kTokenizerFile, kMostTokenizerBytes));
+    ASSIGN_OR_RETURN(bytes, BytesOfTokens(text));
+  }
+  for (size_t i = 0; i < samples_.held_out.tokens.size(); ++i) {
+    if (samples_.held_out.is_target[i] == 0) continue;
+    ++report->held_out_tokens;
+    const auto token = static_cast<size_t>(samples_.held_out.tokens[i]);
+    if (token < bytes.size()) report->held_out_bytes += bytes[token];
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<NamedMatrix>> Quantizer::QuantizeLayer(int64_t layer_idx) {
+  ASSIGN_OR_RETURN(Layer layer, OpenLayer(layer_idx, calibration_ != nullptr ? calibration_->dtype() : DType::kBf16));
+  if (calibration_ == nullptr) return RoundLayer(layer.plan);
+  return calibration_->QuantizeLayer(layer_idx, std::move(layer.weights), layer.plan);
+}
+
 absl::StatusOr<QuantizeReport> Quantizer::Run() {
+  QuantizeReport report;
   ASSIGN_OR_RETURN(const Outline outline, MakeOutline());
   // What cannot be copied is known before anything is written.
   RETURN_IF_ERROR(PlainTensors(checkpoint_, outline.consumed, outline.renamed, options_.stop).status());
   ASSIGN_OR_RETURN(output_, OutputDir::Create(options_.output));
   RETURN_IF_ERROR(output_->CheckRoom(outline.bytes));
+  if (!options_.dataset.empty()) RETURN_IF_ERROR(Calibrate(&report));
   for (int64_t i = 0; i < config_.num_layers(); ++i) {
     RETURN_IF_ERROR(CheckGoing());
-    ASSIGN_OR_RETURN(const Layer layer, OpenLayer(i));
-    ASSIGN_OR_RETURN(const std::vector<NamedMatrix> matrices, RoundLayer(layer.plan));
+    ASSIGN_OR_RETURN(const std::vector<NamedMatrix> matrices, QuantizeLayer(i));
     RETURN_IF_ERROR(WriteShard(PackedTensors(matrices)));
     Say(absl::StrCat("layer ", i + 1, " of ", config_.num_layers(), " is written"));
   }
   RETURN_IF_ERROR(WriteRest(outline));
+  if (calibration_ != nullptr) RETURN_IF_ERROR(Measure(&report));
   RETURN_IF_ERROR(CheckGoing());
   RETURN_IF_ERROR(output_->Finish());
-  QuantizeReport report = {.matrices = outline.matrices, .bytes_after = tensor_bytes_};
+  report.matrices = outline.matrices;
+  report.bytes_after = tensor_bytes_;
   for (const std::string& name : checkpoint_.TensorNames()) report.bytes_before += checkpoint_.Find(name).entry->bytes;
   return report;
 }

@@ -11,6 +11,10 @@ namespace switchyard {
 struct QuantizeFlags {
   std::string model, output, format;
   int32_t group_size = 32;
+  std::string dataset;
+  int32_t samples = 128;
+  int32_t sequence = 0;
+  std::string dtype = "auto";
   int32_t threads = 0;
 };
 

@@ -1,6 +1,8 @@
 // The program: `switchyard quantize` becomes it, what it prints, its exit codes, and what it leaves behind.
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -65,6 +67,46 @@ TEST_F(QuantizeProgramTest, BadInputIsCodeTwo) {
     EXPECT_EQ(ran.exit_code, 2) << flags;
     EXPECT_THAT(ran.text, HasSubstr(text));
   }
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
+}
+
+TEST_F(QuantizeProgramTest, PrintsBitsPerByteOfWhatWasHeldOut) {
+  const Ran ran =
+      RunShell(Line("--format=int8 --dataset=tests/golden/quantized/written/text.bin --samples=8 --sequence=64"));
+  EXPECT_EQ(ran.exit_code, 0);
+  EXPECT_THAT(ran.text,
+              AllOf(HasSubstr("calibrated by GPTQ on 8 windows; experts rounded to nearest for want of rows: "),
+                    ContainsRegex("bits per byte of [0-9]+ held-out tokens: 0\\.[0-9]+ before, 0\\.[0-9]+ after")));
+}
+
+// In the midst of a layer, which its first line of progress shows.
+TEST_F(QuantizeProgramTest, AnInterruptedRunLeavesNothing) {
+  const std::string program = absl::StrCat(std::getenv("SY_TEST_BIN_DIR"), "/switchyard-quantize");
+  const std::string output = absl::StrCat("--output=", output_);
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    execl(program.c_str(), program.c_str(), "--model=deploy/demo-model", output.c_str(), "--format=int4", "--threads=1",
+          "--dataset=tests/golden/quantized/written/text.bin", "--sequence=1024", nullptr);
+    _exit(127);
+  }
+  close(ends[1]);
+  FILE* const lines = fdopen(ends[0], "r");
+  char line[4096] = "";
+  ASSERT_NE(std::fgets(line, sizeof(line), lines), nullptr);
+  EXPECT_THAT(line, HasSubstr("quantize: layer "));
+  EXPECT_EQ(kill(child, SIGINT), 0);
+  std::string rest;
+  while (std::fgets(line, sizeof(line), lines) != nullptr) rest += line;
+  std::fclose(lines);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGINT) << status;
+  EXPECT_THAT(rest, HasSubstr("interrupted; nothing was written"));
   EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
 }
 

@@ -3,16 +3,22 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <numeric>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tests/workers/model/fixture.h"
+#include "tests/workers/model/rank_group.h"
 #include "tests/workers/model/temp_dir.h"
+#include "workers/checkpoint/files/file_sums.h"
+#include "workers/checkpoint/quantized/matrix_reader.h"
 #include "workers/model/families/family.h"
 #include "workers/model/weights/loader.h"
 #include "workers/model/weights/serving_type.h"
@@ -168,6 +174,48 @@ TEST_F(QuantizeTest, TheServerHoldsTheNumbersThatItWouldMakeItself) {
       ASSERT_EQ(found[i]->format(), held);
       EXPECT_EQ(ValuesOf(*found[i]), ValuesOf(*expected[i])) << i;
     }
+  }
+}
+
+std::string HashOf(const model::Param& param) {
+  std::vector<float> values(static_cast<size_t>(param.matrix->rows() * param.matrix->columns()));
+  checkpoint::MatrixScratch scratch;
+  const auto read = [](const checkpoint::WeightsFile& file, int64_t begin, absl::Span<uint8_t> to) {
+    return file.Read(begin, static_cast<int64_t>(to.size()), to.data());
+  };
+  EXPECT_TRUE(param.matrix->Read(0, param.matrix->rows(), values.data(), read, &scratch).ok());
+  return checkpoint::Sha256Hex({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+}
+
+// What compressed-tensors and transformers read of what is written (tests/golden/quantized/written/make.py).
+TEST_F(QuantizeTest, OthersReadTheSameValuesAndLogits) {
+  const auto goldens = nlohmann::json::parse(TextOf("tests/golden/quantized/written/goldens.json"));
+  ASSERT_EQ(goldens.size(), 5u);
+  for (const auto& golden : goldens) {
+    SCOPED_TRACE(golden["model"].get<std::string>());
+    std::filesystem::remove_all(output_);
+    const int bits = golden["format"] == "int4" ? 4 : 8;
+    const std::string source = model::LoadFixture(golden["model"]).dir;
+    ASSERT_TRUE(Quantize(OptionsFor(source, {.bits = bits, .group = 8})).ok());
+    const auto config = model::ReadModelConfig(output_);
+    const auto checkpoint = checkpoint::Checkpoint::Open(output_);
+    auto table = model::AllocateWeights(*config, DType::kF32, AllExperts(*config));
+    const auto params = model::BuildParams(*config, *model::FindFamily(config->model_type), *checkpoint, &*table);
+    ASSERT_TRUE(params.ok()) << params.status();
+    std::map<std::string, std::string> found;
+    for (const model::Param& param : *params) {
+      if (param.matrix != nullptr) found[param.name] = HashOf(param);
+    }
+    EXPECT_EQ(found, (golden["values"].get<std::map<std::string, std::string>>()));
+    model::RankGroup group(output_, {.dtype = DType::kF32});
+    const std::vector<double> logits = group.Logits(golden["tokens"]);
+    const auto expected = golden["logits"].get<std::vector<double>>();
+    ASSERT_EQ(logits.size(), expected.size() * golden["tokens"].size());
+    double largest = 0;
+    for (const double logit : expected) largest = std::max(largest, std::abs(logit));
+    // transformers decodes experts in the dtype of their scales, bf16.
+    for (size_t v = 0; v < expected.size(); ++v)
+      ASSERT_NEAR(logits[logits.size() - expected.size() + v], expected[v], 5e-3 * largest) << v;
   }
 }
 
