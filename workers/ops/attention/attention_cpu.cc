@@ -14,31 +14,46 @@ namespace {
 
 constexpr int64_t kTile = 64;  // = kAttentionKeyTile (checked in attention.cc)
 
-// Numbers of a cache in 8 bits; the scale is not theirs.
+// Numbers of a cache in 8 bits, of which the scale is not a part.  Loaded they are kFactor times too small.  (g++ makes
+// single moves of a __builtin_convertvector of bytes.)
 struct Int8Number {
+  static constexpr float kFactor = 1;
   int8_t number;
 };
 struct E4m3Number {
+  static constexpr float kFactor = 256;  // as fp16 of the same bits, whose exponents have another zero
   uint8_t bits;
 };
-typedef int8_t Int8Numbers __attribute__((vector_size(kFloats)));
-typedef uint8_t E4m3Numbers __attribute__((vector_size(kFloats)));
-typedef int32_t Ints __attribute__((vector_size(kVectorBytes)));
 
 using ops::Load;
 SY_INLINE Floats Load(const Int8Number* from) {
-  return __builtin_convertvector(__builtin_convertvector(LoadBytes<Int8Numbers>(from), Ints), Floats);
+#if defined(__AVX512F__)
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined(__AVX2__)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  Floats out;
+  for (int i = 0; i < kFloats; ++i) out[i] = from[i].number;
+  return out;
+#endif
 }
-// As fp16 with the same bits, 2^8 too small, as its exponents have another zero.
 SY_INLINE Floats Load(const E4m3Number* from) {
-  const HalfWords bits = __builtin_convertvector(LoadBytes<E4m3Numbers>(from), HalfWords);
-  const HalfWords halves = (bits & 0x80) << 8 | (bits & 0x7f) << 7;
-  Fp16Bits stored[kFloats];
-  __builtin_memcpy(stored, &halves, sizeof(halves));
-  return Load(stored) * 256.0F;
+#if defined(__AVX512F__)
+  const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  return _mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16(static_cast<int16_t>(0xbf80))));
+#elif defined(__AVX2__)
+  const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+  return _mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16(static_cast<int16_t>(0xbf80))));
+#else
+  Fp16Bits halves[kFloats];
+  for (int i = 0; i < kFloats; ++i)
+    halves[i].bits = static_cast<uint16_t>((from[i].bits & 0x80) << 8 | (from[i].bits & 0x7f) << 7);
+  return Load(halves);
+#endif
 }
+
 // From so many rows on a tile is widened once into scratch; below, each row reads the cache itself.
-constexpr int64_t kWidenRows = 5;
+constexpr int64_t kWidenRows = 5, kWidenRowsOfBytes = 2;
 // Rows of a block: with 4 keys, or 4 vectors of values, each has as many sums as registers hold.
 constexpr int kBlockRows = kSumsAtOnce / 4;
 
@@ -146,7 +161,7 @@ class Task {
       const int64_t end = last_pos + 1 - tile < kTile ? last_pos + 1 - tile : kTile;
       FindKeys(tile, begin, end);
       for (int64_t pos = tile + kTile; pos < tile + 2 * kTile && pos <= last_pos; ++pos) PrefetchKey<Stored>(t_, pos);
-      if (rows_ >= kWidenRows && sizeof(Stored) < sizeof(AccType)) {
+      if (rows_ >= (kHasScales ? kWidenRowsOfBytes : kWidenRows) && sizeof(Stored) < sizeof(AccType)) {
         Widen(begin, end);
         RunTile<AccType>(tile, wide_keys_, wide_values_, layout_.padded_dim);
       } else {
@@ -184,6 +199,8 @@ class Task {
         const int64_t scale = head + t_.block_size * t_.head_dim + in_block * 4;
         __builtin_memcpy(key_scales_ + c, static_cast<const char*>(t_.k) + scale, sizeof(float));
         __builtin_memcpy(value_scales_ + c, static_cast<const char*>(t_.v) + scale, sizeof(float));
+        key_scales_[c] *= Stored::kFactor;
+        value_scales_[c] *= Stored::kFactor;
       }
       if (++in_block == t_.block_size) in_block = 0, ++block;
     }
