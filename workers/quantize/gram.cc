@@ -15,6 +15,7 @@ namespace switchyard::quantize {
 namespace {
 
 constexpr int64_t kBlock = 128;      // columns of a step of the factorization
+constexpr int64_t kStrip = 512;      // columns whose products are in memory
 constexpr int64_t kTransposed = 64;  // columns that a thread transposes at a time
 
 // [k, T] fp32 of x [T, k].
@@ -70,31 +71,38 @@ absl::Status Gram::Add(const Stream& stream, const TensorView& x) {
   rows_ += rows;
   if (rows == 0) return absl::OkStatus();
   const Tensor transposed = Transposed(stream, x);
-  ASSIGN_OR_RETURN(const ops::Weight weight,
-                   ops::PackWeight(stream, {.n = columns, .k = rows, .dtype = DType::kF32}, transposed));
-  // In strips, so that products of many columns need little memory.
-  const int64_t step = std::min<int64_t>(columns, 1024);
-  const Tensor products(DType::kF32, {step, columns});
+  // In strips of columns, each from its diagonal down.
+  const int64_t step = std::min(columns, kStrip);
+  const Tensor products(DType::kF32, {columns, step});
   for (int64_t first = 0; first < columns; first += step) {
-    const int64_t count = std::min(step, columns - first);
-    const TensorView part = products.view().Rows(0, count);
-    RETURN_IF_ERROR(ops::Gemm(stream, {}, transposed.view().Rows(first, count), weight, TensorView(), part));
-    stream.pool().ParallelFor(count, 16, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin * columns; i < end * columns; ++i)
-        sums_.data<double>()[first * columns + i] += static_cast<double>(part.data<float>()[i]);
+    const int64_t count = std::min(step, columns - first), below = columns - first;
+    ASSIGN_OR_RETURN(const ops::Weight weight, ops::PackWeight(stream, {.n = count, .k = rows, .dtype = DType::kF32},
+                                                               transposed.view().Rows(first, count)));
+    const TensorView part(products.view().raw(), DType::kF32, {below, count});
+    RETURN_IF_ERROR(ops::Gemm(stream, {}, transposed.view().Rows(first, below), weight, TensorView(), part));
+    stream.pool().ParallelFor(below, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        double* const to = sums_.view().row<double>(first + i) + first;
+        for (int64_t c = 0; c < count; ++c) to[c] += static_cast<double>(part.row<float>(i)[c]);
+      }
     });
   }
   return absl::OkStatus();
 }
 
 int64_t Gram::ScratchBytes(int64_t columns, int64_t rows) {
-  return std::max(8 * columns * rows + 4 * 1024 * columns, 3 * 8 * kBlock * columns);
+  return std::max(4 * (columns + kStrip) * rows + 4 * kStrip * columns, 3 * 8 * kBlock * columns);
 }
 
 absl::Status FactorInPlace(const Stream& stream, double damping, const TensorView& sums) {
   SY_CHECK(sums.contiguous() && sums.dim(0) == sums.dim(1));
   double* const h = sums.data<double>();
   const int64_t k = sums.dim(0);
+  stream.pool().ParallelFor(k, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      for (int64_t j = i + 1; j < k; ++j) h[i * k + j] = h[j * k + i];
+    }
+  });
   double trace = 0;
   for (int64_t i = 0; i < k; ++i) trace += h[i * k + i];
   const double added = damping * trace / static_cast<double>(k);

@@ -20,7 +20,8 @@ class Gram {
   // x: [T, columns] of a floating dtype; T >= 0.
   absl::Status Add(const Stream& stream, const TensorView& x);
   int64_t rows() const { return rows_; }
-  const TensorView& sums() const { return sums_; }  // [columns, columns] fp64
+  // [columns, columns] fp64: what is on the diagonal and below; above are zeros, or the same.
+  const TensorView& sums() const { return sums_; }
 
   // The bytes that Add and FactorInPlace need beside the sums, at most.
   static int64_t ScratchBytes(int64_t columns, int64_t rows);
@@ -30,8 +31,9 @@ class Gram {
   int64_t rows_ = 0;
 };
 
-// Replaces H by the upper triangular R, zeros below, for which R Rᵀ = H + damping · mean of H's diagonal · I.  Blocked;
-// products are by ops::Gemm.  FailedPrecondition: H is zero or has values that are not finite.
+// Replaces H, of which it reads what is on the diagonal and below, by the upper triangular R, zeros below, for which R
+// Rᵀ = H + damping · mean of H's diagonal · I.  Blocked; products are by ops::Gemm.  FailedPrecondition: H is zero or
+// has values that are not finite.
 absl::Status FactorInPlace(const Stream& stream, double damping, const TensorView& sums);  // [k, k] fp64
 
 }  // namespace switchyard::quantize

@@ -68,7 +68,8 @@ absl::StatusOr<std::unique_ptr<ModelPart>> ModelPart::LoadRim(const Stream& stre
   ASSIGN_OR_RETURN(const std::vector<model::Param> params,
                    model::BuildParams(part->config_, *model::FindFamily(config.model_type), checkpoint, &weights));
   RETURN_IF_ERROR(model::LoadParams(
-      checkpoint, params, {.dtype = options.dtype, .num_threads = stream.pool().num_threads(), .progress = {}}));
+      checkpoint, params,
+      {.dtype = options.dtype, .residents = {}, .num_threads = stream.pool().num_threads(), .progress = {}}));
   RETURN_IF_ERROR(part->Finish(std::move(weights)));
   return part;
 }
@@ -83,7 +84,8 @@ absl::StatusOr<std::unique_ptr<ModelPart>> ModelPart::LoadLayer(const Stream& st
                    model::BuildLayerParams(config, *model::FindFamily(config.model_type), &checkpoint, layer_idx,
                                            AllExperts(config), &weights.layers.front()));
   RETURN_IF_ERROR(model::LoadParams(
-      checkpoint, params, {.dtype = options.dtype, .num_threads = stream.pool().num_threads(), .progress = {}}));
+      checkpoint, params,
+      {.dtype = options.dtype, .residents = {}, .num_threads = stream.pool().num_threads(), .progress = {}}));
   RETURN_IF_ERROR(part->Finish(std::move(weights)));
   return part;
 }

@@ -105,7 +105,7 @@ const ops::WeightFormats kAllPlain;
 class QuantizeTest : public ::testing::Test {
  protected:
   QuantizeOptions OptionsFor(const std::string& model, GroupFormat format = {}) const {
-    return {.model = model, .output = output_, .format = format, .threads = 2};
+    return {.model = model, .output = output_, .format = format, .threads = 2, .dataset = {}};
   }
   std::string ErrorOf(const QuantizeOptions& options) const { return ErrorOf(Quantize(options)); }
   static std::string ErrorOf(const absl::StatusOr<QuantizeReport>& report) {
