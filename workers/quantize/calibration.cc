@@ -112,9 +112,14 @@ absl::Status Calibration::EmbedAll() {
   return CopyTensor(stream_, held_out_, held_out_before_);
 }
 
+void Calibration::Say(absl::string_view what, int64_t done, int64_t all) const {
+  hooks_.say(absl::StrCat("layer ", layer_idx_ + 1, " of ", config_.num_layers(), ": ", what, " ", done, " of ", all));
+}
+
 absl::Status Calibration::RunAll(const Windows& windows, ModelPart* part, const TensorView& rows) {
   for (int64_t first = 0; first < rows.dim(0); first += part->max_rows()) {
     RETURN_IF_ERROR(CheckGoing());
+    Say("outputs, row", first, rows.dim(0));
     RETURN_IF_ERROR(part->Run(windows, first, rows.Rows(first, part->BatchRows(windows, first)), nullptr));
   }
   return absl::OkStatus();
@@ -126,6 +131,7 @@ absl::Status Calibration::Collect(ModelPart* part, Inputs* inputs) {
   Tensor normed(options_.dtype, {part->max_rows(), config_.hidden});
   for (int64_t first = 0; first < rows_.dim(0); first += part->max_rows()) {
     RETURN_IF_ERROR(CheckGoing());
+    Say("inputs, row", first, rows_.dim(0));
     const int64_t count = part->BatchRows(samples_.calibration, first);
     RETURN_IF_ERROR(part->Run(samples_.calibration, first, rows_.view().Rows(first, count), &saved));
     const model::SavedLayer kept = saved.layer(0);
@@ -219,8 +225,7 @@ absl::Status Calibration::QuantizeFeedForwards(const Layer& layer, const Inputs&
   if (weights.dense.has_value()) return QuantizeFfn(layer, inputs, &*weights.dense, all);
   const std::vector<std::vector<int32_t>> rows = RowsOfExperts(inputs.topk_idx, config_.num_experts);
   for (size_t expert = 0; expert < rows.size(); ++expert) {
-    hooks_.say(absl::StrCat("layer ", layer.index + 1, " of ", config_.num_layers(), ": expert ", expert, " of ",
-                            rows.size()));
+    Say("expert", static_cast<int64_t>(expert), static_cast<int64_t>(rows.size()));
     RETURN_IF_ERROR(QuantizeFfn(layer, inputs, &weights.moe->experts[expert], rows[expert]));
     rounded_experts_ += static_cast<int64_t>(rows[expert].size()) < kLeastRows ? 1 : 0;
   }
@@ -231,10 +236,11 @@ absl::StatusOr<std::vector<NamedMatrix>> Calibration::QuantizeLayer(int64_t laye
                                                                     const LayerPlan& plan) {
   ASSIGN_OR_RETURN(const std::unique_ptr<ModelPart> part,
                    ModelPart::LoadLayer(stream_, checkpoint_, config_, layer_idx, std::move(weights), options_));
+  layer_idx_ = layer_idx;
   RETURN_IF_ERROR(RunAll(samples_.held_out, part.get(), held_out_before_));
   std::vector<NamedMatrix> matrices;
   for (const Linear& linear : plan.linears) matrices.push_back({linear.name, {}});
-  const Layer layer = {layer_idx, &plan, part.get(), &matrices};
+  const Layer layer = {&plan, part.get(), &matrices};
   {
     Inputs inputs(config_, options_.dtype, rows_.dim(0), part->layer()->moe.has_value());
     RETURN_IF_ERROR(Collect(part.get(), &inputs));

@@ -71,7 +71,6 @@ class Calibration {
     Inputs(const model::ModelConfig& config, DType dtype, int64_t rows, bool moe);
   };
   struct Layer {
-    int64_t index;
     const LayerPlan* plan;
     ModelPart* part;
     std::vector<NamedMatrix>* matrices;
@@ -96,6 +95,8 @@ class Calibration {
                            const std::vector<int32_t>& rows);
   // The matrices that lie in `weight`; gram: null: to nearest.
   absl::Status QuantizeWeight(const Layer& layer, ops::Weight* weight, const Gram* gram);
+  // Of the layer under way: "layer 3 of 16: inputs, row 2048 of 65536".
+  void Say(absl::string_view what, int64_t done, int64_t all) const;
   absl::Status CheckGoing() const {
     return hooks_.stop() ? absl::CancelledError("interrupted; nothing was written") : absl::OkStatus();
   }
@@ -108,6 +109,7 @@ class Calibration {
   const CalibrationHooks hooks_;
   PartOptions options_;
   Tensor rows_, held_out_, held_out_before_;  // [T, H] AccDType: of samples and held-out windows
+  int64_t layer_idx_ = 0;                     // under way
   int64_t rounded_experts_ = 0;
 };
 
