@@ -27,8 +27,9 @@ namespace {
 
 constexpr int kExitBadConfig = 2;
 constexpr size_t kMinTokenBytes = 16;
-constexpr int64_t kOwnOpenFiles = 384;     // besides the connections of clients and workers
-constexpr int64_t kFilesOfConnection = 3;  // its socket, and both ends of the pair behind the relay
+constexpr int64_t kOwnOpenFiles = 384;  // besides the connections of clients and workers
+constexpr int64_t kFilesOfConnection =
+    4;  // its socket, both ends of the pair behind the relay, HTTP's copy for answers
 
 // Checks what the flags have set, as a whole; reports every problem at once.
 absl::Status Finish(ServerConfig* config) {

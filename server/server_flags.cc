@@ -33,10 +33,10 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
            "how workers on CPUs hold matrices: auto (in the 8 or 4 bits that the checkpoint has them in), none (in the "
            "data type), int8 or int4 (groups of 32, made at load)")
       .Mark(kToServingWorkers);
-  set->Add("kv_cache_dtype=NAME", &c->kv_cache_dtype,
-           "how workers on CPUs cache keys and values: auto (in the data type), int8 or fp8 (8 bits, a scale for each "
-           "key; "
-           "twice as many tokens fit)")
+  set->Add(
+         "kv_cache_dtype=NAME", &c->kv_cache_dtype,
+         "how workers on CPUs cache keys and values: auto (in the data type), int8 or fp8 (8 bits and a scale for each "
+         "head: with 128 numbers a head 1.94 times as many tokens fit as in bf16)")
       .Mark(kToServingWorkers);
   set->Add("max_model_len", &c->batching.max_model_len,
            "longest sequence in tokens, prompt and output together; 0 = the model's context");

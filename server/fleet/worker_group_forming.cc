@@ -35,10 +35,6 @@ absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& 
     return absl::FailedPreconditionError(absl::StrCat("quantization ", NameOfQuantization(info.quantization),
                                                       ": the group runs ", NameOfQuantization(group.quantization)));
   }
-  if (group.kv_cache_dtype != info.kv_cache_dtype) {
-    return absl::FailedPreconditionError(absl::StrCat("kv_cache_dtype ", NameOfKvCache(info.kv_cache_dtype),
-                                                      ": the group runs ", NameOfKvCache(group.kv_cache_dtype)));
-  }
   return absl::OkStatus();
 }
 

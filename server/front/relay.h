@@ -78,8 +78,8 @@ class Relay {
 // the process has no descriptor left.
 int OpenNamedPair(const std::string& name, absl::FunctionRef<void(int fd)> pass);
 
-// Returns a copy of a client's socket for a server that answers there itself (RelayListener::open); -1 if that is -1.
-// A client that does not read stops who writes when 64 KB are unsent.
+// Returns a copy of a client's socket for a server that answers there itself (RelayListener::open), -1 for -1.  The
+// socket then has room for 64 KB that are not sent yet, and no more: writers notice a client that does not read.
 int CopyForAnswers(int client_fd);
 
 }  // namespace switchyard::server

@@ -32,7 +32,7 @@ namespace switchyard::server {
 // What all connections of one listener have in common.
 struct RelayListener {
   // Returns a connection to the server behind, whose socket has the abstract name `name`; -1: none can be made.  That
-  // server may write to a copy of `client_fd`, rather than through the relay, if it never does both; -1: not with TLS.
+  // server may write to a copy of `client_fd`, rather than through the relay, if it never does both; with TLS it is -1.
   std::function<int(const std::string& name, int client_fd)> open = {};
   const TlsServer* tls = nullptr;  // null: plaintext
   bool asks_clients = false;       // for certificates.  REQUIRES: tls->can_ask_clients()

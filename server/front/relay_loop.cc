@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -141,8 +142,10 @@ void RelayLoop::RunOne(Entry* entry, bool gone, RelayConnection::Readable readab
   if (connection->is_over()) {
     relay_->Withdraw(connection);
     due_.erase({entry->due, entry});
-    Watch(EPOLL_CTL_DEL, connection->client_fd(), 0, entry, 0);  // the server behind may have a copy of it
-    entries_.erase(entry);                                       // closing the other socket removes it from epoll
+    // The server behind may have a copy of it, which this ends, too.
+    shutdown(connection->client_fd(), SHUT_RDWR);
+    Watch(EPOLL_CTL_DEL, connection->client_fd(), 0, entry, 0);
+    entries_.erase(entry);  // closing the other socket removes it from epoll
     return;
   }
   WatchInner(entry);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "boost/asio/bind_executor.hpp"
+#include "boost/asio/post.hpp"
 #include "boost/beast/http/status.hpp"
 #include "server/clock.h"
 #include "server/http/http_connection_exchange.h"
@@ -114,7 +115,12 @@ void HttpConnection::SendLater() {
     own->SendLater();
   });
   if (answer_fd_.get() < 0) return socket_.async_wait(Socket::wait_write, std::move(on_room));
-  if (!answers_.has_value()) answers_.emplace(socket_.get_executor(), answer_fd_.get());
+  if (!answers_.has_value()) {
+    error_code error;
+    answers_.emplace(socket_.get_executor());
+    answers_->assign(answer_fd_.get(), error);
+    if (error) return asio::post(strand_, [own = shared_from_this()] { own->Gone(HttpCut::kClientGone); });
+  }
   answers_->async_wait(asio::posix::stream_descriptor::wait_write, std::move(on_room));
 }
 

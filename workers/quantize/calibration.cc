@@ -106,9 +106,9 @@ absl::Status Calibration::EmbedAll() {
   rows_ = Tensor(acc, {samples_.calibration.num_rows(), config_.hidden});
   held_out_ = Tensor(acc, {samples_.held_out.num_rows(), config_.hidden});
   held_out_before_ = Tensor(acc, held_out_.shape());
-  ASSIGN_OR_RETURN(const std::unique_ptr<ModelPart> rim, ModelPart::LoadRim(stream_, checkpoint_, config_, options_));
-  RETURN_IF_ERROR(rim->Embed(samples_.calibration, rows_));
-  RETURN_IF_ERROR(rim->Embed(samples_.held_out, held_out_));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ModelPart> ends, ModelPart::LoadEnds(stream_, checkpoint_, config_, options_));
+  RETURN_IF_ERROR(ends->Embed(samples_.calibration, rows_));
+  RETURN_IF_ERROR(ends->Embed(samples_.held_out, held_out_));
   return CopyTensor(stream_, held_out_, held_out_before_);
 }
 
@@ -253,10 +253,10 @@ absl::StatusOr<std::vector<NamedMatrix>> Calibration::QuantizeLayer(int64_t laye
 }
 
 absl::StatusOr<HeldOutBits> Calibration::MeasureHeldOut() {
-  ASSIGN_OR_RETURN(const std::unique_ptr<ModelPart> rim, ModelPart::LoadRim(stream_, checkpoint_, config_, options_));
+  ASSIGN_OR_RETURN(const std::unique_ptr<ModelPart> ends, ModelPart::LoadEnds(stream_, checkpoint_, config_, options_));
   HeldOutBits bits;
-  ASSIGN_OR_RETURN(bits.before, rim->Bits(samples_.held_out, held_out_before_));
-  ASSIGN_OR_RETURN(bits.after, rim->Bits(samples_.held_out, held_out_));
+  ASSIGN_OR_RETURN(bits.before, ends->Bits(samples_.held_out, held_out_before_));
+  ASSIGN_OR_RETURN(bits.after, ends->Bits(samples_.held_out, held_out_));
   return bits;
 }
 

@@ -1,6 +1,7 @@
 #include "workers/quantize/gptq.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "scheduler/base/check.h"
@@ -67,6 +68,10 @@ void RoundSteps(const Step& step, const float* values, int64_t row, double* sums
         for (int64_t t = c + 1; t < group; ++t) left[static_cast<size_t>(j + t)] += above[j + t] * error;
       }
       scale = ChooseScale(to->format.bits, free);
+      if (!std::isfinite(scale)) {  // a factor that is nearly singular
+        std::copy(values + column, values + column + group, free.begin());
+        scale = ChooseScale(to->format.bits, free);
+      }
       inverse = InverseOf(scale);
       to->SetScale(row, column / group, scale);
     }

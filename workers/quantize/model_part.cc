@@ -59,10 +59,10 @@ absl::Status ModelPart::Finish(model::ModelWeights weights) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<ModelPart>> ModelPart::LoadRim(const Stream& stream,
-                                                              const checkpoint::Checkpoint& checkpoint,
-                                                              const model::ModelConfig& config,
-                                                              const PartOptions& options) {
+absl::StatusOr<std::unique_ptr<ModelPart>> ModelPart::LoadEnds(const Stream& stream,
+                                                               const checkpoint::Checkpoint& checkpoint,
+                                                               const model::ModelConfig& config,
+                                                               const PartOptions& options) {
   std::unique_ptr<ModelPart> part(new ModelPart(stream, WithoutLayers(config), options));
   ASSIGN_OR_RETURN(model::ModelWeights weights, model::AllocateWeights(part->config_, options.dtype, {}));
   ASSIGN_OR_RETURN(const std::vector<model::Param> params,

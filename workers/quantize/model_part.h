@@ -37,19 +37,19 @@ struct PartOptions {
 class ModelPart {
  public:
   // The embedding and the head of a model.  The checkpoint is read here alone.
-  static absl::StatusOr<std::unique_ptr<ModelPart>> LoadRim(const Stream& stream,
-                                                            const checkpoint::Checkpoint& checkpoint,
-                                                            const model::ModelConfig& config,
-                                                            const PartOptions& options);
+  static absl::StatusOr<std::unique_ptr<ModelPart>> LoadEnds(const Stream& stream,
+                                                             const checkpoint::Checkpoint& checkpoint,
+                                                             const model::ModelConfig& config,
+                                                             const PartOptions& options);
   // Layer layer_idx, with all of its experts, into weights that AllocateWeights made for OneLayer's config.
   static absl::StatusOr<std::unique_ptr<ModelPart>> LoadLayer(const Stream& stream,
                                                               const checkpoint::Checkpoint& checkpoint,
                                                               const model::ModelConfig& config, int64_t layer_idx,
                                                               model::ModelWeights weights, const PartOptions& options);
 
-  // Of a rim: fills in the rows [T, H] of windows.
+  // Of embedding and head: fills in the rows [T, H] of windows.
   absl::Status Embed(const Windows& windows, const TensorView& rows);
-  // Of a rim: the sum of -log2 of the probabilities of the windows' targets.
+  // Of embedding and head: the sum of -log2 of the probabilities of the windows' targets.
   absl::StatusOr<double> Bits(const Windows& windows, const TensorView& rows);
   // Of a layer: runs it over the rows of the batch of windows that begins with row `first`, which are replaced by its
   // outputs unless `saved` is given: then what they need on their way is kept in it.
@@ -77,7 +77,7 @@ class ModelPart {
   pipeline::MoeSchedule infers_, trains_;
   moe::MoeStats stats_;
   std::unique_ptr<model::Model> model_;
-  std::unique_ptr<model::KvCache> cache_;  // null: of a rim
+  std::unique_ptr<model::KvCache> cache_;  // null: of embedding and head
   model::Batch batch_;
   std::vector<int32_t> blocks_;  // of the cache, in order
 };

@@ -1,6 +1,7 @@
 #include "workers/tensor/huge_pages.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -34,8 +35,11 @@ MappedMemory MapHugePages(int64_t bytes) {
   return {.data = base + lead, .bytes = mapped};
 }
 
+// A piece that is unmapped leaves a hole.  The kernel gives back a huge page that it shares with others, cut in small
+// ones, when it wants memory.
 MappedMemory MapBesideOthers(int64_t bytes) {
   static Region* const region = new Region();
+  SY_CHECK_EQ(kSmallPageBytes % sysconf(_SC_PAGESIZE), 0);
   bytes = WholePages(bytes, kSmallPageBytes);
   if (bytes > kHugePageRegionBytes / 2) return MapHugePages(bytes);
   absl::MutexLock lock(&region->mu);

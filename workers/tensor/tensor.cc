@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "scheduler/base/status_macros.h"
@@ -16,6 +17,11 @@ namespace switchyard {
 namespace {
 
 constexpr int64_t kLeastBesideOthers = 64 << 10;  // smaller ones would waste the rest of a small page
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+constexpr bool kMayBeBesideOthers = false;  // what writes beyond its end shall be noticed
+#else
+constexpr bool kMayBeBesideOthers = true;
+#endif
 
 std::atomic<int64_t> cpu_bytes{0}, cuda_bytes{0};
 
@@ -49,7 +55,7 @@ absl::StatusOr<Buffer> Buffer::Allocate(int64_t bytes, Device device) {
 }
 
 absl::StatusOr<Buffer> Buffer::AllocateBesideOthers(int64_t bytes, Device device) {
-  if (!device.is_cpu() || bytes < kLeastBesideOthers) return Allocate(bytes, device);
+  if (!device.is_cpu() || bytes < kLeastBesideOthers || !kMayBeBesideOthers) return Allocate(bytes, device);
   Buffer buffer;
   buffer.Hold(MapBesideOthers(bytes));
   buffer.bytes_ = bytes;

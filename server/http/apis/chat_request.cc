@@ -29,6 +29,10 @@ bool HasStrictFunction(const ToolChoice& choice) {
 
 absl::Status ChatResponseWriter::ForceCall(const JsonFields& fields, const ToolChoice& choice) {
   // All of the call but its values is given or held: any format that the parser reads will do.
+  if (format_.tools == nullptr && format_.channels()) {
+    return rpc::BadField(fields.Name("tool_choice"), "wants a call, which --tool_call_parser=none has ruled out",
+                         "auto", "");
+  }
   if (format_.tools == nullptr) format_.tools = *text::FindToolFormat("hermes");
   if (!continued_.empty()) {
     return rpc::BadField(fields.Name("tool_choice"), "wants a call, but the answer is to go on with a text", "auto",
