@@ -320,7 +320,7 @@ TEST(StartTest, PortsInUseAreNamed) {
 TEST(StartTest, TooFewOpenFilesAreReportedAtTheStart) {
   ExpectRefusal({"/bin/sh", "-c",
                  absl::StrCat("ulimit -n 100; exec ", Binary("switchyard-server"), " ", kModelFlag, " --port=0")},
-                "open files: the limit is 100 \\(hard limit 100\\), 4998 are needed for --max_connections=512 at each "
+                "open files: the limit is 100 \\(hard limit 100\\), 6536 are needed for --max_connections=512 at each "
                 "of 3 ports");
 }
 
