@@ -56,6 +56,22 @@ inline double Sum(TestServer* server, const std::string& name) {
 
 class ExpertServersTest : public testing::Test {
  protected:
+  struct ServerCase {
+    int workers;
+    std::vector<std::string> flags;
+  };
+  // That a server of each case, with `flag` too, gives the tokens that Tokens returned of another.
+  void ExpectTokensOfEach(const std::vector<std::vector<int32_t>>& expected, const std::string& flag,
+                          const std::vector<ServerCase>& cases) {
+    for (ServerCase c : cases) {
+      SCOPED_TRACE(absl::StrCat(c.workers, " workers, ", c.flags.empty() ? "" : c.flags[0]));
+      c.flags.push_back(flag);
+      const auto server = Start(c.workers, c.flags);
+      ASSERT_NE(server, nullptr);
+      EXPECT_EQ(Tokens(server.get()), expected);
+    }
+  }
+
   std::unique_ptr<TestServer> Start(int workers, std::vector<std::string> flags) {
     if (HasExpertFile(flags)) flags.push_back(absl::StrCat("--expert_file_dir=", dir_.path()));
     flags.push_back("--threads=1");

@@ -36,24 +36,14 @@ TEST_P(KvCacheTest, TokensDependOnTheFormAlone) {
   EXPECT_EQ(info->dtype(), "bf16");
   EXPECT_THAT(Scrape(one->metrics_address()), HasSubstr(absl::StrCat("cache_dtype=\"", GetParam(), "\"")));
   const auto expected = Tokens(one.get());
-  struct Case {
-    int workers;
-    std::vector<std::string> flags;
-  };
-  for (const Case& c : std::vector<Case>{
-           {2, {}},
-           {2, {"--placement=no_estimate", "--spare_slots=1"}},
-           {1, {"--prefill_chunk=3", "--prefix_reuse=false", "--micro_batches=2"}},
-           {1, {"--prefill_chunk=7", "--block_size=1", "--quantization=none"}},
-           // 12 blocks of 4 tokens: requests preempt each other.
-           {1, {"--block_size=4", absl::StrCat("--kv_cache_bytes=", 12 * 4 * kBytes), "--max_model_len=48"}}}) {
-    SCOPED_TRACE(absl::StrCat(c.workers, " workers, ", c.flags.empty() ? "" : c.flags[0]));
-    std::vector<std::string> flags = c.flags;
-    flags.push_back(flag());
-    const auto server = Start(c.workers, flags);
-    ASSERT_NE(server, nullptr);
-    EXPECT_EQ(Tokens(server.get()), expected);
-  }
+  ExpectTokensOfEach(
+      expected, flag(),
+      {{2, {}},
+       {2, {"--placement=no_estimate", "--spare_slots=1"}},
+       {1, {"--prefill_chunk=3", "--prefix_reuse=false", "--micro_batches=2"}},
+       {1, {"--prefill_chunk=7", "--block_size=1", "--quantization=none"}},
+       // 12 blocks of 4 tokens: requests preempt each other.
+       {1, {"--block_size=4", absl::StrCat("--kv_cache_bytes=", 12 * 4 * kBytes), "--max_model_len=48"}}});
 }
 
 TEST_P(KvCacheTest, MoreTokensFit) {

@@ -26,25 +26,14 @@ TEST_P(QuantizationTest, TokensDependOnTheFormatAlone) {
   EXPECT_EQ(info->quantization(), GetParam());
   EXPECT_EQ(info->dtype(), "bf16");
   const auto expected = Tokens(one.get());
-  struct Case {
-    int workers;
-    std::vector<std::string> flags;
-  };
-  for (const Case& c : std::vector<Case>{
-           {2, {}},
-           {3, {}},
-           {2, {"--placement=no_estimate", "--spare_slots=1"}},
-           {1, {"--expert_memory=25%"}},
-           {1, {"--prefill_chunk=3", "--prefix_reuse=false", "--micro_batches=2"}},
-           // 12 blocks of 4 tokens: requests preempt each other.
-           {1, {"--block_size=4", absl::StrCat("--kv_cache_bytes=", 12 * 4 * 2048), "--max_model_len=48"}}}) {
-    SCOPED_TRACE(absl::StrCat(c.workers, " workers, ", c.flags.empty() ? "" : c.flags[0]));
-    std::vector<std::string> flags = c.flags;
-    flags.push_back(flag());
-    const auto server = Start(c.workers, flags);
-    ASSERT_NE(server, nullptr);
-    EXPECT_EQ(Tokens(server.get()), expected);
-  }
+  ExpectTokensOfEach(expected, flag(),
+                     {{2, {}},
+                      {3, {}},
+                      {2, {"--placement=no_estimate", "--spare_slots=1"}},
+                      {1, {"--expert_memory=25%"}},
+                      {1, {"--prefill_chunk=3", "--prefix_reuse=false", "--micro_batches=2"}},
+                      // 12 blocks of 4 tokens: requests preempt each other.
+                      {1, {"--block_size=4", absl::StrCat("--kv_cache_bytes=", 12 * 4 * 2048), "--max_model_len=48"}}});
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, QuantizationTest, testing::Values("int8", "int4"),
