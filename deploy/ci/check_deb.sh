@@ -46,7 +46,7 @@ for file in /usr/bin/switchyard{,-server,-worker} /usr/lib/systemd/system/switch
   [ -s "$root$file" ] || fail "$file is not there"
 done
 ! find "$root/usr/include" "$root/usr/share" -ipath '*switchyard*' -name '*.h' 2>/dev/null | grep . || fail "headers are installed"
-within dpkg-query -W -f='${Conffiles}' switchyard | grep -q /etc/switchyard/server.yaml || fail "server.yaml is no conffile"
+grep -q /etc/switchyard/server.yaml <<<"$(within dpkg-query -W -f='${Conffiles}' switchyard)" || fail "server.yaml is no conffile"
 
 # As systemd would: the service's user, its folders, its command.
 command=$(sed -n 's/^ExecStart=//p' "$root/usr/lib/systemd/system/switchyard.service")

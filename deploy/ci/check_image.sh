@@ -19,6 +19,6 @@ for word in 'USER [0-9]' HEALTHCHECK ENTRYPOINT LABEL; do grep -q "^$word" Docke
 # As the programs' own names and the chart's user are.
 grep -q 'runAsUser: 10001' deploy/k8s/switchyard/templates/_helpers.tpl && grep -q '^USER 10001:10001' Dockerfile || fail "image and chart have different users"
 if [ -n "$bin" ]; then
-  "$bin/switchyard" help status | grep -q -- '--health=alive|ready' || fail "the image's HEALTHCHECK asks what the CLI does not know"
+  grep -q -- '--health=alive|ready' <<<"$("$bin/switchyard" help status)" || fail "the image's HEALTHCHECK asks what the CLI does not know"
 fi
 echo "the Dockerfile reads well; it was not built"

@@ -101,6 +101,6 @@ wait_for "a killed worker does not come back" came_back
 scancel --signal=TERM --batch "$job" || fail "scancel ended with $?"
 wait_for "the job does not end" sh -c "[ -z \"\$(squeue -h -j $job -t RUNNING,COMPLETING -o %i 2>/dev/null)\" ]"
 grep -q 'stopped$' "slurm-$job.out" || fail "the server did not stop by itself"
-scontrol -o show job "$job" | grep -q 'JobState=COMPLETED' || fail "the job ended as $(scontrol -o show job "$job" | grep -o 'JobState=[A-Z]*')"
+grep -q 'JobState=COMPLETED' <<<"$(scontrol -o show job "$job")" || fail "the job ended as $(scontrol -o show job "$job" | grep -o 'JobState=[A-Z]*')"
 [ ! -e "$run/key" ] && [ ! -e "$run/token" ] && [ ! -e "$run/url" ] || fail "the job left its secrets"
 echo "a job of a server and two workers served, outlived a killed worker, and ended"

@@ -20,8 +20,9 @@ complete_line() {
   $function
   printf '%s\n' "${COMPREPLY[@]}"
 }
-has() { complete_line "${@:2}" | grep -qxF -- "$1" || fail "no $1 after: ${*:3}"; }
-has_not() { ! complete_line "${@:2}" | grep -qxF -- "$1" || fail "$1 after: ${*:3}"; }
+# Not by a pipe: grep -q ends at its first match, and what still writes then fails by SIGPIPE.
+has() { grep -qxF -- "$1" <<<"$(complete_line "${@:2}")" || fail "no $1 after: ${*:3}"; }
+has_not() { ! grep -qxF -- "$1" <<<"$(complete_line "${@:2}")" || fail "$1 after: ${*:3}"; }
 
 has generate _switchyard switchyard ""
 has completion _switchyard switchyard comp
@@ -61,8 +62,8 @@ function _files { print files }
 function compadd { for w in "$@"; do [[ $w == ${words[CURRENT]}* && $w != -- && $w != -S && -n $w ]] && print -r -- $w; done }
 source ./$1 && words=("${@:3}") CURRENT=$(($# - 2)) && { $2; true }
 END
-zsh -f ask.zsh _switchyard _switchyard switchyard train sub | grep -qx submit || fail "zsh: train sub"
-zsh -f ask.zsh _switchyard _switchyard switchyard generate --max_tok | grep -qx -- --max_tokens= || fail "zsh: generate --max_tok"
-zsh -f ask.zsh _switchyard-server _switchyard_server switchyard-server --combine=ad | grep -qx added || fail "zsh: --combine=ad"
-zsh -f ask.zsh _switchyard-server _switchyard_server switchyard-server --model=x | grep -qx files || fail "zsh: --model=x"
+grep -qx submit <<<"$(zsh -f ask.zsh _switchyard _switchyard switchyard train sub)" || fail "zsh: train sub"
+grep -qx -- --max_tokens= <<<"$(zsh -f ask.zsh _switchyard _switchyard switchyard generate --max_tok)" || fail "zsh: generate --max_tok"
+grep -qx added <<<"$(zsh -f ask.zsh _switchyard-server _switchyard_server switchyard-server --combine=ad)" || fail "zsh: --combine=ad"
+grep -qx files <<<"$(zsh -f ask.zsh _switchyard-server _switchyard_server switchyard-server --model=x)" || fail "zsh: --model=x"
 echo "bash and zsh complete"

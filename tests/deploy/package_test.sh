@@ -47,7 +47,7 @@ for file in ./etc/switchyard/server.yaml ./usr/lib/systemd/system/switchyard.ser
   grep -qE "^-.* root/root .* $file\$" contents.log || fail "$file is not in the package"
 done
 ! grep -vE '^[-d].* root/root +.* \./(usr/.*|etc/(switchyard/.*)?)?$' contents.log || fail "the package has files elsewhere"
-dpkg-deb -I deb/switchyard_*.deb conffiles | grep -qxF /etc/switchyard/server.yaml || fail "the settings are no conffile"
+grep -qxF /etc/switchyard/server.yaml <<<"$(dpkg-deb -I deb/switchyard_*.deb conffiles)" || fail "the settings are no conffile"
 for script in postinst prerm postrm; do dpkg-deb -I deb/switchyard_*.deb $script | sh -n || fail "$script is not in the package"; done
 # The settings of the package are flags that the server knows.
 prefix/bin/switchyard-server --config="$tree/deploy/debian/server.yaml" --model=/no/such/model >settings.log 2>&1 && fail "no such model"
