@@ -59,6 +59,17 @@ TEST(SafetensorsTest, HeaderLengths) {
   }
 }
 
+// A length of 640 is the bytes 80 02, with which a pickle of protocol 2 begins; 1152 those of protocol 4.
+TEST(SafetensorsTest, LengthsThatBeginAsPicklesDoAreLengths) {
+  for (const size_t length : {640, 1152, 640 + 65536}) {
+    model::TempDir dir;
+    std::string header = R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+    header.resize(length, ' ');
+    dir.Write("model.safetensors", SafetensorsBytes(header, "1234"));
+    EXPECT_EQ(OpenError(dir), "no error") << length;
+  }
+}
+
 TEST(SafetensorsTest, OverlongHeaderIsRefusedBeforeItIsRead) {
   model::TempDir dir;
   dir.Write("model.safetensors", LittleEndian(25'000'001) + "{}");

@@ -190,11 +190,13 @@ absl::StatusOr<std::vector<NamedEntry>> ReadSafetensorsHeader(
   }
   char prefix[8];
   RETURN_IF_ERROR(read(0, absl::MakeSpan(prefix)));
-  if (LooksForeign(absl::string_view(prefix, 8))) {
-    return absl::UnimplementedError("unsupported format; only safetensors");
-  }
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = (length << 8) | static_cast<unsigned char>(prefix[i]);
+  // Lengths of 640 and 1152 begin as pickles do, so only what cannot be a length is another format.
+  if (length > static_cast<uint64_t>(std::min(file_bytes - 8, kMaxSafetensorsHeader)) &&
+      LooksForeign(absl::string_view(prefix, 8))) {
+    return absl::UnimplementedError("unsupported format; only safetensors");
+  }
   if (length > static_cast<uint64_t>(file_bytes - 8)) {
     return absl::InvalidArgumentError(absl::StrCat("header length ", length, " exceeds file size ", file_bytes));
   }
