@@ -34,12 +34,14 @@ sy_cuda_library(sy_gemm_cuda
     gemm/gemm_cuda.cu
     gemm/gemm_wgmma_cuda.cu
     gemm/grouped_gemm_cuda.cu
+    gemm/quantized/few_bits_gemm_cuda.cu
   DEPS sy_gemm_choice_cuda sy_cublaslt_late)
 sy_cuda_emulated(sy_gemm_cuda_emulated
   SRCS
     gemm/gemm_cuda.cu
     gemm/gemm_wgmma_cuda.cu
     gemm/grouped_gemm_cuda.cu
+    gemm/quantized/few_bits_gemm_cuda.cu
   DEPS sy_gemm_choice_cuda)
 
 # sy_gemm_kernel(NAME SRCS ... [FLAGS ...])

@@ -56,18 +56,16 @@ absl::StatusOr<ops::WeightFormats> CheckTensors(const checkpoint::Checkpoint& ch
 absl::StatusOr<ops::WeightFormats> ServingFormats(absl::string_view name, DType dtype, Device device,
                                                   const ops::WeightFormats& stored) {
   if (name == "none") return ops::WeightFormats();
-  if (name == "auto") return device.is_cpu() && dtype != DType::kF64 ? stored : ops::WeightFormats();
+  const bool few_bits = dtype == DType::kBf16 || dtype == DType::kF16 || (device.is_cpu() && dtype == DType::kF32);
+  if (name == "auto") return few_bits ? stored : ops::WeightFormats();
   const std::optional<ops::WeightFormat> format = ops::FindWeightFormat(name);
   if (format != ops::WeightFormat::kInt8 && format != ops::WeightFormat::kInt4) {
     return absl::InvalidArgumentError(absl::StrCat("--quantization=", name, ": must be auto, none, int8 or int4"));
   }
-  if (!device.is_cpu()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--quantization=", name, ": is for CPUs so far, not ", device.ToString()));
-  }
-  if (dtype == DType::kF64) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--quantization=", name, ": computes in fp32, bf16 or fp16, not --dtype=fp64"));
+  if (!few_bits) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--quantization=", name, ": computes in ", device.is_cpu() ? "fp32, " : "", "bf16 or fp16, not --dtype=",
+        DTypeName(dtype), device.is_cpu() ? "" : " on ", device.is_cpu() ? "" : device.ToString()));
   }
   return *format;
 }

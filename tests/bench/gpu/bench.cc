@@ -127,7 +127,13 @@ absl::StatusOr<ops::Weight> Bench::WeightOf(uint64_t key, const ops::WeightDesc&
   }
   ops::Weight weight;
   ASSIGN_OR_RETURN(weight, ops::Weight::Allocate(desc, stream().device()));
-  RETURN_IF_ERROR(weight.PackRows(0, Window(key, desc.n, desc.k), writer_.get()));
+  if (desc.format == ops::WeightFormat::kPlain) {
+    RETURN_IF_ERROR(weight.PackRows(0, Window(key, desc.n, desc.k), writer_.get()));
+  } else {
+    ops::Weight host;
+    ASSIGN_OR_RETURN(host, ops::PackWeight(cpu(), desc, Window(key, desc.n, desc.k)));
+    RETURN_IF_ERROR(ops::CopyPanels(host, &weight, writer_.get()));
+  }
   RETURN_IF_ERROR(writer_->Finish());
   return weight;
 }

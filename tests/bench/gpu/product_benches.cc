@@ -16,10 +16,21 @@ namespace {
 struct ProductShape {
   std::string name;
   int64_t m = 0, n = 0, k = 0;
+  ops::WeightFormat format = ops::WeightFormat::kPlain;
+
+  ops::WeightDesc weight() const { return {.n = n, .k = k, .format = format}; }
 };
 
-absl::Status CheckProduct(const Bench& bench, const ProductShape& shape, const TensorView& x, const TensorView& w,
+absl::Status CheckProduct(const Bench& bench, const ProductShape& shape, const TensorView& x, const TensorView& rows,
                           const TensorView& y) {
+  Tensor values;
+  if (shape.format != ops::WeightFormat::kPlain) {
+    values = Tensor(DType::kBf16, {shape.n, shape.k});
+    ops::Weight packed;
+    ASSIGN_OR_RETURN(packed, ops::PackWeight(bench.cpu(), shape.weight(), rows));
+    RETURN_IF_ERROR(packed.UnpackRows(0, values));
+  }
+  const TensorView w = shape.format == ops::WeightFormat::kPlain ? rows : values;
   Tensor got;
   ASSIGN_OR_RETURN(got, CopyToHost(bench.stream(), y));
   Difference difference;
@@ -34,12 +45,12 @@ absl::Status CheckProduct(const Bench& bench, const ProductShape& shape, const T
 }
 
 absl::StatusOr<Timing> TimeProduct(Bench* bench, const ProductShape& shape) {
-  const int sets = bench->Sets(2 * (shape.m * shape.k + shape.n * shape.k + shape.m * shape.n));
+  const int sets = bench->Sets(2 * shape.m * (shape.k + shape.n) + ops::PackedBytes(shape.weight()));
   std::vector<Tensor> x(sets), y(sets);
   std::vector<ops::Weight> w(sets);
   for (int i = 0; i < sets; ++i) {
     ASSIGN_OR_RETURN(x[i], bench->OnDevice(2 * i, DType::kBf16, shape.m, shape.k));
-    ASSIGN_OR_RETURN(w[i], bench->WeightOf(2 * i + 1, {.n = shape.n, .k = shape.k}));
+    ASSIGN_OR_RETURN(w[i], bench->WeightOf(2 * i + 1, shape.weight()));
     ASSIGN_OR_RETURN(y[i], Tensor::Allocate(DType::kBf16, {shape.m, shape.n}, bench->stream().device()));
     RETURN_IF_ERROR(bench->Poison(y[i]));
   }
@@ -91,6 +102,10 @@ absl::Status BenchProducts(Bench* bench) {
   for (const int64_t m : {bench->Pick(1, 1), bench->Pick(32, 3), bench->Pick(8192, 17)}) {
     std::vector<ProductShape> shapes = {{"qkv", m, qkv, hidden}, {"o", m, hidden, heads}};
     if (m <= 64) shapes.push_back({"lm_head", m, vocab, hidden});
+    for (const ops::WeightFormat format :
+         {ops::WeightFormat::kInt8, ops::WeightFormat::kInt4, ops::WeightFormat::kMxfp4, ops::WeightFormat::kQ6_K}) {
+      shapes.push_back({absl::StrCat("qkv ", ops::WeightFormatName(format)), m, qkv, hidden, format});
+    }
     for (const ProductShape& shape : shapes) {
       RETURN_IF_ERROR(bench->Measure(absl::StrCat("gemm ", shape.name, " M=", m), [&]() -> absl::Status {
         Timing timing;
@@ -98,7 +113,7 @@ absl::Status BenchProducts(Bench* bench) {
         bench->Emit({{"kind", "op"},
                      {"op", absl::StrCat("gemm ", shape.name)},
                      {"shape", absl::StrCat("M=", m, " N=", shape.n, " K=", shape.k)},
-                     {"bytes", 2.0 * (m * shape.k + shape.n * shape.k + m * shape.n)},
+                     {"bytes", 2.0 * m * (shape.k + shape.n) + ops::PackedBytes(shape.weight())},
                      {"flops", 2.0 * m * shape.n * shape.k}},
                     timing);
         return absl::OkStatus();

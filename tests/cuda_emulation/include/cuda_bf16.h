@@ -79,6 +79,7 @@ inline bool __hisnan(__nv_bfloat16 a) { return std::isnan(float(a)); }
 inline bool __hgt(__nv_bfloat16 a, __nv_bfloat16 b) { return a > b; }
 inline bool __hlt(__nv_bfloat16 a, __nv_bfloat16 b) { return a < b; }
 inline __nv_bfloat162 __hadd2(__nv_bfloat162 a, __nv_bfloat162 b) { return {a.x + b.x, a.y + b.y}; }
+inline __nv_bfloat162 __hsub2(__nv_bfloat162 a, __nv_bfloat162 b) { return {a.x - b.x, a.y - b.y}; }
 inline __nv_bfloat162 __hmul2(__nv_bfloat162 a, __nv_bfloat162 b) { return {a.x * b.x, a.y * b.y}; }
 inline __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bfloat162 c) {
   return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};

@@ -23,21 +23,21 @@ std::vector<int32_t> AllExpertsOf(const ModelConfig& config) {
 }
 
 TEST(DeviceMemoryTest, WeightsTakeOneAllocationAsPlanned) {
+  using ops::WeightFormat;
   for (const std::string& name : FixtureNames()) {
-    for (const DType dtype : {DType::kBf16, DType::kF32}) {
+    for (const ops::WeightType& type : {ops::WeightType(DType::kBf16), ops::WeightType(DType::kF32),
+                                        ops::WeightType(DType::kBf16, WeightFormat::kInt4),
+                                        ops::WeightType(DType::kF16, {WeightFormat::kQ8_0, WeightFormat::kQ4_1,
+                                                                      WeightFormat::kQ6_K, WeightFormat::kQ8_0})}) {
       const auto config = ReadModelConfig(LoadFixture(name).dir);
       ASSERT_TRUE(config.ok()) << config.status();
       const size_t before = cuda_emulation::MemoryInUse(0);
       {
-        const auto weights = AllocateWeights(*config, dtype, AllExpertsOf(*config), TestDevice());
-        if (name.starts_with("gptoss")) {
-          EXPECT_EQ(weights.status().message(),
-                    "gpt_oss: weights with a bias are on the CPU alone, not on " + TestDevice().ToString());
-          continue;
-        }
+        const auto weights = AllocateWeights(*config, type, AllExpertsOf(*config), TestDevice());
         ASSERT_TRUE(weights.ok()) << weights.status();
         const auto taken = static_cast<int64_t>(cuda_emulation::MemoryInUse(0) - before);
-        EXPECT_EQ(WeightBytes(*config, dtype, config->num_experts, DeviceKind::kCuda), absl::int128(taken)) << name;
+        EXPECT_EQ(WeightBytes(*config, type, config->num_experts, DeviceKind::kCuda), absl::int128(taken))
+            << name << " " << ToString(type);
         EXPECT_EQ(weights->arena.bytes(), taken) << name;
         EXPECT_LE(weights->bytes(), taken) << name;
       }

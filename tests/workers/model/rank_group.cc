@@ -27,8 +27,9 @@ namespace {
 
 constexpr absl::Duration kStepDeadline = absl::Seconds(60);
 
-moe::PackedExpert PackedOf(const ModelConfig& config, DType dtype) {
-  return {config.hidden, config.expert_intermediate, dtype, TestDevice().kind, config.ffn_bias};
+moe::PackedExpert PackedOf(const ModelConfig& config, const RankGroupOptions& options) {
+  const ops::WeightType type(options.dtype, options.formats);
+  return {config.hidden, config.expert_intermediate, type, TestDevice().kind, config.ffn_bias};
 }
 
 // A batch of one sequence in a device's memory.
@@ -87,7 +88,7 @@ RankGroup::RankGroup(const std::string& dir, const RankGroupOptions& options) : 
 }
 
 void RankGroup::LoadPacked(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config) {
-  const moe::PackedExpert packed = PackedOf(config, options_.dtype);
+  const moe::PackedExpert packed = PackedOf(config, options_);
   const int64_t bytes = config.num_moe_layers() * config.num_experts * packed.bytes;
   absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes, Device::Cpu());
   SY_CHECK_OK(memory.status());
@@ -95,6 +96,7 @@ void RankGroup::LoadPacked(const checkpoint::Checkpoint& checkpoint, const Model
   std::memset(packed_.data(), 0, static_cast<size_t>(bytes));
   LoadOptions load;
   load.dtype = options_.dtype;
+  load.format = options_.formats;
   load.device = TestDevice();
   load.residents.resize(static_cast<size_t>(config.num_experts));
   std::iota(load.residents.begin(), load.residents.end(), 0);
@@ -105,7 +107,7 @@ void RankGroup::LoadPacked(const checkpoint::Checkpoint& checkpoint, const Model
 
 std::function<const char*(int layer, int expert)> RankGroup::PackedSource(const ModelConfig& config) const {
   return [begin = static_cast<const char*>(packed_.data()), num_experts = config.num_experts,
-          bytes = PackedOf(config, options_.dtype).bytes](int layer, int expert) {
+          bytes = PackedOf(config, options_).bytes](int layer, int expert) {
     return begin + (int64_t{layer} * num_experts + expert) * bytes;
   };
 }
@@ -113,7 +115,7 @@ std::function<const char*(int layer, int expert)> RankGroup::PackedSource(const 
 void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
   const Device device = rank->stream.get().device();
   moe::ExpertStoreOptions store_options;
-  store_options.expert = PackedOf(config, options_.dtype);
+  store_options.expert = PackedOf(config, options_);
   store_options.num_slots = options_.expert_slots;
   store_options.device = device;
   store_options.chunk_bytes = store_options.expert.bytes / 3;
@@ -145,7 +147,7 @@ void RankGroup::MakeReplicatedExperts(const ModelConfig& config, Rank* rank) con
   experts.num_layers = layers;
   experts.num_experts = static_cast<int>(config.num_experts);
   experts.num_slots = layers * static_cast<int>(SpareResidents(config).slots[0].size());
-  experts.expert = PackedOf(config, options_.dtype);
+  experts.expert = PackedOf(config, options_);
   experts.device = rank->stream.get().device();
   experts.source = PackedSource(config);
   auto copier = moe::MakeExpertCopier(experts.device, {static_cast<const char*>(packed_.data()), packed_.bytes()});
@@ -183,6 +185,7 @@ void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelCon
   const auto residents = layout_.Residents(rank);
   LoadOptions load;
   load.dtype = options_.dtype;
+  load.format = options_.formats;
   load.device = added->stream.get().device();
   load.residents.assign(residents.begin(), residents.end());
   load.experts = !offloaded();

@@ -27,6 +27,7 @@ namespace switchyard::model {
 
 struct RankGroupOptions {
   DType dtype = DType::kF32;
+  ops::WeightFormats formats = {};  // in which matrices are held
   int world = 1;
   int threads = 1;  // of each rank
   int32_t block_size = 16;

@@ -20,4 +20,11 @@ foreach(kind gemm_kernels gemm_wgmma dense_gemm_cuda gemm_sameness_cuda)
     DEPS sy_gemm_cuda sy_reference_gemm sy_tensor absl::strings
     LABELS gpu)
 endforeach()
+sy_test(few_bits_gemm_test SRCS cuda/few_bits_gemm_test.cc DEPS sy_gemm_cuda_testing sy_ops_gemm absl::strings)
+sy_test(few_bits_gemm_gpu_test
+  SRCS
+    cuda/gemm_cuda_testing.cc
+    cuda/few_bits_gemm_test.cc
+  DEPS sy_gemm_cuda sy_ops_gemm sy_reference_gemm sy_tensor absl::strings
+  LABELS gpu)
 sy_test(gemm_wgmma_devices_test SRCS cuda/gemm_wgmma_devices_test.cc DEPS sy_gemm_cuda_testing)

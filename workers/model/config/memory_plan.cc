@@ -22,14 +22,24 @@ struct Sizes {
   }
   absl::int128 Elements(absl::int128 count, DType type) const { return Aligned(count * DTypeBytes(type)); }
   absl::int128 Vector(absl::int128 count) const { return Elements(count, dtype); }
-  absl::int128 Matrix(int64_t n, int64_t k, ops::WeightFormat format = ops::WeightFormat::kPlain) const {
-    if (format != ops::WeightFormat::kPlain) {
-      const int64_t panel =
-          ops::PackedBytes({.n = ops::kPanelColumns, .k = k, .dtype = dtype, .format = format}, device);
-      return absl::int128(n) * (panel / ops::kPanelColumns);
+  absl::int128 Matrix(int64_t n, int64_t k, ops::WeightFormat format = ops::WeightFormat::kPlain, bool gated = false,
+                      bool bias = false) const {
+    if (device != DeviceKind::kCpu) return OnDevice(n, k, format, gated, bias);
+    const absl::int128 biases = bias ? Vector(n) : 0;
+    if (format == ops::WeightFormat::kPlain) return Vector(absl::int128(n) * k) + biases;
+    return absl::int128(n) * (Panel(k, format) / ops::kPanelColumns) + biases;
+  }
+  int64_t Panel(int64_t k, ops::WeightFormat format) const {
+    return ops::PackedBytes({.n = ops::kPanelColumns, .k = k, .dtype = dtype, .format = format});
+  }
+  // As ops::PackedBytes says, without its bound on sizes.
+  absl::int128 OnDevice(int64_t n, int64_t k, ops::WeightFormat format, bool gated, bool bias) const {
+    const absl::int128 biases = bias ? (absl::int128(n) * DTypeBytes(dtype) + 63) / 64 * 64 : 0;
+    if (format == ops::WeightFormat::kPlain) {
+      return Aligned(absl::int128(n) * ops::PackedBytes({.n = 1, .k = k, .dtype = dtype}, device) + biases);
     }
-    if (device == DeviceKind::kCpu) return Vector(absl::int128(n) * k);
-    return Aligned(absl::int128(n) * ops::PackedBytes({.n = 1, .k = k, .dtype = dtype}, device));
+    const int64_t parts = gated ? 2 : 1, panels = parts * ((n / parts + ops::kPanelColumns - 1) / ops::kPanelColumns);
+    return Aligned(absl::int128(panels) * Panel(k, format) + biases);
   }
   absl::int128 Linear(int64_t n, int64_t k) const { return Matrix(n, k, type.format.dense); }
   absl::int128 Norm() const { return (c.norm == NormKind::kLayer ? 2 : 1) * Vector(c.hidden); }
@@ -44,16 +54,17 @@ struct Sizes {
     return bytes + 2 * Norm();
   }
   absl::int128 Ffn(int64_t width, ops::WeightFormat gate_up, ops::WeightFormat down) const {
-    const absl::int128 bytes =
-        Matrix(ops::SumsWidth(c.activation, width), c.hidden, gate_up) + Matrix(c.hidden, width, down);
-    return c.ffn_bias ? bytes + Vector(ops::SumsWidth(c.activation, width)) + Vector(c.hidden) : bytes;
+    const bool gated = ops::IsGated(c.activation), own_bias = gated && c.ffn_bias;
+    const absl::int128 bytes = Matrix(ops::SumsWidth(c.activation, width), c.hidden, gate_up, gated, own_bias) +
+                               Matrix(c.hidden, width, down, false, own_bias);
+    return c.ffn_bias && !own_bias ? bytes + Vector(width) + Vector(c.hidden) : bytes;
   }
   absl::int128 DenseFfn(int64_t width) const { return Ffn(width, type.format.dense, type.format.dense); }
   absl::int128 Expert() const { return Ffn(c.expert_intermediate, type.format.gate_up, type.format.down); }
   absl::int128 Moe(int64_t experts) const {
-    absl::int128 bytes = Matrix(c.num_experts, c.hidden) + experts * Expert();
+    absl::int128 bytes =
+        Matrix(c.num_experts, c.hidden, ops::WeightFormat::kPlain, false, c.router_logit_bias) + experts * Expert();
     if (c.router_bias) bytes += Elements(c.num_experts, AccDType(dtype));
-    if (c.router_logit_bias) bytes += Vector(c.num_experts);
     if (c.shared_intermediate > 0) bytes += DenseFfn(c.shared_intermediate) + Matrix(1, c.hidden);
     return bytes;
   }

@@ -83,7 +83,6 @@ absl::Status CheckDevice(const Stream& stream, const ModelConfig& config) {
                          : !ops::IsGated(config.activation) ? "gelu"
                          : config.learned_positions         ? "add_embedding"
                          : config.attention_sinks           ? "attention with sinks"
-                         : config.glu_clamp.limit > 0       ? "clamped swiglu"
                                                             : nullptr;
   if (stream.device().is_cpu() || op == nullptr) return absl::OkStatus();
   return absl::UnimplementedError(

@@ -11,6 +11,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/model/weights/packed_uploads.h"
 #include "workers/tensor/device_writer.h"
 
 namespace switchyard::model {
@@ -25,6 +26,7 @@ class Filler {
   Filler(DType dtype, DeviceWriter* writer, int64_t widest_row, int64_t total_bytes, LoadOptions* options)
       : dtype_(dtype),
         writer_(writer),
+        uploads_(writer),
         total_bytes_(total_bytes),
         options_(options),
         pool_(dtype, {kPoolElements + widest_row}) {
@@ -45,12 +47,14 @@ class Filler {
     const int64_t k = weight->k(), step = StepOf(k);
     for (int64_t row = 0; row < weight->n(); row += step) {
       const int64_t count = std::min(step, weight->n() - row);
-      RETURN_IF_ERROR(weight->PackRows(row, Window(key, row, count, k), writer_));
+      RETURN_IF_ERROR(uploads_.Pack(weight, count, [&](ops::Weight* host) {
+        return host->PackRows(row, Window(key, row, count, k), host == weight ? writer_ : nullptr);
+      }));
       RETURN_IF_ERROR(Report(count * k));
     }
     if (!weight->desc().bias) return absl::OkStatus();
     const Tensor zeros = Tensor::Zeros(dtype_, {weight->n(), 1});
-    return weight->PackBias(0, zeros);
+    return weight->PackBias(0, zeros, writer_);
   }
 
   // The rows that a weight of that key gets.
@@ -131,6 +135,7 @@ class Filler {
 
   const DType dtype_;
   DeviceWriter* const writer_;
+  PackedUploads uploads_;
   const int64_t total_bytes_;
   LoadOptions* const options_;
   Tensor pool_;

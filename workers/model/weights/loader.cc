@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <limits>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -24,6 +22,8 @@
 #include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/safetensors/block_check.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
+#include "workers/model/weights/packed_uploads.h"
+#include "workers/model/weights/unfit_values.h"
 #include "workers/model/weights/unused_tensors.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/tensor/device_writer.h"
@@ -50,43 +50,18 @@ struct Piece {
   int64_t read_bytes() const { return param->matrix == nullptr ? bytes() : param->matrix->ReadSize(rows); }
 };
 
-constexpr double kLargestHalf = 65504;
-
 // Whether the weight holds the numbers that the checkpoint has.
 bool KeepsNumbers(const Param& param) {
-  return param.matrix != nullptr && param.weight != nullptr && param.weight->device().is_cpu() &&
+  return param.matrix != nullptr && param.weight != nullptr &&
          param.matrix->own_format() != ops::WeightFormat::kPlain &&
          param.matrix->own_format() == param.weight->format();
-}
-
-// Largest magnitude that the served dtype can hold.
-double LargestOf(DType dtype) {
-  if (dtype == DType::kF16) return kLargestHalf;
-  if (dtype == DType::kBf16) return 3.3895313892515355e38;
-  return dtype == DType::kF64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
-}
-
-// Index of the first element that is NaN, Inf or larger than `largest`; -1 if there is none.
-template <class Elem>
-int64_t FindUnfit(const Elem* values, int64_t n, double largest) {
-  const auto limit = static_cast<Acc<Elem>>(std::min<double>(largest, std::numeric_limits<Acc<Elem>>::max()));
-  constexpr int64_t kBlock = 4096;
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(begin + kBlock, n);
-    bool fit = true;
-    for (int64_t i = begin; i < end; ++i) fit &= std::abs(static_cast<Acc<Elem>>(values[i])) <= limit;
-    if (fit) continue;
-    for (int64_t i = begin; i < end; ++i) {
-      if (!(std::abs(static_cast<Acc<Elem>>(values[i])) <= limit)) return i;
-    }
-  }
-  return -1;
 }
 
 class Loader {
  public:
   // writer: null for the CPU.
-  Loader(DType dtype, LoadOptions* options, DeviceWriter* writer) : dtype_(dtype), options_(options), writer_(writer) {}
+  Loader(DType dtype, LoadOptions* options, DeviceWriter* writer)
+      : dtype_(dtype), options_(options), writer_(writer), uploads_(writer) {}
 
   void AddPieces(const checkpoint::Checkpoint& checkpoint, const std::vector<Param>& params);
   absl::Status Run();
@@ -104,15 +79,16 @@ class Loader {
   absl::Status Load(const Piece& piece, Staging* staging);
   void AddSum(const Piece& piece, absl::string_view bytes);
   absl::Status CheckValues(const Piece& piece, const TensorView& rows) const;
-  absl::Status PlaceInWeight(const Param& param, int64_t row, const TensorView& rows) const;
-  static void PlaceNumbers(const Param& param, int64_t row, int64_t count, const ops::StoredNumbers& from);
-  absl::Status Place(const Piece& piece, const TensorView& rows) const;
+  absl::Status PlaceInWeight(const Param& param, int64_t row, const TensorView& rows);
+  absl::Status PlaceNumbers(const Param& param, int64_t row, int64_t count, const ops::StoredNumbers& from);
+  absl::Status Place(const Piece& piece, const TensorView& rows);
   void Report(int64_t bytes);
   void Fail(const absl::Status& status);
 
   const DType dtype_;
   LoadOptions* const options_;
   DeviceWriter* const writer_;
+  PackedUploads uploads_;
   std::vector<Piece> pieces_;
   absl::flat_hash_map<const checkpoint::WeightsFile*, std::unique_ptr<checkpoint::BlockCheck>>
       checks_;  // of files with block sums
@@ -218,8 +194,7 @@ absl::Status Loader::Load(const Piece& piece, Staging* staging) {
         matrix->ReadNumbers(piece.param->source_row + piece.row, piece.rows, stored, read, &staging->matrix));
     AddSum(piece, absl::string_view(reinterpret_cast<const char*>(to),
                                     static_cast<size_t>(numbers + (least ? 4 : 2) * scales)));
-    PlaceNumbers(*piece.param, piece.row, piece.rows, stored);
-    return absl::OkStatus();
+    return PlaceNumbers(*piece.param, piece.row, piece.rows, stored);
   }
   if (matrix != nullptr) {
     RETURN_IF_ERROR(matrix->Read(piece.param->source_row + piece.row, piece.rows, reinterpret_cast<float*>(to), read,
@@ -260,10 +235,12 @@ absl::Status Loader::CheckValues(const Piece& piece, const TensorView& rows) con
 }
 
 // Rows of a weight, or a run of its bias's elements.
-absl::Status Loader::PlaceInWeight(const Param& param, int64_t row, const TensorView& rows) const {
-  ops::Weight* const weight = param.weight;
+absl::Status Loader::PlaceInWeight(const Param& param, int64_t row, const TensorView& rows) {
   const auto place = [&](int64_t first, const TensorView& part) {
-    return param.bias ? weight->PackBias(first, part) : weight->PackRows(first, part, writer_);
+    if (param.bias) return param.weight->PackBias(first, part, writer_);
+    return uploads_.Pack(param.weight, part.dim(0), [&](ops::Weight* weight) {
+      return weight->PackRows(first, part, weight == param.weight ? writer_ : nullptr);
+    });
   };
   // As a column where it is a bias.
   const int64_t width = param.bias ? 1 : param.columns, count = rows.NumElements() / width;
@@ -271,24 +248,31 @@ absl::Status Loader::PlaceInWeight(const Param& param, int64_t row, const Tensor
   if (!param.interleaved) return place(first, TensorView(rows.raw(), rows.dtype(), {count, width}));
   const TensorView pairs(rows.raw(), rows.dtype(), {count / 2, 2 * width});
   RETURN_IF_ERROR(place(first / 2, pairs.Columns(0, width)));
-  return place(weight->n() / 2 + first / 2, pairs.Columns(width, width));
+  return place(param.weight->n() / 2 + first / 2, pairs.Columns(width, width));
 }
 
-void Loader::PlaceNumbers(const Param& param, int64_t row, int64_t count, const ops::StoredNumbers& from) {
+absl::Status Loader::PlaceNumbers(const Param& param, int64_t row, int64_t count, const ops::StoredNumbers& from) {
   const int64_t first = param.first_row + row;
-  if (!param.interleaved) return param.weight->PackNumbers(first, count, from);
-  const int64_t groups = param.columns / ops::ScaleGroup(param.weight->format());
-  param.weight->PackNumbers(
-      first / 2, count / 2,
-      {.numbers = from.numbers, .scales = from.scales, .least = from.least, .stride = 2});  // gate, up, gate, up …
-  param.weight->PackNumbers((param.weight->n() + first) / 2, count / 2,
-                            {.numbers = from.numbers + param.columns,
-                             .scales = from.scales + groups,
-                             .least = from.least == nullptr ? nullptr : from.least + groups,
-                             .stride = 2});
+  const auto place = [&](ops::Weight* weight) {
+    if (!param.interleaved) {
+      weight->PackNumbers(first, count, from);
+      return absl::OkStatus();
+    }
+    const int64_t groups = param.columns / ops::ScaleGroup(weight->format());
+    weight->PackNumbers(
+        first / 2, count / 2,
+        {.numbers = from.numbers, .scales = from.scales, .least = from.least, .stride = 2});  // gate, up, gate, up …
+    weight->PackNumbers((weight->n() + first) / 2, count / 2,
+                        {.numbers = from.numbers + param.columns,
+                         .scales = from.scales + groups,
+                         .least = from.least == nullptr ? nullptr : from.least + groups,
+                         .stride = 2});
+    return absl::OkStatus();
+  };
+  return uploads_.Pack(param.weight, count, place);
 }
 
-absl::Status Loader::Place(const Piece& piece, const TensorView& rows) const {
+absl::Status Loader::Place(const Piece& piece, const TensorView& rows) {
   if (piece.param->weight != nullptr) return PlaceInWeight(*piece.param, piece.row, rows);
   const int64_t first_row = piece.param->first_row + piece.row;
   const DType dtype = piece.param->tensor->dtype();

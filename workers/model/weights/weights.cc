@@ -192,10 +192,6 @@ absl::StatusOr<ModelWeights> AllocateWeights(const ModelConfig& config, ops::Wei
                                              std::vector<int32_t> residents, Device device, const ExpertSpace& space,
                                              bool in_arena) {
   Allocator allocate{config, type, device, space};
-  if (!device.is_cpu() && (allocate.own_bias() || config.router_logit_bias)) {
-    return absl::UnimplementedError(
-        absl::StrCat(config.model_type, ": weights with a bias are on the CPU alone, not on ", device.ToString()));
-  }
   Arena arena;
   Buffer memory;
   if (in_arena || !device.is_cpu()) {

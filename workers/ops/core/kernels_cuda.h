@@ -18,6 +18,9 @@ namespace switchyard::ops {
 // Values of DType (gemm_choice_cuda.cc checks that they are), and an element's bytes.
 inline constexpr uint8_t kCudaF32 = 0, kCudaF64 = 1, kCudaBf16 = 2, kCudaF16 = 3;
 constexpr int64_t CudaElemBytes(uint8_t dtype) { return dtype == kCudaF64 ? 8 : dtype == kCudaF32 ? 4 : 2; }
+// Values of WeightFormat (likewise).
+inline constexpr uint8_t kCudaPlainRows = 0, kCudaInt8 = 1, kCudaInt4 = 2, kCudaQ8_0 = 3, kCudaQ4_0 = 4, kCudaQ4_1 = 5,
+                         kCudaMxfp4 = 6, kCudaQ6_K = 7;
 
 struct CudaCall {
   void* stream = nullptr;  // cudaStream_t
@@ -59,23 +62,27 @@ struct GatherArgs {
   bool keep_absent;  // index -1 leaves y's row as it is; else it gives zeros
 };
 
-// y = x · wᵀ, y += x · wᵀ, + bias; or y = silu(x · gateᵀ) * (x · upᵀ).  Sums in AccDType (no TF32).
-// Grouped, it is that per expert: rows [offsets[e], offsets[e + 1]) take weights[e].  A dense product is a grouped one
-// with one expert, which has all rows.
+// y = x · wᵀ, y += x · wᵀ, + bias; or y = silu(x · gateᵀ) * (x · upᵀ), or as GluClamp says.  Sums in AccDType (no
+// TF32). Grouped, it is that per expert: rows [offsets[e], offsets[e + 1]) take weights[e].  A dense product is a
+// grouped one with one expert, which has all rows.
 struct CudaGemmArgs {
   uint8_t dtype;               // of x, weights, bias
   uint8_t y_dtype;             // dtype or its AccDType
   const void* x;               // [T or rows, K], rows x_stride apart
   const int32_t* x_rows;       // [rows], device, or null: row i of x
   const void* const* weights;  // [experts], a device array of device pointers; null: `weight` for all
-  const void* weight;      // [N, K], rows w_stride apart (a multiple of 16 bytes); gated: gate [0, N/2), up [N/2, N)
-  const int32_t* offsets;  // [experts + 1], device; null: one expert has all rows
-  const void* bias;        // [N] or null; never with gated
-  void* y;                 // [rows, N]; gated: [rows, N/2]; rows from offsets[experts] on are left alone
-  int64_t rows;            // with offsets: a bound that the host knows
+  const void* weight;  // [N, K], rows w_stride apart (a multiple of 16 bytes); gated: gate [0, N/2), up [N/2, N)
+  uint8_t format = kCudaPlainRows;  // others: panels of few bits (weight.h), and x is bf16 or fp16
+  const int32_t* offsets;           // [experts + 1], device; null: one expert has all rows
+  const void* bias;                 // [N] or null; never with gated
+  void* y;                          // [rows, N]; gated: [rows, N/2]; rows from offsets[experts] on are left alone
+  int64_t rows;                     // with offsets: a bound that the host knows
   int64_t n, k, x_stride, w_stride, y_stride;
   int32_t experts;
   bool accumulate, gated;
+  int64_t own_bias = 0;  // bytes from a weight's first one to its own bias [N], also where gated; 0: none
+  double glu_alpha = 1;  // gated: GluClamp
+  double glu_limit = 0;
 };
 
 // A step's sequences for attention, the same for all layers.  Device arrays.

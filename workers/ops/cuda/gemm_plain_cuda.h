@@ -48,8 +48,11 @@ class PlainTile {
       __syncthreads();
     }
     if (row >= item.end_row || column >= p_.columns) return;
-    if (p_.gated) sum = SiluTimes(sum, up_sum);
-    if (p_.bias != nullptr) sum += Widen(static_cast<const Elem*>(p_.bias)[column]);
+    if (const void* const bias = BiasOf(p_, item.weight); bias != nullptr) {
+      sum += Widen(static_cast<const Elem*>(bias)[column]);
+      if (p_.gated) up_sum += Widen(static_cast<const Elem*>(bias)[p_.columns + column]);
+    }
+    if (p_.gated) sum = Glu(p_, sum, up_sum);
     if (p_.y_dtype == p_.dtype) return StoreSum<Elem>(row, column, sum);
     StoreSum<Accum>(row, column, sum);
   }

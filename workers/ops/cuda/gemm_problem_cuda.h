@@ -23,6 +23,11 @@ CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& problem, bool group
 // Returns a cudaError_t.  Defined in grouped_gemm_cuda.cu.
 int LaunchGemm(const CudaCall& call, const GemmProblem& problem, const CudaGemmConfig& config);
 
+// The product where format is not kCudaPlainRows, by the kernel that is chosen or that config names.  Defined in
+// gemm/quantized/few_bits_gemm_cuda.cu.
+int BitsGemm(const CudaCall& call, const CudaGemmArgs& args);
+int LaunchBits(const CudaCall& call, const GemmProblem& problem, const CudaBitsConfig& config);
+
 // The same for tiles with `wgmma`, which LaunchGemm leaves to it.  REQUIRES: TakesWgmma(call.device).  Defined, like
 // TakesWgmma, in gemm_wgmma_cuda.cu.
 int LaunchWgmma(const CudaCall& call, const GemmProblem& problem, const CudaGemmConfig& config);

@@ -195,8 +195,9 @@ class TileSums {
  public:
   static constexpr int kI = Shape::kMmaColumns, kJ = Shape::kMmaRows;
 
-  __device__ TileSums()
-      : lane_(threadIdx.x % 32),
+  __device__ explicit TileSums(const GemmProblem& p)
+      : p_(p),
+        lane_(threadIdx.x % 32),
         warp_n_(threadIdx.x / 32 % Shape::kWarpsN),
         warp_t_(threadIdx.x / 32 / Shape::kWarpsN % Shape::kWarpsT),
         warp_k_(threadIdx.x / 32 / (Shape::kWarpsN * Shape::kWarpsT)) {}
@@ -247,16 +248,17 @@ class TileSums {
   }
 
   // To y, through this warp's scratch.
-  __device__ void Store(const GemmProblem& p, const GemmItem& item, float* scratch) {
+  __device__ void Store(const GemmItem& item, float* scratch) {
     if (warp_k_ > 0) return;
-    const int32_t first_column = item.column_tile * (p.gated ? Shape::kColumns / 2 : Shape::kColumns);
+    const int32_t first_column = item.column_tile * (p_.gated ? Shape::kColumns / 2 : Shape::kColumns);
+    const void* const bias = BiasOf(p_, item.weight);
 #pragma unroll
     for (int i = 0; i < kI; ++i) {
-      const int32_t column = first_column + (warp_n_ * kI + i) * (p.gated ? 8 : 16);
+      const int32_t column = first_column + (warp_n_ * kI + i) * (p_.gated ? 8 : 16);
 #pragma unroll
       for (int j = 0; j < kJ; ++j) {
         const int32_t row = item.first_row + (warp_t_ * kJ + j) * 8;
-        if (row < item.end_row) StoreMma<Elem>(p, sum_[i][j], {row, item.end_row, column}, scratch);
+        if (row < item.end_row) StoreMma<Elem>(p_, sum_[i][j], {row, item.end_row, column, bias}, scratch);
       }
     }
   }
@@ -290,6 +292,9 @@ class TileSums {
     }
   }
 
+  // For what adds up in another way, too.
+ protected:
+  const GemmProblem& p_;
   const int lane_, warp_n_, warp_t_, warp_k_;
   bool idle_ = false;
   float sum_[kI][kJ][4];

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ostream>
 
+#include "workers/ops/gemm/quantized/weight_format.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard::ops {
@@ -12,6 +13,15 @@ static_assert(kCudaF32 == static_cast<uint8_t>(DType::kF32) && kCudaF64 == stati
               kCudaBf16 == static_cast<uint8_t>(DType::kBf16) && kCudaF16 == static_cast<uint8_t>(DType::kF16));
 
 // Up to here our kernel streams the weights of a dense product once, for all rows; above, the library is better.
+static_assert(kCudaInt8 == static_cast<uint8_t>(WeightFormat::kInt8) &&
+              kCudaInt4 == static_cast<uint8_t>(WeightFormat::kInt4) &&
+              kCudaQ8_0 == static_cast<uint8_t>(WeightFormat::kQ8_0) &&
+              kCudaQ4_0 == static_cast<uint8_t>(WeightFormat::kQ4_0) &&
+              kCudaQ4_1 == static_cast<uint8_t>(WeightFormat::kQ4_1) &&
+              kCudaMxfp4 == static_cast<uint8_t>(WeightFormat::kMxfp4) &&
+              kCudaQ6_K == static_cast<uint8_t>(WeightFormat::kQ6_K) &&
+              kCudaPlainRows == static_cast<uint8_t>(WeightFormat::kPlain));
+
 constexpr int64_t kMaxOwnDenseRows = 16;
 
 // With fewer rows an expert, most of a wgmma's 64 tokens would be none, and the other tiles draw the memory's
@@ -38,7 +48,8 @@ int WantedRows(const CudaGemmDesc& desc) {
 }
 
 bool WantsWgmma(const CudaGemmDesc& desc) {
-  return desc.wgmma && !desc.deterministic && desc.m > kMinWgmmaRows * std::max<int64_t>(desc.experts, 1);
+  return desc.wgmma && !desc.deterministic && !desc.own_bias &&
+         desc.m > kMinWgmmaRows * std::max<int64_t>(desc.experts, 1);
 }
 
 bool Fits(const CudaGemmDesc& desc, const CudaGemmTile& tile) {
@@ -48,6 +59,7 @@ bool Fits(const CudaGemmDesc& desc, const CudaGemmTile& tile) {
 const char* RejectWgmma(const CudaGemmDesc& desc) {
   if (!desc.wgmma) return "needs a Hopper, and code for sm_90a";
   if (desc.deterministic) return "adds up in another order than other tiles, and bits must not depend on the shape";
+  if (desc.own_bias) return "has no registers left for weights' own biases and bounds";
   if (!WantsWgmma(desc)) return "too few tokens an expert";
   return nullptr;
 }
@@ -132,6 +144,8 @@ CudaGemmConfig ChooseDense(const CudaGemmDesc& desc) {
   const char* not_cublas = nullptr;
   if (desc.gated) {
     not_cublas = "SwiGLU is not in its epilogues";
+  } else if (desc.own_bias) {
+    not_cublas = "the bias is the weight's";
   } else if (desc.deterministic) {
     not_cublas = "its algorithm, and so the bits, depend on m";
   } else if (tensor_cores && !desc.aligned) {
@@ -151,12 +165,58 @@ CudaGemmConfig ChooseDense(const CudaGemmDesc& desc) {
   return config;
 }
 
+CudaBitsConfig ChooseBits(const CudaGemmDesc& desc, uint8_t format) {
+  const int words = format == kCudaInt8 || format == kCudaQ8_0 ? 8 : format == kCudaQ6_K ? 6 : 4;
+  const int scale_sets = format == kCudaQ4_1 || format == kCudaQ6_K ? 2 : 1;
+  const int wanted = WantedRows(desc), rows = wanted <= 8 ? 8 : wanted <= 32 ? 32 : 128;
+  const bool few_columns = rows == 8 && NumTiles(desc, 64, rows) < desc.num_sms;
+  CudaBitsConfig config;
+  int largest = -1;  // that has room, where the one that is wanted has none
+  for (int i = 0; i < kNumCudaBitsTiles; ++i) {
+    const CudaBitsTile& tile = kCudaBitsTiles[i];
+    const char*& why = config.not_tile[i];
+    if (tile.warps_k > 1 && desc.deterministic) {
+      why = "splits k, and bits must not depend on the shape";
+      continue;
+    }
+    const bool fits =
+        CudaBitsSharedBytes(tile, words, scale_sets, std::max<int64_t>(desc.experts, 1)) <= desc.shared_bytes;
+    if (fits && tile.warps_k == 1 && tile.rows <= rows) largest = i;
+    if ((tile.columns == 16) != few_columns) {
+      why = few_columns ? "too few tiles to draw the full bandwidth" : "tiles of more columns keep every SM busy, too";
+    } else if (tile.rows != rows) {
+      why = tile.rows < rows ? "too few tokens a tile" : "more tokens a tile than there are";
+    } else if (!fits) {
+      why = "takes more shared memory than a block has";
+    } else if (config.tile < 0) {
+      config.tile = i;
+    } else {
+      why = "one warp's chain is the slower one";
+    }
+  }
+  if (config.tile < 0) config.tile = largest;
+  if (config.tile < 0) return config;
+  config.not_tile[config.tile] = nullptr;
+  const CudaBitsTile& tile = kCudaBitsTiles[config.tile];
+  config.grid = std::min<int64_t>(NumTiles(desc, tile.columns, tile.rows), int64_t{desc.num_sms} * tile.ctas_per_sm);
+  return config;
+}
+
+std::ostream& operator<<(std::ostream& out, const CudaBitsConfig& config) {
+  if (config.tile >= 0) out << kCudaBitsTiles[config.tile].name << " on " << config.grid << " CTAs";
+  for (int i = 0; i < kNumCudaBitsTiles; ++i) {
+    if (config.not_tile[i] != nullptr) out << "; not " << kCudaBitsTiles[i].name << ": " << config.not_tile[i];
+  }
+  return out;
+}
+
 std::ostream& operator<<(std::ostream& out, const CudaGemmDesc& desc) {
   out << DTypeName(static_cast<DType>(desc.dtype)) << " " << desc.m << "x" << desc.n << "x" << desc.k;
   if (desc.experts > 0) out << " over " << desc.experts << " experts";
   return out << (desc.gated ? " gated" : "") << (desc.deterministic ? " deterministic" : "")
-             << (desc.aligned ? "" : " unaligned") << (desc.wgmma ? " with wgmma" : "") << " on " << desc.num_sms
-             << " SMs of " << (desc.shared_bytes >> 10) << " KB a block";
+             << (desc.aligned ? "" : " unaligned") << (desc.wgmma ? " with wgmma" : "")
+             << (desc.own_bias ? " with biases" : "") << " on " << desc.num_sms << " SMs of "
+             << (desc.shared_bytes >> 10) << " KB a block";
 }
 
 std::ostream& operator<<(std::ostream& out, const CudaGemmConfig& config) {

@@ -62,8 +62,9 @@ struct CudaGemmDesc {
   int64_t experts = 0;  // 0 = a dense product
   bool gated = false;
   bool deterministic = false;
-  bool aligned = true;  // rows of x, w and y begin at multiples of 16 bytes
-  bool wgmma = false;   // the device and the program have it
+  bool aligned = true;    // rows of x, w and y begin at multiples of 16 bytes
+  bool wgmma = false;     // the device and the program have it
+  bool own_bias = false;  // weights have biases of their own, or the activation has bounds
   int num_sms = 132;
   int64_t shared_bytes = 227 << 10;  // the limit of a block of the device; 163 KB on an A100, 99 KB on smaller ones
 };
@@ -86,7 +87,46 @@ CudaGemmConfig ChooseGrouped(const CudaGemmDesc& desc);
 // ChooseDense without cuBLASLt, for products that the library refuses.
 CudaGemmConfig ChooseOwnDense(const CudaGemmDesc& desc);
 
+// The kernel for weights of few bits (workers/ops/cuda/few_bits_tile_cuda.h): tiles of 64 or 16 weight rows, k taken
+// `groups` blocks of 32 a step; the rest as in CudaGemmTile.
+struct CudaBitsTile {
+  const char* name;
+  int columns, rows, groups;
+  int warps_n, warps_t, warps_k;
+  int stages, ctas_per_sm;
+};
+inline constexpr CudaBitsTile kCudaBitsTiles[] = {
+    {"bits16x8_split4", 16, 8, 8, 1, 1, 4, 8, 3}, {"bits16x8", 16, 8, 8, 1, 1, 1, 8, 3},
+    {"bits64x8", 64, 8, 8, 4, 1, 1, 5, 3},        {"bits64x32", 64, 32, 4, 4, 1, 1, 4, 3},
+    {"bits64x128", 64, 128, 2, 4, 2, 1, 4, 2},
+};
+inline constexpr int kNumCudaBitsTiles = sizeof(kCudaBitsTiles) / sizeof(kCudaBitsTiles[0]);
+// A panel's block of 32 k has `scale_sets` scales of each weight row, and `words` words of 4 bytes.
+constexpr int CudaBitsBlockBytes(int words, int scale_sets) { return scale_sets * 64 + words * 128; }
+// Of it, what 8 weight rows have, in shared memory.
+constexpr int CudaBitsOctetBytes(int words, int scale_sets) { return (scale_sets * 16 + words * 32 + 31) / 32 * 32; }
+// Half as many of 8 bits: as many bytes on the way.
+constexpr int CudaBitsGroups(const CudaBitsTile& tile, int words) {
+  return words == 8 && tile.groups == 8 ? 4 : tile.groups;
+}
+constexpr int64_t CudaBitsSharedBytes(const CudaBitsTile& tile, int words, int scale_sets, int64_t experts) {
+  const int groups = CudaBitsGroups(tile, words);
+  const int weights = (groups * (tile.columns / 8) * CudaBitsOctetBytes(words, scale_sets) + 127) / 128 * 128;
+  const int64_t store = tile.warps_n * tile.warps_t * tile.warps_k * kCudaGemmStoreBytes;
+  const int64_t partial = int64_t{4} * (tile.warps_k - 1) * tile.columns * tile.rows;
+  return int64_t{tile.stages} * (weights + tile.rows * groups * 64) + store + partial + CudaGemmPlanBytes(experts);
+}
+
+struct CudaBitsConfig {
+  int tile = -1;  // of kCudaBitsTiles; -1: so many experts that none has room beside them
+  int64_t grid = 0;
+  const char* not_tile[kNumCudaBitsTiles] = {};  // why not; null for the one that was chosen
+};
+// REQUIRES: bf16 or fp16; format: not kCudaPlainRows.  Bits: as of CudaGemmConfig's tiles.
+CudaBitsConfig ChooseBits(const CudaGemmDesc& desc, uint8_t format);
+
 std::ostream& operator<<(std::ostream& out, const CudaGemmDesc& desc);
 std::ostream& operator<<(std::ostream& out, const CudaGemmConfig& config);
+std::ostream& operator<<(std::ostream& out, const CudaBitsConfig& config);
 
 }  // namespace switchyard::ops

@@ -190,6 +190,7 @@ class CublasDevice {
 
 int DenseGemm(const CudaCall& call, const CudaGemmArgs& args) {
   if (args.rows == 0 || args.n == 0) return cudaSuccess;
+  if (args.format != kCudaPlainRows) return BitsGemm(call, args);
   const GemmProblem problem = ProblemOf(args);
   const CudaGemmDesc desc = DescOf(call, problem, /*grouped=*/false);
   const CudaGemmConfig config = ChooseDense(desc);

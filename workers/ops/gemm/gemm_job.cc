@@ -35,6 +35,10 @@ absl::Status CheckWeights(const GemmJob& job, DType dtype, Device device) {
   if (format != WeightFormat::kPlain && dtype == DType::kF64) {
     return Bad(job, "weights of ", WeightFormatName(format), " have products in fp32, not fp64");
   }
+  if (format != WeightFormat::kPlain && !on_cpu && dtype == DType::kF32) {
+    return Bad(job, "weights of ", WeightFormatName(format), " on ", device.ToString(),
+               " have products of bf16 and fp16, not fp32");
+  }
   for (int64_t e = 0; e < job.weights.size(); ++e) {
     const Weight* w = job.weights[e];
     if (w == nullptr || w->empty()) {
@@ -115,14 +119,13 @@ absl::Status CheckBiases(const GemmJob& job, Device device) {
   return absl::OkStatus();
 }
 
-absl::Status CheckClamp(const GemmJob& job, Device device) {
+absl::Status CheckClamp(const GemmJob& job) {
   const auto [alpha, limit] = job.clamp;
   if (limit == 0) return absl::OkStatus();
   if (!(limit > 0 && std::isfinite(limit) && std::isfinite(alpha)) || !job.gated) {
     return Bad(job, "limit ", limit, " and alpha ", alpha, " of ", job.gated ? "a gated" : "another", " product");
   }
-  if (device.is_cpu()) return absl::OkStatus();
-  return absl::UnimplementedError(absl::StrCat(job.op, ": clamped SwiGLU on ", device.ToString()));
+  return absl::OkStatus();
 }
 
 absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
@@ -144,7 +147,7 @@ absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   if (job.gated && job.y.dtype() != dtype)
     return Bad(job, "hidden must be ", DTypeName(dtype), ", is ", job.y.ToString());
   RETURN_IF_ERROR(CheckBiases(job, device));
-  RETURN_IF_ERROR(CheckClamp(job, device));
+  RETURN_IF_ERROR(CheckClamp(job));
   if (job.isa > DetectedIsa()) {
     return Bad(job, "this processor has ", IsaName(DetectedIsa()), ", not ", IsaName(job.isa));
   }
@@ -153,16 +156,25 @@ absl::Status CheckJob(const Stream& stream, const GemmJob& job) {
   return CheckWeights(job, dtype, device);
 }
 
+int64_t OwnBiasOffset(const Weight& weight) {
+  return static_cast<const char*>(weight.bias().raw()) - static_cast<const char*>(weight.data());
+}
+
 absl::Status RunOnDevice(const Stream& stream, const GemmJob& job, const Weight& first) {
-  const bool dense = job.offsets.empty();
+  const bool dense = job.offsets.empty(), own = first.desc().bias;
+  // Of a dense product that is not gated: the product's.
+  const bool of_product = own && dense && !job.gated;
+  const void* bias = dense && !job.biases.empty() ? job.biases[0].raw() : nullptr;
+  if (of_product) bias = first.bias().raw();
   const CudaGemmArgs args = {.dtype = DTypeCode(job.x.dtype()),
                              .y_dtype = DTypeCode(job.y.dtype()),
                              .x = job.x.raw(),
                              .x_rows = job.x_rows.empty() ? nullptr : job.x_rows.data(),
                              .weights = dense ? nullptr : job.weights.on_device(),
                              .weight = dense ? first.data() : nullptr,
+                             .format = static_cast<uint8_t>(first.format()),
                              .offsets = dense ? nullptr : job.offsets.data(),
-                             .bias = dense && !job.biases.empty() ? job.biases[0].raw() : nullptr,
+                             .bias = bias,
                              .y = job.y.raw(),
                              .rows = job.y.dim(0),
                              .n = first.n(),
@@ -172,7 +184,10 @@ absl::Status RunOnDevice(const Stream& stream, const GemmJob& job, const Weight&
                              .y_stride = job.y.row_stride(),
                              .experts = static_cast<int32_t>(job.weights.size()),
                              .accumulate = job.accumulate,
-                             .gated = job.gated};
+                             .gated = job.gated,
+                             .own_bias = own && !of_product ? OwnBiasOffset(first) : 0,
+                             .glu_alpha = job.clamp.alpha,
+                             .glu_limit = job.clamp.limit};
   return RunOnCuda(job.op, stream, dense ? &CudaKernelTable::dense_gemm : &CudaKernelTable::grouped_gemm, args);
 }
 

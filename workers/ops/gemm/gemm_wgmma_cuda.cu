@@ -35,6 +35,9 @@ namespace {
 template <class Shape>
 inline constexpr int kStagesAhead = Shape::kStages - 1;
 
+template <class Elem, class Shape>
+using Filler = StageFiller<TileLoader<Elem, Shape>, Shape>;
+
 // A warpgroup's sums of one item: kI blocks of 64 weight rows by the tile's tokens.
 template <class Elem, class Shape>
 class WgmmaSums {
@@ -88,7 +91,7 @@ class WgmmaSums {
       __syncwarp();
       const int row_block = (warp / 4 * kI + part / kParts) * 4 + warp % 4;  // of 16 weight rows
       const int32_t column = first_column + row_block * (p.gated ? 8 : 16);
-      StoreBlocks<Elem>(p, {row, item.end_row, column}, kStoreBlocks * 8, scratch);
+      StoreBlocks<Elem>(p, {row, item.end_row, column, p.bias}, kStoreBlocks * 8, scratch);
       __syncwarp();  // the scratch is free again
     }
   }
@@ -100,7 +103,7 @@ class WgmmaSums {
 // Adds up an item of `rows` tokens by the narrowest product from kTokens on that takes them.  Which one is asked
 // outside of the loop: with a branch around the products, the compiler would wait for each of them.
 template <int kTokens, class Elem, class Shape>
-__device__ __forceinline__ void AddUp(const GemmProblem& p, int rows, StageFiller<Elem, Shape>* filler,
+__device__ __forceinline__ void AddUp(const GemmProblem& p, int rows, Filler<Elem, Shape>* filler,
                                       WgmmaSums<Elem, Shape>* sums) {
   if constexpr (kTokens < Shape::kRows) {
     if (rows > kTokens) return AddUp<kTokens + 32>(p, rows, filler, sums);
@@ -132,7 +135,7 @@ __global__ void __launch_bounds__(kWgmmaBuilt ? TileShape<kTile>::kThreads : 32,
 
     WaitForPrecedingKernel();
     const GemmPlan plan(p, stages + Shape::kFixedBytes, Shape::kRows, p.gated ? Shape::kColumns / 2 : Shape::kColumns);
-    StageFiller<Elem, Shape> filler(p, plan, stages);
+    Filler<Elem, Shape> filler(p, plan, stages);
     for (int i = 0; i < kStagesAhead<Shape>; ++i) filler.FillNext();
     LaunchDependents();
 

@@ -29,7 +29,7 @@ struct GroupedGemmDesc {
   absl::Span<const TensorView> biases = {};
   // GroupedGatedGemm alone, on the CPU: see GatedGemm.
   TensorView sums = {};
-  // GroupedGatedGemm alone, on the CPU.
+  // GroupedGatedGemm alone.
   GluClamp clamp = {};
   Isa isa = CurrentIsa();  // tests only
 };

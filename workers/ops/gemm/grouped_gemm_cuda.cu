@@ -1,8 +1,5 @@
 // y[i] = x[x_rows[i]] · weights[e]ᵀ for rows i in [offsets[e], offsets[e + 1]): our own kernels, for dense products,
 // too.
-//
-// A pipeline of `stages` buffers runs through all items of a CTA without a break: while one tile's last steps are
-// multiplied and its outputs stored, the next tile's first steps are on their way already.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -42,31 +39,8 @@ __global__ void __launch_bounds__(TileShape<kTile>::kThreads, TileShape<kTile>::
     GemmTilesKernel(const GemmProblem p) {
   using Shape = TileShape<kTile>;
   char* stages = DynamicShared<char>();
-  float* scratch = reinterpret_cast<float*>(stages + Shape::kStages * Shape::kStageBytes);
-  float* partial = scratch + Shape::kWarps * kStoreScratchBytes / 4;
-  scratch += threadIdx.x / 32 * (kStoreScratchBytes / 4);
-
   if constexpr (Shape::kRows <= 32) PrefetchWeights<Elem, Shape>(p);
-  WaitForPrecedingKernel();
-  const GemmPlan plan(p, stages + Shape::kFixedBytes, Shape::kRows, p.gated ? Shape::kColumns / 2 : Shape::kColumns);
-  StageFiller<Elem, Shape> filler(p, plan, stages);
-  for (int i = 0; i < Shape::kStages - 1; ++i) filler.FillNext();
-  LaunchDependents();
-
-  TileSums<Elem, Shape> sums;
-  int stage = 0;
-  for (int32_t i = static_cast<int32_t>(blockIdx.x); i < plan.num_items(); i += static_cast<int32_t>(gridDim.x)) {
-    sums.Begin(plan.Find(i));
-    for (int32_t k = 0; k < static_cast<int32_t>(p.k); k += Shape::kDepth) {
-      CpAsyncWait<Shape::kStages - 2>();
-      __syncthreads();  // all threads have this stage, and are done with the one before, which is filled next
-      filler.FillNext();
-      sums.Multiply(stages + stage * Shape::kStageBytes);
-      stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
-    }
-    sums.AddPartials(partial);
-    sums.Store(p, plan.Find(i), scratch);  // found again: to remember it costs registers
-  }
+  RunTiles<TileLoader<Elem, Shape>, TileSums<Elem, Shape>, Shape>(p, stages);
 }
 
 template <class Elem, class Accum>
@@ -144,6 +118,7 @@ CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& p, bool grouped) {
           .deterministic = call.deterministic,
           .aligned = CommonAlignment(p) >= 16,
           .wgmma = TakesWgmma(call.device),
+          .own_bias = p.own_bias > 0 || p.glu_limit > 0,
           .num_sms = std::max(call.num_sms, 1),
           .shared_bytes = SharedBytesOfBlock(call.device)};
 }
@@ -164,6 +139,7 @@ int LaunchGemm(const CudaCall& call, const GemmProblem& p, const CudaGemmConfig&
 
 int GroupedGemm(const CudaCall& call, const CudaGemmArgs& args) {
   if (args.rows == 0 || args.n == 0 || args.experts == 0) return cudaSuccess;
+  if (args.format != kCudaPlainRows) return BitsGemm(call, args);
   const GemmProblem problem = ProblemOf(args);
   return LaunchGemm(call, problem, ChooseGrouped(DescOf(call, problem, /*grouped=*/true)));
 }

@@ -77,8 +77,8 @@ std::string WeightDesc::ToString() const {
 }
 
 int64_t PackedBytes(const WeightDesc& desc, DeviceKind device) {
-  SY_CHECK(Plain(desc) || device == DeviceKind::kCpu);
-  if (device != DeviceKind::kCpu) return desc.n * RowElements(desc) * DTypeBytes(desc.dtype) + BiasBytes(desc);
+  if (device != DeviceKind::kCpu && Plain(desc))
+    return desc.n * RowElements(desc) * DTypeBytes(desc.dtype) + BiasBytes(desc);
   return NumPanels(desc) * PanelBytes(desc) + BiasBytes(desc);
 }
 
@@ -94,10 +94,6 @@ absl::StatusOr<Weight> Weight::Allocate(const WeightDesc& desc, Device device) {
   SY_CHECK_GE(desc.k, 1);
   SY_CHECK(desc.layout == WeightLayout::kPanels || desc.n % 2 == 0);
   SY_CHECK(Plain(desc) || desc.dtype != DType::kF64);
-  if (!Plain(desc) && !device.is_cpu()) {
-    return absl::UnimplementedError(absl::StrCat("weights of ", WeightFormatName(desc.format), " on a device"));
-  }
-  if (desc.bias && !device.is_cpu()) return absl::UnimplementedError("weights with a bias on a device");
   Weight weight;
   weight.desc_ = desc;
   weight.device_ = device;
@@ -129,7 +125,7 @@ Weight& Weight::operator=(Weight&& other) noexcept {
 int64_t Weight::padded_k() const { return device().is_cpu() ? PaddedK(desc_) : RowElements(desc_); }
 
 TensorView Weight::rows() const {
-  SY_CHECK(!device().is_cpu());
+  SY_CHECK(!device().is_cpu() && Plain(desc_));
   return TensorView(data_, desc_.dtype, {desc_.n, RowElements(desc_)}, device()).Columns(0, desc_.k);
 }
 
@@ -138,8 +134,8 @@ int64_t Weight::num_panels() const { return NumPanels(desc_); }
 
 TensorView Weight::bias() const {
   if (!desc_.bias || empty()) return {};
-  SY_CHECK(device().is_cpu());
-  return {static_cast<char*>(data_) + num_panels() * panel_bytes(), desc_.dtype, {desc_.n}, device()};
+  const int64_t offset = PackedBytes(desc_, device().kind) - BiasBytes(desc_);
+  return {static_cast<char*>(data_) + offset, desc_.dtype, {desc_.n}, device()};
 }
 
 int64_t Weight::ColumnOf(int64_t row) const { return (gated() ? row % (desc_.n / 2) : row) % kPanelColumns; }
@@ -247,8 +243,9 @@ absl::Status Weight::PackOnDevice(int64_t first_row, const TensorView& rows, Dev
 
 absl::Status Weight::PackRows(int64_t first_row, const TensorView& rows, DeviceWriter* writer) {
   RETURN_IF_ERROR(CheckRows("PackRows", first_row, rows));
-  if (!device().is_cpu()) return PackOnDevice(first_row, rows, writer);
+  if (!device().is_cpu() && Plain(desc_)) return PackOnDevice(first_row, rows, writer);
   if (!Plain(desc_)) {
+    SY_CHECK(writer == nullptr);
     Quantize(first_row, rows);
     return absl::OkStatus();
   }
@@ -273,20 +270,24 @@ absl::Status Weight::PackRows(int64_t first_row, const TensorView& rows, DeviceW
   return absl::OkStatus();
 }
 
-absl::Status Weight::PackBias(int64_t first_row, const TensorView& values) {
+absl::Status Weight::PackBias(int64_t first_row, const TensorView& values, DeviceWriter* writer) {
   SY_CHECK(desc_.bias);
-  if (!device().is_cpu()) return absl::UnimplementedError("weights with a bias on a device");
   if (values.rank() != 2 || values.dim(1) != 1 || !IsFloating(values.dtype()) || first_row < 0 ||
       first_row + values.dim(0) > desc_.n) {
     return absl::InvalidArgumentError(
         absl::StrCat("PackBias: elements from ", first_row, " on of ", desc_.ToString(), " are ", values.ToString()));
   }
-  VisitDType(dtype(), [&]<class To>() {
-    VisitDType(values.dtype(), [&]<class From>() {
-      To* const to = bias().data<To>() + first_row;
-      for (int64_t i = 0; i < values.dim(0); ++i) to[i] = Convert<To>(*values.row<From>(i));
+  const auto fill = [&](int64_t first, int64_t count, char* at) {
+    VisitDType(dtype(), [&]<class To>() {
+      VisitDType(values.dtype(), [&]<class From>() {
+        To* const to = reinterpret_cast<To*>(at);
+        for (int64_t i = 0; i < count; ++i) to[i] = Convert<To>(*values.row<From>(first + i));
+      });
     });
-  });
+  };
+  char* const at = static_cast<char*>(bias().raw()) + first_row * DTypeBytes(dtype());
+  if (writer != nullptr) return writer->Write(at, values.dim(0), DTypeBytes(dtype()), fill);
+  fill(0, values.dim(0), at);
   return absl::OkStatus();
 }
 
@@ -321,12 +322,29 @@ absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, 
   RETURN_IF_ERROR(weight.CheckRows("PackWeight", 0, rows));
   if (!stream.device().is_cpu()) {
     ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(stream.device()));
-    RETURN_IF_ERROR(weight.PackRows(0, rows, writer.get()));
+    if (Plain(desc)) {
+      RETURN_IF_ERROR(weight.PackRows(0, rows, writer.get()));
+    } else {
+      ASSIGN_OR_RETURN(Weight host, Weight::Allocate(desc, Device::Cpu()));
+      RETURN_IF_ERROR(host.PackRows(0, rows));
+      RETURN_IF_ERROR(CopyPanels(host, &weight, writer.get()));
+    }
     RETURN_IF_ERROR(writer->Finish());
     return weight;
   }
   RETURN_IF_ERROR(PackAgain(stream, rows, &weight));
   return weight;
+}
+
+absl::Status CopyPanels(const Weight& host, Weight* on_device, DeviceWriter* writer) {
+  SY_CHECK(host.n() == on_device->n() && host.k() == on_device->k() && host.gated() == on_device->gated() &&
+           host.format() == on_device->format() && !Plain(host.desc()));
+  const char* const from = static_cast<const char*>(host.data());
+  constexpr int64_t kBytes = 64;  // of which panels are multiples
+  return writer->Write(on_device->mutable_data(), host.num_panels() * host.panel_bytes() / kBytes, kBytes,
+                       [&](int64_t first, int64_t count, char* at) {
+                         std::memcpy(at, from + first * kBytes, static_cast<size_t>(count * kBytes));
+                       });
 }
 
 absl::Status PackAgain(const Stream& stream, const TensorView& rows, Weight* weight) {

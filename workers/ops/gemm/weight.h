@@ -12,7 +12,8 @@
 // With a bias: behind its panels [n] numbers of its dtype, by row of [n, k], which products add to their outputs before
 // any activation.  So it goes wherever the matrix goes: into slots, copies and files.
 //
-// On a device: the rows as they are, each padded with zeros to a multiple of 16 bytes; gated: the gate's, then up's.
+// On a device: of few bits, the same panels; plain, the rows as they are, each padded with zeros to a multiple of 16
+// bytes, gated: the gate's, then up's.  A bias lies behind them, too.
 //
 // Thread-safety: PackRows of disjoint rows may run at once; reading is safe once packing is over.
 // A Weight owns its memory (huge pages where the system gives them) unless made by Over().  Movable, not copyable.
@@ -40,8 +41,8 @@ struct WeightDesc {
   int64_t k = 0;               // inputs
   DType dtype = DType::kBf16;  // of x and y; and of the numbers, if plain
   WeightLayout layout = WeightLayout::kPanels;
-  WeightFormat format = WeightFormat::kPlain;  // others on the CPU alone, not of fp64
-  bool bias = false;                           // on the CPU alone
+  WeightFormat format = WeightFormat::kPlain;  // others not of fp64
+  bool bias = false;
 
   std::string ToString() const;  // "bf16 [2048, 1024] gated", "bf16 int4 [2048, 1024] with bias"
 };
@@ -58,7 +59,7 @@ class Weight {
   // The packed form in borrowed memory that outlives this: 64-byte aligned, PackedBytes(desc, device.kind) long.  With
   // `packed` its contents are valid, else as by the constructor.
   static Weight Over(const WeightDesc& desc, void* memory, bool packed, Device device = Device::Cpu());
-  // Errors: ResourceExhausted where the constructor would abort; Unimplemented for few bits or a bias on a device.
+  // Errors: ResourceExhausted where the constructor would abort.
   static absl::StatusOr<Weight> Allocate(const WeightDesc& desc, Device device);
   Weight(Weight&& other) noexcept { *this = std::move(other); }
   Weight& operator=(Weight&& other) noexcept;
@@ -66,15 +67,16 @@ class Weight {
   // Rows [first_row, first_row + rows.dim(0)) of [n, k] from row-major `rows` [rows, k] of any floating dtype,
   // converted to the weight's (rounded to nearest even), or quantized, each row by itself; then they must be finite.
   // Single-threaded. Errors (InvalidArgument): shape, dtype or
-  // range that do not fit.  For a weight on a device `writer` copies them; they are there after its Finish.  Without a
-  // writer its memory is the host's, in a device's form, to be copied from later (packed_expert.h).
+  // range that do not fit.  For a plain weight on a device `writer` copies them; they are there after its Finish.
+  // Without a writer its memory is the host's, in a device's form, to be copied from later (packed_expert.h).  Rows of
+  // few bits are packed in the host's memory alone (CopyPanels).
   absl::Status PackRows(int64_t first_row, const TensorView& rows, DeviceWriter* writer = nullptr);
   // The same of rows that are quantized as format() says already.
-  // REQUIRES: on the CPU, of few bits, k is a multiple of 32, the rows are the weight's.
+  // REQUIRES: in the host's memory, of few bits, k is a multiple of 32, the rows are the weight's.
   void PackNumbers(int64_t first_row, int64_t rows, const StoredNumbers& from);
   // Elements [first_row, first_row + values.dim(0)) of the bias from a column [rows, 1] of any floating dtype.
-  // REQUIRES: with a bias.  Errors: as PackRows; Unimplemented on a device.
-  absl::Status PackBias(int64_t first_row, const TensorView& values);
+  // REQUIRES: with a bias.  Errors, and the writer: as PackRows'.
+  absl::Status PackBias(int64_t first_row, const TensorView& values, DeviceWriter* writer = nullptr);
   // The same rows back, in the weight's dtype.  REQUIRES: on the CPU.
   absl::Status UnpackRows(int64_t first_row, const TensorView& rows) const;
 
@@ -84,7 +86,7 @@ class Weight {
   DType dtype() const { return desc_.dtype; }
   WeightFormat format() const { return desc_.format; }
   bool gated() const { return desc_.layout == WeightLayout::kGatedPanels; }
-  // [n] of its dtype; raw() == nullptr: none.  REQUIRES: with a bias, on the CPU.
+  // [n] of its dtype; raw() == nullptr: none.
   TensorView bias() const;
   bool empty() const { return data_ == nullptr; }
   Device device() const { return device_; }
@@ -94,7 +96,7 @@ class Weight {
   const void* data() const { return data_; }
   void* mutable_data() { return data_; }  // for callers that pack panels themselves (backward/transposed_weight.h)
   int64_t padded_k() const;               // on a device: elements from one row to the next
-  // All rows, row-major.  REQUIRES: on a device.
+  // All rows, row-major.  REQUIRES: on a device, plain.
   TensorView rows() const;
   // On the CPU:
   int64_t panel_bytes() const;  // distance from one panel to the next
@@ -124,6 +126,10 @@ class Weight {
 
 // Allocates and packs a whole matrix on the stream's threads.  Errors (InvalidArgument): rows is not [n, k] floating.
 absl::StatusOr<Weight> PackWeight(const Stream& stream, const WeightDesc& desc, const TensorView& rows);
+
+// Copies the panels, not the bias, of a weight of few bits to one on a device; they are there after the writer's
+// Finish. REQUIRES: the same n, k, layout and format.
+absl::Status CopyPanels(const Weight& host, Weight* on_device, DeviceWriter* writer);
 
 // Packs all rows of a weight anew, in place, on the stream's threads.  No one may read it meanwhile.  CPU only.
 // Errors (InvalidArgument): rows is not [n, k] floating.
