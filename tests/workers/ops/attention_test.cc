@@ -171,7 +171,6 @@ TEST_P(AttentionTest, WindowMatchesReference) {
 const std::vector<double> kSinks = {0.5, -1.25, 3, 40, -60, 0};
 
 TEST_P(AttentionTest, SinksMatchReference) {
-  if (!stream().device().is_cpu()) GTEST_SKIP() << "runs on the CPU alone";
   for (int64_t window : {0, 5, 70}) {
     for (int64_t length : {1, 150}) {
       const Scene scene(dtype(), {.heads = 6, .kv_heads = 2, .head_dim = 24, .window = window, .sinks = kSinks},
@@ -182,7 +181,6 @@ TEST_P(AttentionTest, SinksMatchReference) {
 }
 
 TEST_P(AttentionTest, BadSinksAreNamed) {
-  if (!stream().device().is_cpu()) GTEST_SKIP() << "runs on the CPU alone";
   const Scene scene(dtype(), {.heads = 2, .kv_heads = 1, .head_dim = 8}, {4});
   const PagedCache cache(scene, 16);
   AttentionDesc desc = scene.desc();
@@ -198,7 +196,7 @@ TEST_P(AttentionTest, RowsIgnoreChunksBlocksAndThreads) {
   for (const KvFormat format : Formats()) {
     for (int64_t window : {0, 70}) {
       reference::AttentionCase shape = {.heads = 6, .kv_heads = 2, .head_dim = 40, .window = window};
-      if (window > 0 && stream().device().is_cpu()) shape.sinks = kSinks;
+      if (window > 0) shape.sinks = kSinks;
       const Scene scene(dtype(), shape, {261}, format);
       const Tensor whole = RunChunked(scene, stream(), 16, 0, 512);
       for (int64_t chunk : {1, 7, 64, 512}) {

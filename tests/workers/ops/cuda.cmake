@@ -1,6 +1,7 @@
 # The CUDA kernels against the CPU's: emulated on the CPU, and on a GPU.
 sy_device_test(device_row_ops_test SRCS device_row_ops_test.cc DEPS sy_ops)
 sy_device_test(device_weights_test SRCS device_weights_test.cc DEPS sy_ops_gemm)
+sy_device_test(device_attention_test SRCS device_attention_test.cc DEPS sy_ops)
 foreach(kind attention elementwise qkv router row sampling)
   sy_test(${kind}_kernels_test SRCS cuda/${kind}_kernels_test.cc DEPS sy_ops_cuda_emulated sy_ops)
   sy_test(${kind}_kernels_gpu_test SRCS cuda/${kind}_kernels_test.cc DEPS sy_ops_cuda sy_ops LABELS gpu)

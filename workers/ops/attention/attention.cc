@@ -80,9 +80,6 @@ absl::Status Check(const OpSite& at, const AttentionDesc& desc, const TensorView
                                                    " is not allowed"));
   }
   if (desc.sinks.rank() != 0) {
-    if (!at.device.is_cpu()) {
-      return absl::UnimplementedError(absl::StrCat("attention: sinks on ", at.device.ToString()));
-    }
     RETURN_IF_ERROR(ExpectView(at, "sinks", desc.sinks, AccDType(q.dtype()), {desc.num_heads}));
   }
   const Shape shape = {q.dim(0), desc.num_heads * cache.head_dim()};
@@ -105,7 +102,8 @@ absl::Status AttentionOnCuda(const Stream& stream, const AttentionDesc& desc, co
                                   .block_size = cache.block_size(),
                                   .head_dim = cache.head_dim(),
                                   .window = desc.window,
-                                  .scale = desc.scale};
+                                  .scale = desc.scale,
+                                  .sinks = desc.sinks.rank() == 0 ? nullptr : desc.sinks.raw()};
   return RunOnCuda("attention", stream, &CudaKernelTable::attention, args);
 }
 

@@ -15,7 +15,7 @@
 // v after it was multiplied by their scale.
 //
 // Parallel over (sequence, kv head, query tile).  Borrows all memory; out may not overlap q.
-// Does not do: sinks or 8 bits on a device, ALiBi, cross attention.
+// Does not do: 8 bits on a device, ALiBi, cross attention.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct AttentionDesc {
   int64_t num_heads = 0;  // N; a multiple of the cache's Nkv
   double scale = 1.0;     // usually D^-0.5
   int32_t window = 0;     // 0 = none
-  TensorView sinks = {};  // [N] AccDType, finite; rank 0: none.  On the CPU alone: Unimplemented on a device
+  TensorView sinks = {};  // [N] AccDType, finite; rank 0: none
 };
 
 // Errors (InvalidArgument): shapes or dtypes that do not fit, D > kMaxHeadDim, rows outside the batch, a block table

@@ -5,9 +5,9 @@
 // A block takes one split of one row's keys for up to 16 query heads of one kv head (the rows of an mma).  Its 4 warps
 // take 16 keys of every 64, each with a ring of stages of its own that cp.async fills, and so without a barrier
 // between warps; at the end they are merged in the order of warps.  The splits of a row are merged by a second kernel
-// in the order of splits; a row of one split needs no second. Counted on for D = 128: 96 KiB of shared memory (3
-// stages), so two blocks of 128 threads on an SM with 64 KiB of loads in flight each.  D = 64: 48 KiB, four blocks; D =
-// 256: 192 KiB, one block with 128 KiB in flight.
+// in the order of splits; a row of one split needs no second.  The one that writes a row's outputs adds its sink
+// (WithSink).  Counted on for D = 128: 96 KiB of shared memory (3 stages), so two blocks of 128 threads on an SM with
+// 64 KiB of loads in flight each.  D = 64: 48 KiB, four blocks; D = 256: 192 KiB, one block with 128 KiB in flight.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -198,7 +198,8 @@ __device__ __forceinline__ void MergeWarps(const CudaAttentionArgs& a, const Dec
       value = fmaf(weight, DynamicShared<float>()[slot * Layout<kDim>::kPitch + d], value);
     }
     if (work.num_splits == 1) {
-      out[(work.first_head + head) * a.head_dim + d] = Narrow<Elem>(value / sum);
+      const float divisor = WithSink(a, work.first_head + head, max, sum);
+      out[(work.first_head + head) * a.head_dim + d] = Narrow<Elem>(value / divisor);
       continue;
     }
     const int64_t slot = launch.partials.Slot(blockIdx.z, work.first_head + head, blockIdx.x);
@@ -254,7 +255,7 @@ __global__ void __launch_bounds__(kThreads)
       total.z = join(total.z, part.z);
       total.w = join(total.w, part.w);
     }
-    const float inverse = 1.0f / sum;
+    const float inverse = 1.0f / WithSink(a, head, max, sum);
     *reinterpret_cast<uint2*>(out + d) = make_uint2(PackPair<Elem>(total.x * inverse, total.y * inverse),
                                                     PackPair<Elem>(total.z * inverse, total.w * inverse));
   }

@@ -96,9 +96,10 @@ __device__ __forceinline__ void EndSplit(float scale_log2, RowState<kDim>& state
 }
 
 template <int kDim>
-__device__ __forceinline__ void TakeJoined(const Joined<kDim>& joined, RowState<kDim>& state) {
+__device__ __forceinline__ void TakeJoined(const Joined<kDim>& joined, RowState<kDim>& state, float (&max)[2]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
+    max[i] = joined.max[i];
     state.sum[i] = threadIdx.x % 4 == 0 ? joined.sum[i] : 0.0f;  // RowSum adds four lanes'
 #pragma unroll
     for (int n = 0; n < kDim / 8; ++n) {
@@ -187,6 +188,7 @@ __device__ __forceinline__ void AttendBlock(const CudaAttentionArgs& a, const Wo
     }
   }
   if (!has_rows) return;
+  float max[2] = {ScaledMax(state, 0, scale_log2), ScaledMax(state, 1, scale_log2)};
   if constexpr (kFixedSplits) {
     if (work.num_splits > 1) {
       LeaveSplit(a, work, split, scale_log2, state, launch);
@@ -194,10 +196,10 @@ __device__ __forceinline__ void AttendBlock(const CudaAttentionArgs& a, const Wo
     }
     if (first_tile / kTilesASplit != (end_tile - 1) / kTilesASplit) {
       EndSplit(scale_log2, state, joined);
-      TakeJoined(joined, state);
+      TakeJoined(joined, state, max);
     }
   }
-  StoreRows<Elem, kDim, Layout<kDim>>(a, work, state, shared);
+  StoreRows<Elem, kDim, Layout<kDim>>(a, work, max, state, shared);
 }
 
 // Blocks (tile of queries or decode, kv head, part of the rows) and, of decodes, splits, which they take in turns.

@@ -192,7 +192,9 @@ __device__ __forceinline__ void AttendBlock(const CudaAttentionArgs& a, const Wo
     AddTile<Elem, kDim>(p, stage_of(parity) + Layout<kDim>::kValues, state);
   }
   __syncthreads();  // no warp's products read the queries, which outputs replace
-  if (has_rows) StoreRows<Elem, kDim, Panels<kBlockRows>>(a, work, state, shared);
+  if (!has_rows) return;
+  const float max[2] = {ScaledMax(state, 0, scale_log2), ScaledMax(state, 1, scale_log2)};
+  StoreRows<Elem, kDim, Panels<kBlockRows>>(a, work, max, state, shared);
 }
 
 // Blocks (tile of queries, kv head, part of the rows).

@@ -128,6 +128,7 @@ struct CudaAttentionArgs {
   int64_t heads, kv_heads, block_size, head_dim;
   int64_t window;  // 0 = none
   double scale;
+  const void* sinks = nullptr;  // [heads] AccDType; null = none
 };
 
 // All between the qkv product and attention in one launch: norms of q and k (gamma null = none), clip of q, k and v,

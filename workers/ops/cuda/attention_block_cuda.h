@@ -101,13 +101,19 @@ __device__ __forceinline__ Sight Look(const Work& work) {
           .max_end = end(first + kRows - 1)};
 }
 
-// The warp's 16 rows, through their own part of the queries' shared memory, so that rows go out 16 bytes a lane.
+// The warp's 16 rows, through their own part of the queries' shared memory, so that rows go out 16 bytes a lane.  max:
+// the lane's two rows' (ScaledMax).
 template <class Elem, int kDim, class Place>
-__device__ __forceinline__ void StoreRows(const CudaAttentionArgs& a, const Work& work, const RowState<kDim>& state,
-                                          Elem* shared) {
+__device__ __forceinline__ void StoreRows(const CudaAttentionArgs& a, const Work& work, const float (&max)[2],
+                                          const RowState<kDim>& state, Elem* shared) {
   constexpr int kChunks = kDim / kChunk;
   const int warp_row = static_cast<int>(threadIdx.x / 32) * kMmaRows, lane = threadIdx.x % 32;
-  const float inverse[2] = {1.0f / RowSum(state, 0), 1.0f / RowSum(state, 1)};
+  float inverse[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int head = work.Head(warp_row + lane / 4 + 8 * i);  // also of rows past the last one there is such a head
+    inverse[i] = 1.0f / WithSink(a, head, max[i], RowSum(state, i));
+  }
   __syncwarp();  // every lane has read its queries
 #pragma unroll
   for (int n = 0; n < kDim / 8; ++n) {

@@ -1,7 +1,8 @@
 // The kernels behind cuda::Attention.  Internal to workers/ops: attention_cuda.cu chooses among them.
 //
 // All enqueue on call.stream and return a cudaError_t; args.sequences names the rows.  "Tensor cores": bf16 or fp16, D
-// a multiple of 8 up to 256, 16-byte aligned rows, scale > 0.
+// a multiple of 8 up to 256, 16-byte aligned rows, scale > 0.  All have sinks; rows that go through partial results add
+// theirs when the last of these are joined (WithSink in attention_tile_cuda.h).
 #pragma once
 
 #include <cstdint>

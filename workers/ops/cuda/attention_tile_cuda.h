@@ -221,6 +221,16 @@ __device__ __forceinline__ float RowSum(const RowState<kDim>& state, int i) {
   return sum;
 }
 
+// What a row's outputs are to be divided by: its sum, and the term of its head's sink, a key that all rows of the head
+// see and whose value is zeros.  max: of scores · scale · log2 e, over all of the row's keys.  Called once a row, with
+// the sums of all its splits: so a row counts its sink once.  Beyond the range of floats the term is Inf and the
+// outputs are 0, as they should be.
+__device__ __forceinline__ float WithSink(const CudaAttentionArgs& a, int head, float max, float sum) {
+  if (a.sinks == nullptr) return sum;
+  const float sink = static_cast<const float*>(a.sinks)[head];
+  return sum + Exp2(fmaf(sink, static_cast<float>(kLog2E), -max));  // one rounding in every kernel: the same bits
+}
+
 // Row i's maximum as Join takes it.  Rounded here: no compiler may fuse it with a difference where it need not store
 // it.
 template <int kDim>

@@ -1,5 +1,6 @@
 // cuda::Attention against double precision, and what a row's bits may not depend on.
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,12 @@ Tensor Attend(const CudaCall& call, const PagedScene& scene, const RowLayout& la
   const int64_t width = shape.heads * shape.head_dim, elem_bytes = DTypeBytes(shape.dtype);
   const DeviceMatrix q(rows.view(), width + layout.pad, layout.shift * elem_bytes);
   const DeviceMatrix out(shape.dtype, rows.dim(0), width, width + layout.pad, layout.shift * elem_bytes);
+  std::optional<DeviceMatrix> sinks;
+  if (!shape.sinks.empty()) {
+    const Tensor values(AccDType(shape.dtype), {1, shape.heads});
+    for (int64_t h = 0; h < shape.heads; ++h) Set(values, 0, h, shape.sinks[h]);
+    sinks.emplace(values.view());
+  }
   const CudaAttentionArgs args = {.dtype = static_cast<uint8_t>(shape.dtype),
                                   .sequences = scene.device(),
                                   .q = q.get(),
@@ -39,7 +46,8 @@ Tensor Attend(const CudaCall& call, const PagedScene& scene, const RowLayout& la
                                   .block_size = shape.block_size,
                                   .head_dim = shape.head_dim,
                                   .window = shape.window,
-                                  .scale = ScaleOf(shape)};
+                                  .scale = ScaleOf(shape),
+                                  .sinks = sinks.has_value() ? sinks->get() : nullptr};
   EXPECT_EQ(cuda::Attention(call, args), 0);
   return out.Download();
 }
@@ -50,7 +58,8 @@ void ExpectMatchesReference(const PagedScene& scene, const Tensor& out, const st
                                                    .kv_heads = shape.kv_heads,
                                                    .head_dim = shape.head_dim,
                                                    .window = shape.window,
-                                                   .scale = ScaleOf(shape)};
+                                                   .scale = ScaleOf(shape),
+                                                   .sinks = shape.sinks};
   const Tensor q = scene.BatchRows(0);
   int64_t row = 0;
   for (const SceneSequence& s : scene.sequences()) {
@@ -68,6 +77,14 @@ void ExpectMatchesReference(const PagedScene& scene, const Tensor& out, const st
       ++row;
     }
   }
+}
+
+// About as much as some keys' scores, of either sign, far above all of them and far below.
+std::vector<double> SomeSinks(int64_t heads) {
+  const double values[] = {0.5, 3, -1.25, 2, -60, 1.5, 40, 0};
+  std::vector<double> sinks;
+  for (int64_t h = 0; h < heads; ++h) sinks.push_back(values[h % 8]);
+  return sinks;
 }
 
 Tensor Slice(const Tensor& all, int64_t begin, int64_t count) { return Copy(all.view().Rows(begin, count)); }
@@ -139,6 +156,49 @@ TEST_P(AttentionKernelsTest, LongDecodesMatchReference) {
   Check(Shape(2, 1, 64, 16, 300), {{600, 1, 1}});
 }
 
+// Every kernel: one with splits, prompts, those that no tensor core takes; a group of more heads than an mma has rows.
+TEST_P(AttentionKernelsTest, SinksMatchReference) {
+  const auto check = [&](SceneShape shape, const std::vector<SceneSequence>& sequences, const RowLayout& layout = {}) {
+    shape.sinks = SomeSinks(shape.heads);
+    Check(shape, sequences, {}, layout);
+  };
+  for (int64_t window : {0, 5, 100}) {
+    check(Shape(8, 2, 64, 8, window), {{0, 30, 1}, {150, 1, 2}, {126, 4, 3}, {0, 1, 4}});
+  }
+  check(Shape(4, 1, 128, 8), {{3, 5, 1}, {130, 1, 2}});
+  check(Shape(2, 1, 256, 8), {{60, 6, 1}, {70, 1, 2}});
+  check(Shape(6, 2, 40, 16), {{10, 23, 1}, {0, 1, 2}});
+  check(Shape(20, 1, 64, 16), {{30, 1, 1}, {3, 8, 2}});
+  check(Shape(3, 1, 20, 16), {{5, 4, 1}, {66, 1, 2}});
+  check(Shape(2, 1, 64, 16), {{5, 4, 1}, {66, 1, 2}}, {.pad = 3, .shift = 1});
+  check(Shape(1, 1, 24, 16), {{1, kCudaQueryTile + 1, 1}});
+}
+
+// Where a row's keys are split, its sink weighs about as much as they all, so that one for each split would be seen.
+TEST_P(AttentionKernelsTest, SinksCountOnceInLongDecodes) {
+  for (int64_t window : {0, 300}) {
+    SceneShape shape = Shape(4, 2, 24, 16, window);
+    shape.sinks = {9, 8, 7, 10};
+    Check(shape, {{700, 1, 1}, {5, 1, 2}, {600, 2, 3}});
+  }
+}
+
+// Floats end at e^88: no weight is left for the keys, or none for the sink.
+TEST_P(AttentionKernelsTest, SinksBeyondFloatsAreAllOrNothing) {
+  const std::vector<SceneSequence> sequences = {{0, 3, 1}, {200, 1, 2}, {600, 1, 3}};
+  SceneShape shape = Shape(2, 1, 64, 16);
+  for (bool deterministic : {true, false}) {
+    const Tensor plain = Attend(Call(deterministic), PagedScene(shape, sequences));
+    shape.sinks = {1e30, -1e30};
+    const Tensor out = Attend(Call(deterministic), PagedScene(shape, sequences));
+    for (int64_t row = 0; row < out.dim(0); ++row) {
+      EXPECT_EQ(RowOf(out.view().Columns(0, 64), row), std::vector<double>(64, 0.0)) << "row " << row;
+      EXPECT_EQ(RowOf(out.view().Columns(64, 64), row), RowOf(plain.view().Columns(64, 64), row)) << "row " << row;
+    }
+    shape.sinks.clear();
+  }
+}
+
 TEST_P(AttentionKernelsTest, EmptyBatch) {
   const PagedScene scene(Shape(2, 1, 64, 16), {});
   EXPECT_EQ(Attend(Call(false), scene).dim(0), 0);
@@ -175,7 +235,8 @@ TEST_P(AttentionKernelsTest, MoreDecodesThanTheWorkspaceHolds) {
 // Neither other sequences, nor a graph's bounds, nor blocks change a row.
 TEST_P(AttentionKernelsTest, RowsIgnoreOtherRows) {
   const std::vector<SceneSequence> all = {{0, 30, 1}, {300, 1, 2}, {0, 1, 3}, {61, 9, 4}, {520, 1, 5}};
-  const SceneShape shape = Shape(4, 2, 64, 16);
+  SceneShape shape = Shape(4, 2, 64, 16);
+  shape.sinks = SomeSinks(4);
   SceneShape small_blocks = shape;
   small_blocks.block_size = 3;
   for (bool deterministic : {true, false}) {
@@ -192,7 +253,8 @@ TEST_P(AttentionKernelsTest, RowsIgnoreOtherRows) {
 // A prompt in one step, in chunks, and token by token (as decodes): a preempted request recomputes the same values.
 TEST_P(AttentionKernelsTest, DeterministicRowsIgnoreChunks) {
   for (int64_t window : {0, 20}) {
-    const SceneShape shape = Shape(4, 1, 64, 16, window);
+    SceneShape shape = Shape(4, 1, 64, 16, window);
+    if (window > 0) shape.sinks = SomeSinks(4);
     const Tensor whole = Attend(Call(true), PagedScene(shape, {{0, 140, 1}}));
     for (const auto& [start, queries] : std::vector<std::pair<int, int>>{
              {0, 1}, {1, 1}, {63, 1}, {64, 1}, {65, 1}, {139, 1}, {40, 100}, {129, 11}, {0, 65}, {31, 33}}) {
@@ -207,7 +269,8 @@ TEST_P(AttentionKernelsTest, DeterministicRowsIgnoreChunksAcrossSplits) {
   if (DTypeBytes(dtype()) > 2) return;  // their kernel has no splits
   const int start = 2 * cuda::kFixedSplitKeys - 20, queries = 50;
   for (int64_t window : {int64_t{0}, int64_t{cuda::kFixedSplitKeys + 10}}) {
-    const SceneShape shape = Shape(4, 2, 128, 16, window);
+    SceneShape shape = Shape(4, 2, 128, 16, window);
+    shape.sinks = {9, 3, 10, -60};
     const PagedScene scene(shape, {{start, queries, 1}});
     const Tensor whole = Attend(Call(true), scene);
     ExpectMatchesReference(scene, whole, "whole");
@@ -222,7 +285,8 @@ TEST_P(AttentionKernelsTest, DeterministicRowsIgnoreChunksAcrossSplits) {
 // Blocks that take splits in turns, and one for all of a row's splits where the workspace cannot hold their sums.
 TEST_P(AttentionKernelsTest, DeterministicDecodesIgnoreTheLaunchShape) {
   if (DTypeBytes(dtype()) > 2) return;  // their kernel has no splits
-  const SceneShape shape = Shape(8, 1, 24, 16);
+  SceneShape shape = Shape(8, 1, 24, 16);
+  shape.sinks = {9, 3, 10, -60, 9, 0, 12, 11};
   const std::vector<SceneSequence> sequences = {{(cuda::kMaxSplits + 2) * cuda::kFixedSplitKeys + 5, 1, 1},
                                                 {cuda::kFixedSplitKeys - 1, 1, 2},
                                                 {cuda::kFixedSplitKeys, 1, 3}};

@@ -27,11 +27,12 @@ struct SceneShape {
   DType dtype = DType::kF32;
   int64_t heads = 1, kv_heads = 1, head_dim = 64, block_size = 16;
   int64_t window = 0;
+  std::vector<double> sinks = {};  // [heads]; empty: none
 
   int64_t group() const { return heads / kv_heads; }
   std::string Name() const {
     return absl::StrCat(DTypeName(dtype), " N=", heads, " Nkv=", kv_heads, " D=", head_dim, " block ", block_size,
-                        " window ", window);
+                        " window ", window, sinks.empty() ? "" : " with sinks");
   }
 };
 
