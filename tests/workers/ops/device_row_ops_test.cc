@@ -173,15 +173,18 @@ TEST_P(DeviceRowOpsTest, RouteTopK) {
   const int64_t experts = 60, top_k = 6;
   const Placed logits = PlaceRandom(acc(), rows(), experts, 11, 2.0);
   const Tensor on_host = Back(logits);
-  for (const bool renormalize : {false, true}) {
+  const Tensor bias = RandomMatrix(acc(), 1, experts, 13, 0.05), there = *CopyToDevice(stream(), bias);
+  for (const auto& [renormalize, biased] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
     const Tensor idx = Ints({}, {rows(), top_k});
     const Placed weight = PlaceRandom(acc(), rows(), top_k, 12);
-    const RouterDesc desc = {.top_k = top_k, .renormalize = renormalize};
+    const RouterDesc desc = {
+        .top_k = top_k, .renormalize = renormalize, .bias = biased ? there.view().Reshape({experts}) : TensorView()};
     ASSERT_TRUE(RouteTopK(stream(), desc, logits.view, idx, weight.view).ok());
     const std::vector<int32_t> chosen = IntsBack(idx);
     const Tensor weights = Back(weight);
     for (int64_t t = 0; t < rows(); ++t) {
-      const reference::Route want = reference::RouteTopK(RowOf(on_host, t), top_k, renormalize);
+      const reference::Route want =
+          reference::RouteTopK(RowOf(on_host, t), top_k, renormalize, biased ? RowOf(bias, 0) : reference::Vec());
       EXPECT_EQ(std::vector<int32_t>(chosen.begin() + t * top_k, chosen.begin() + (t + 1) * top_k), want.experts) << t;
       ExpectNear(RowOf(weights, t), want.weights, reference::ReductionTolerance(acc()), absl::StrCat("row ", t));
     }

@@ -34,7 +34,8 @@ inline constexpr int64_t kCudaWorkspaceBytes = int64_t{96} << 20;
 // RouteTopK; rows from *num_rows on, a graph's padding, choose no expert (idx -1, weight 0).
 struct CudaRouterArgs {
   RouterArgs router;
-  const int32_t* num_rows;  // device; null = all rows count
+  const int32_t* num_rows;     // device; null = all rows count
+  const void* bias = nullptr;  // [E] dtype of logits, of the choice alone; null = none
 };
 
 // BuildExpertOrder: a stable sort of (t, k) by expert.

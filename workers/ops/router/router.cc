@@ -26,13 +26,12 @@ absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc, const Tenso
   RETURN_IF_ERROR(ExpectView(at, "topk_weight", topk_weight, logits.dtype(), {num_tokens, desc.top_k}));
   if (desc.bias.rank() != 0) {
     RETURN_IF_ERROR(ExpectView(at, "bias", desc.bias, logits.dtype(), {logits.dim(1)}));
-    if (!stream.device().is_cpu()) {
-      return absl::UnimplementedError(absl::StrCat("router: a bias of the choice on ", stream.device().ToString()));
+    if (stream.device().is_cpu()) {
+      stream.pool().ParallelFor(num_tokens, 16, [&](int64_t begin, int64_t end) {
+        RouteBiasedRows(desc, logits, topk_idx, topk_weight, begin, end);
+      });
+      return absl::OkStatus();
     }
-    stream.pool().ParallelFor(num_tokens, 16, [&](int64_t begin, int64_t end) {
-      RouteBiasedRows(desc, logits, topk_idx, topk_weight, begin, end);
-    });
-    return absl::OkStatus();
   }
   const RouterArgs args = {.dtype = DTypeCode(logits.dtype()),
                            .logits = logits.raw(),
@@ -44,8 +43,10 @@ absl::Status RouteTopK(const Stream& stream, const RouterDesc& desc, const Tenso
                            .experts = logits.dim(1),
                            .top_k = desc.top_k,
                            .renormalize = desc.renormalize};
-  if (!stream.device().is_cpu())
-    return RunOnCuda("router", stream, &CudaKernelTable::router, CudaRouterArgs{args, desc.num_rows}, num_tokens);
+  if (!stream.device().is_cpu()) {
+    const void* const bias = desc.bias.rank() == 0 ? nullptr : desc.bias.raw();
+    return RunOnCuda("router", stream, &CudaKernelTable::router, CudaRouterArgs{args, desc.num_rows, bias}, num_tokens);
+  }
   stream.pool().ParallelFor(num_tokens, 16, [&](int64_t begin, int64_t end) { CpuKernels().router(args, begin, end); });
   return absl::OkStatus();
 }

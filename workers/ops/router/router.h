@@ -21,7 +21,7 @@ struct RouterDesc {
   int64_t top_k = 1;         // K
   bool renormalize = false;  // divide the K weights by their sum
   // [E] dtype of logits: added to the scores when experts are chosen, never to their weights (DeepSeek-V3, §2.1.2;
-  // Ernie 4.5 for softmax scores).  Rank 0: none.  On the CPU alone: Unimplemented on a device.
+  // Ernie 4.5 for softmax scores).  Rank 0: none.
   TensorView bias = {};
   // On a device: rows from *num_rows on, a graph's padding, choose no expert (-1, weight 0); null: all rows count.
   const int32_t* num_rows = nullptr;

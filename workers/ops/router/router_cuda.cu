@@ -1,4 +1,5 @@
-// Softmax over all experts, then the K largest: one warp per token, lane l holds logits l, l + 32, l + 64, ...
+// Softmax over all experts, then the K largest, of logits or of probability + bias: one warp per token, lane l holds
+// logits l, l + 32, l + 64, ...
 #include "workers/ops/cuda/rows_cuda.h"
 
 namespace switchyard::ops::cuda {
@@ -8,31 +9,31 @@ constexpr int kWarpsPerBlock = 4;
 
 template <class Acc>
 struct Candidate {
-  Acc logit;
+  Acc score;
   int expert;  // 1 << 30: none
 };
 
 // NaN is below every number, -Inf included; equal ones: the smaller id first.
 template <class Acc>
 __device__ bool Before(Candidate<Acc> a, Candidate<Acc> b) {
-  if (a.logit > b.logit || (b.logit != b.logit && a.logit == a.logit)) return true;
-  if (b.logit > a.logit || (a.logit != a.logit && b.logit == b.logit)) return false;
+  if (a.score > b.score || (b.score != b.score && a.score == a.score)) return true;
+  if (b.score > a.score || (a.score != a.score && b.score == b.score)) return false;
   return a.expert < b.expert;
 }
 
-// The best candidate of the warp, in every lane.  `taken` has bit i for logit i of this lane.
+// The best candidate of the warp, in every lane.  `taken` has bit i for score i of this lane.
 template <class Acc, int kPerLane>
-__device__ Candidate<Acc> BestOfWarp(const Acc (&logits)[kPerLane], unsigned taken, int experts) {
+__device__ Candidate<Acc> BestOfWarp(const Acc (&scores)[kPerLane], unsigned taken, int experts) {
   const int lane = threadIdx.x % 32;
-  Candidate<Acc> best = {.logit = Acc(__uint_as_float(0x7fffffffu)), .expert = 1 << 30};
+  Candidate<Acc> best = {.score = Acc(__uint_as_float(0x7fffffffu)), .expert = 1 << 30};
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    const Candidate<Acc> next = {.logit = logits[i], .expert = lane + 32 * i};
+    const Candidate<Acc> next = {.score = scores[i], .expert = lane + 32 * i};
     if (next.expert < experts && (taken >> i & 1u) == 0 && Before(next, best)) best = next;
   }
 #pragma unroll
   for (int distance = 16; distance > 0; distance /= 2) {
-    const Candidate<Acc> other = {.logit = __shfl_xor_sync(kAllLanes, best.logit, distance),
+    const Candidate<Acc> other = {.score = __shfl_xor_sync(kAllLanes, best.score, distance),
                                   .expert = __shfl_xor_sync(kAllLanes, best.expert, distance)};
     if (Before(other, best)) best = other;
   }
@@ -60,14 +61,26 @@ __device__ Acc SumOfExp(const Acc (&logits)[kPerLane], Acc max, int experts) {
   return sum;
 }
 
+// Logits -> probabilities, each with its expert's bias.
+template <class Acc, int kPerLane>
+__device__ void AddBias(const Acc* bias, Acc max, Acc total, int experts, Acc (&scores)[kPerLane]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int e = lane + 32 * i;
+    if (e < experts) scores[i] = Add(Exp(Add(scores[i], -max)) / total, bias[e]);
+  }
+}
+
 template <class Acc>
 __device__ void ChooseNobody(int top_k, int32_t* idx, Acc* weights) {
   for (int k = threadIdx.x % 32; k < top_k; k += 32) idx[k] = -1, weights[k] = Acc{0};
 }
 
+// num_rows: null = all.  bias [E]: null = none.
 template <class Acc, int kPerLane>
 __global__ void __launch_bounds__(32 * kWarpsPerBlock)
-    RouterKernel(const RouterArgs a, const int32_t* num_rows, const int64_t rows) {  // num_rows: null = all
+    RouterKernel(const RouterArgs a, const int32_t* num_rows, const Acc* bias, const int64_t rows) {
   WaitForPrecedingKernel();
   LaunchDependents();
   const int lane = threadIdx.x % 32;
@@ -78,20 +91,25 @@ __global__ void __launch_bounds__(32 * kWarpsPerBlock)
   Acc* weights = static_cast<Acc*>(a.topk_weight) + row * a.weight_stride;
   if (num_rows != nullptr && row >= *num_rows) return ChooseNobody(top_k, idx, weights);
 
-  Acc logits[kPerLane];
+  const Acc* logits = static_cast<const Acc*>(a.logits) + row * a.logits_stride;
+  Acc scores[kPerLane];  // the logits at first
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int e = lane + 32 * i;
-    logits[i] = e < experts ? static_cast<const Acc*>(a.logits)[row * a.logits_stride + e] : Acc{0};
+    scores[i] = e < experts ? logits[e] : Acc{0};
   }
-  Candidate<Acc> best = BestOfWarp(logits, 0, experts);
-  const Acc max = best.logit, total = SumOfExp(logits, max, experts);
+  Candidate<Acc> best = BestOfWarp(scores, 0, experts);
+  const Acc max = best.score, total = SumOfExp(scores, max, experts);
+  if (bias != nullptr) {
+    AddBias(bias, max, total, experts, scores);
+    best = BestOfWarp(scores, 0, experts);
+  }
   unsigned taken = 0;
   Acc kept{0}, early{0}, late{0};  // lane l keeps the weights of k = l and k = l + 32
   for (int k = 0; k < top_k; ++k) {
-    if (k > 0) best = BestOfWarp(logits, taken, experts);
+    if (k > 0) best = BestOfWarp(scores, taken, experts);
     if (best.expert % 32 == lane) taken |= 1u << (best.expert / 32);
-    const Acc w = Exp(Add(best.logit, -max)) / total;
+    const Acc w = Exp(Add(bias == nullptr ? best.score : logits[best.expert], -max)) / total;
     kept = Add(kept, w);
     if (lane == 0) idx[k] = best.expert;
     if (lane == k) early = w;
@@ -110,7 +128,7 @@ int Route(const CudaCall& call, const CudaRouterArgs& args, int64_t rows) {
     if (args.router.experts > 32 * kPerLane) return Route<Acc, 2 * kPerLane>(call, args, rows);
     const dim3 grid = Grid((rows + kWarpsPerBlock - 1) / kWarpsPerBlock);
     return Launch(ConfigOf(call, grid, 32 * kWarpsPerBlock), &RouterKernel<Acc, kPerLane>, args.router, args.num_rows,
-                  rows);
+                  static_cast<const Acc*>(args.bias), rows);
   }
 }
 

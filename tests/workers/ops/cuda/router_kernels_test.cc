@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "tests/workers/ops/cuda/kernel_testing.h"
+#include "workers/ops/router/router.h"
 
 namespace switchyard::ops {
 namespace {
@@ -26,14 +27,14 @@ class RouterKernelsTest : public KernelTest {
     return out;
   }
   Routes OnDevice(const TensorView& logits, int64_t top_k, bool renormalize, const MatrixLayout& layout,
-                  const int32_t* num_rows = nullptr) {
+                  const int32_t* num_rows = nullptr, const void* bias = nullptr) {
     const int64_t rows = logits.dim(0);
     const DeviceMatrix from = ToDevice(logits, layout), idx = PoisonOnDevice(DType::kI32, rows, top_k, layout);
     const DeviceMatrix weight = PoisonOnDevice(dtype(), rows, top_k, layout);
     RouterArgs args = Args(logits.dim(1), top_k, renormalize);
     args.logits = from.get(), args.topk_idx = static_cast<int32_t*>(idx.get()), args.topk_weight = weight.get();
     args.logits_stride = from.stride(), args.idx_stride = idx.stride(), args.weight_stride = weight.stride();
-    EXPECT_EQ(cuda::Router(call(), {.router = args, .num_rows = num_rows}, rows), 0);
+    EXPECT_EQ(cuda::Router(call(), {.router = args, .num_rows = num_rows, .bias = bias}, rows), 0);
     return {.idx = idx.Download(), .weight = weight.Download()};
   }
 
@@ -91,6 +92,44 @@ TEST_P(RouterKernelsTest, TiesGoToTheSmallerIdAndBrokenRowsShow) {
   }
 }
 
+// By RouteTopK, as the CPU's table has no kernel for it.  Of numbers such that no two scores are nearly the same.
+TEST_P(RouterKernelsTest, ABiasMovesTheChoiceAsOnTheCpu) {
+  ThreadPool pool(1);
+  for (auto [experts, top_k] : {std::pair{1, 1}, {8, 2}, {60, 6}, {130, 40}, {1024, 64}}) {
+    const Tensor logits = RandomMatrix(dtype(), 5, experts, 5), bias = RandomMatrix(dtype(), 1, experts, 6, 0.05);
+    const DeviceMatrix there(bias.view());
+    for (bool renormalize : {false, true}) {
+      const Routes plain = OnDevice(logits.view(), top_k, renormalize, kLayouts[0]);
+      const Routes want = {.idx = Tensor(DType::kI32, {5, top_k}), .weight = Tensor(dtype(), {5, top_k})};
+      const RouterDesc desc = {.top_k = top_k, .renormalize = renormalize, .bias = bias.view().Reshape({experts})};
+      ASSERT_TRUE(RouteTopK(Stream::OnCpu(&pool), desc, logits, want.idx, want.weight).ok());
+      for (const MatrixLayout& layout : kLayouts) {
+        const Routes got = OnDevice(logits.view(), top_k, renormalize, layout, nullptr, there.get());
+        const std::string where = std::to_string(experts) + " experts, " + layout.name;
+        EXPECT_TRUE(SameBits(got.idx.view(), 0, want.idx.view())) << where;
+        ExpectLikeCpu(got.weight.view(), want.weight.view(), /*exact=*/false, where);
+        EXPECT_TRUE(experts < 60 || !SameBits(plain.idx.view(), 0, got.idx.view())) << "the bias moves nothing";
+      }
+    }
+  }
+}
+
+// With a bias, too: of equal scores the smaller id; a row with NaN has K experts, and weights that are NaN.
+TEST_P(RouterKernelsTest, TiesOfBiasedScoresAndBrokenRows) {
+  const Tensor logits = Tensor::Zeros(dtype(), {2, 40});
+  Tensor bias(dtype(), {1, 40});
+  for (int64_t e = 0; e < 40; ++e) Set(bias, 0, e, e == 7 || e == 33 ? 1.0 : 0.0);
+  Set(logits, 1, 20, kNan);
+  const DeviceMatrix there(bias.view());
+  const Routes got = OnDevice(logits.view(), 4, false, kLayouts[0], nullptr, there.get());
+  const std::vector<int32_t> want = {7, 33, 0, 1, 0, 1, 2, 3};
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(got.idx.view().data<int32_t>()[i], want[i]) << i;
+  for (int64_t k = 0; k < 4; ++k) {
+    EXPECT_NEAR(Get(got.weight, 0, k), 1.0 / 40, 1e-7);
+    EXPECT_TRUE(std::isnan(Get(got.weight, 1, k)));
+  }
+}
+
 TEST_P(RouterKernelsTest, RowsBehindTheTrueCountChooseNobody) {
   const Tensor logits = RandomMatrix(dtype(), 6, 40, 3);
   const DeviceArray<int32_t> num_rows({2});
@@ -106,11 +145,14 @@ TEST_P(RouterKernelsTest, RowsBehindTheTrueCountChooseNobody) {
 
 TEST_P(RouterKernelsTest, ARowIsTheSameAnywhere) {
   const Tensor logits = RandomMatrix(dtype(), 9, 100, 4);
-  const Routes whole = OnDevice(logits.view(), 7, true, kLayouts[0]);
-  for (int64_t r : {0, 3, 8}) {
-    const Routes alone = OnDevice(logits.view().Rows(r, 1), 7, true, kLayouts[2]);
-    EXPECT_TRUE(SameBits(whole.idx.view(), r, alone.idx.view()));
-    EXPECT_TRUE(SameBits(whole.weight.view(), r, alone.weight.view()));
+  const DeviceMatrix bias(RandomMatrix(dtype(), 1, 100, 7, 0.05).view());
+  for (const void* of_choice : {static_cast<const void*>(nullptr), static_cast<const void*>(bias.get())}) {
+    const Routes whole = OnDevice(logits.view(), 7, true, kLayouts[0], nullptr, of_choice);
+    for (int64_t r : {0, 3, 8}) {
+      const Routes alone = OnDevice(logits.view().Rows(r, 1), 7, true, kLayouts[2], nullptr, of_choice);
+      EXPECT_TRUE(SameBits(whole.idx.view(), r, alone.idx.view()));
+      EXPECT_TRUE(SameBits(whole.weight.view(), r, alone.weight.view()));
+    }
   }
 }
 
