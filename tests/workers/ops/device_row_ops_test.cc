@@ -132,6 +132,27 @@ TEST_P(DeviceRowOpsTest, RmsNormOfRowsAndOfHeads) {
   }
 }
 
+// Each element is gamma times what a gamma of ones gives in AccDType, rounded.
+TEST_P(DeviceRowOpsTest, RmsNormThatRoundsOnce) {
+  const int64_t width = 72;
+  const Placed x = PlaceRandom(acc(), rows(), width, 3, 3.0), y = PlaceRandom(dtype(), rows(), width, 4);
+  const Placed wide = PlaceRandom(acc(), rows(), width, 4);
+  const Tensor gamma = RandomMatrix(dtype(), 1, width, 5), ones(acc(), {1, width});
+  for (int64_t c = 0; c < width; ++c) Set(ones, 0, c, 1.0);
+  const Tensor gammas = *CopyToDevice(stream(), gamma), wide_gammas = *CopyToDevice(stream(), ones);
+  ASSERT_TRUE(RmsNorm(stream(), {.rounds_once = true}, x.view, gammas.view().Reshape({width}), y.view).ok());
+  ASSERT_TRUE(RmsNorm(stream(), {}, x.view, wide_gammas.view().Reshape({width}), wide.view).ok());
+  const Tensor got = Back(y), normed = Back(wide), want(dtype(), {1, width});
+  int64_t others = 0;
+  for (int64_t t = 0; t < rows(); ++t) {
+    for (int64_t c = 0; c < width; ++c) {
+      Set(want, 0, c, Get(gamma, 0, c) * Get(normed, t, c));
+      others += Get(got, t, c) != Get(want, 0, c);
+    }
+  }
+  EXPECT_LE(others, rows() * width / 30) << "sums of other orders may differ in the last bit";
+}
+
 TEST_P(DeviceRowOpsTest, Rope) {
   const int64_t head_dim = 40, heads = 3;
   for (const int64_t rotary : {24, 40}) {

@@ -19,7 +19,7 @@ struct RmsNormArgs {
   int64_t x_stride, y_stride;
   int64_t groups, width;  // H = groups * width
   double eps;
-  bool rounds_once = false;  // on the CPU alone
+  bool rounds_once = false;  // y = gamma · x·scale, not rounded between
 };
 
 struct LayerNormArgs {

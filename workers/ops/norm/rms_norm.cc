@@ -31,9 +31,6 @@ absl::Status RmsNorm(const Stream& stream, const RmsNormDesc& desc, const Tensor
                             .width = width,
                             .eps = desc.eps,
                             .rounds_once = desc.rounds_once};
-  if (desc.rounds_once && !stream.device().is_cpu()) {
-    return absl::UnimplementedError(absl::StrCat("rms_norm: one rounding on ", stream.device().ToString()));
-  }
   if (!stream.device().is_cpu()) return RunOnCuda("rms_norm", stream, &CudaKernelTable::rms_norm, args, y.dim(0));
   return RunOnCpu(stream, y.dim(0), y.dim(1) * DTypeBytes(x_dtype), CpuKernels().rms_norm, args);
 }

@@ -4,7 +4,7 @@
 //
 // A row's bits depend on that row alone.  Borrows all memory; x and y may be the same rows (not merely overlap).
 // Errors (InvalidArgument): shapes or dtypes that do not fit.
-// Does not do: rounds_once on a device (Unimplemented), LayerNorm.
+// Does not do: LayerNorm.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// y = gamma · round(x / sqrt(mean(x²) + eps)), round() to Elem; a team of threads takes one group of `width` elements.
+// y = gamma · round(x / sqrt(mean(x²) + eps)), round() to Elem, or none with rounds_once; a team of threads takes one
+// group of `width` elements.
 #include "workers/ops/cuda/rows_cuda.h"
 
 namespace switchyard::ops::cuda {
@@ -66,8 +67,8 @@ __global__ void __launch_bounds__(kMaxThreads)
     Pack<Elem, kCount> out;
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      const Elem normed = Narrow<Elem>(Mul(Widen(pack.at[j]), scale));
-      out.at[j] = Narrow<Elem>(Mul(Widen(gamma.at[j]), Widen(normed)));
+      const Acc normed = Mul(Widen(pack.at[j]), scale);
+      out.at[j] = Narrow<Elem>(Mul(Widen(gamma.at[j]), a.rounds_once ? normed : Acc(Widen(Narrow<Elem>(normed)))));
     }
     StorePack(out, y + c, a.width - c, aligned);
   };

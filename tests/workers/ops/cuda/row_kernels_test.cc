@@ -97,6 +97,39 @@ TEST_P(RowKernelsTest, RmsNorm) {
   }
 }
 
+TEST_P(RowKernelsTest, RmsNormRoundsOnceWhereAsked) {
+  const int64_t width = 64;
+  const Tensor x = RandomMatrix(acc(), 1, width, 7), gamma = RandomMatrix(dtype(), 1, width, 8);
+  const DeviceMatrix from(x.view()), scale(gamma.view());
+  const auto norm = [&](bool on_device, bool rounds_once) {
+    Tensor y(dtype(), {1, width});
+    const DeviceMatrix to(dtype(), 1, width, width);
+    const RmsNormArgs args = {.x_dtype = static_cast<uint8_t>(acc()),
+                              .dtype = code(),
+                              .x = on_device ? from.get() : x.view().raw(),
+                              .gamma = on_device ? scale.get() : gamma.view().raw(),
+                              .y = on_device ? to.get() : y.view().raw(),
+                              .x_stride = width,
+                              .y_stride = width,
+                              .groups = 1,
+                              .width = width,
+                              .eps = 1e-6,
+                              .rounds_once = rounds_once};
+    if (!on_device) {
+      CpuKernels().rms_norm(args, 0, 1);
+      return y;
+    }
+    EXPECT_EQ(cuda::RmsNorm(call(), args, 1), 0);
+    return to.Download();
+  };
+  const Tensor once = norm(true, true), twice = norm(true, false);
+  ExpectNearlyAllTheSame(once.view(), norm(false, true).view());
+  ExpectNearlyAllTheSame(twice.view(), norm(false, false).view());
+  int64_t others = 0;
+  for (int64_t c = 0; c < width; ++c) others += Get(once, 0, c) != Get(twice, 0, c);
+  EXPECT_EQ(others > 0, DTypeBytes(dtype()) == 2) << "the first rounding shows where the model's dtype is narrow";
+}
+
 // In place, in any layout, alone or among others: the same bits.
 TEST_P(RowKernelsTest, RmsNormOfARowIsTheSameAnywhere) {
   const int64_t rows = 5, groups = 2, width = 72, row = groups * width;
