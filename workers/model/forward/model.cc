@@ -82,7 +82,6 @@ absl::Status CheckDevice(const Stream& stream, const ModelConfig& config) {
   const char* const op = config.norm == NormKind::kLayer    ? "layer_norm"
                          : !ops::IsGated(config.activation) ? "gelu"
                          : config.learned_positions         ? "add_embedding"
-                         : config.attention_sinks           ? "attention with sinks"
                                                             : nullptr;
   if (stream.device().is_cpu() || op == nullptr) return absl::OkStatus();
   return absl::UnimplementedError(
