@@ -100,6 +100,56 @@ TEST(CudaEmulatedTest, ExpertsInSlotsAnswerAsTheCpuDoes) {
   }
 }
 
+// Weights of few bits, as the checkpoint has them and made at load: what answers does not depend on other requests,
+// chunks or where experts are.
+TEST(CudaEmulatedTest, FewBitsAnswerAlikeAloneAndInSlots) {
+  const model::TempDir dir;
+  struct Case {
+    std::string model, quantization, shown;
+  };
+  for (const Case& c : {Case{"tests/golden/models/gptoss-mxfp4", "auto", "plain, experts mxfp4"},
+                        Case{"tests/golden/models/gptoss-mxfp4", "int8", "int8"}, Case{kTinyModel, "int4", "int4"}}) {
+    SCOPED_TRACE(c.model + " " + c.quantization);
+    const auto start = [&](const std::vector<std::string>& more) {
+      TestServer::Options options;
+      options.model = c.model;
+      options.flags = {"--dtype=bf16",
+                       "--max_num_seqs=8",
+                       "--max_batched_tokens=64",
+                       "--max_model_len=120",
+                       "--device=cuda",
+                       "--deterministic",
+                       "--quantization=" + c.quantization,
+                       "--expert_file_dir=" + dir.path(),
+                       "--worker_binary=" + Binary("switchyard-worker-emulated")};
+      options.flags.insert(options.flags.end(), more.begin(), more.end());
+      return TestServer::Start(options);
+    };
+    std::vector<v1::GenerateRequest> requests;
+    for (int i = 0; i < 3; ++i) {
+      std::vector<int32_t> prompt;
+      for (int k = 0; k < 1 + 11 * i; ++k) prompt.push_back(3 + (7 * k + i) % 90);
+      requests.push_back(IdsRequest(prompt, 6));
+      requests.back().mutable_sampling()->set_temperature(0);
+    }
+    const auto resident = start({});
+    ASSERT_NE(resident, nullptr);
+    const auto info = resident->client().GetModelInfo();
+    ASSERT_TRUE(info.ok()) << info.status();
+    EXPECT_EQ(info->quantization(), c.shown);
+    const std::vector<StreamSeen> expected = GenerateAll(resident->client(), requests);
+    const auto slots = start({"--expert_memory=50%", "--prefill_chunk=7"});
+    ASSERT_NE(slots, nullptr);
+    const std::vector<StreamSeen> in_slots = GenerateAll(slots->client(), requests);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const std::vector<StreamSeen> alone = GenerateAll(resident->client(), {requests[i]});
+      for (const StreamSeen* seen : {&expected[i], &in_slots[i], &alone[0]}) ASSERT_TRUE(seen->ok()) << i << seen->end;
+      EXPECT_EQ(alone[0].choices[0].token_ids, expected[i].choices[0].token_ids) << "request " << i;
+      EXPECT_EQ(in_slots[i].choices[0].token_ids, expected[i].choices[0].token_ids) << "request " << i;
+    }
+  }
+}
+
 TEST(CudaEmulatedTest, TheHostComputesColdExperts) {
   const model::TempDir dir;
   const auto cuda = StartServer(/*cuda=*/true,

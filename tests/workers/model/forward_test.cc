@@ -75,7 +75,7 @@ void ExpectGreedyTokens(const Fixture& fixture, const RankGroupOptions& options,
 }
 
 // Some of their ops have no kernels on devices yet.
-bool OnCpuAlone(const std::string& fixture) { return absl::StartsWith(fixture, "gpt"); }
+bool OnCpuAlone(const std::string& fixture) { return absl::StartsWith(fixture, "gpt2"); }
 
 class ForwardTest : public ::testing::TestWithParam<std::string> {
  protected:

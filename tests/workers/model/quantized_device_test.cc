@@ -107,6 +107,25 @@ INSTANTIATE_TEST_SUITE_P(Formats, QuantizedDeviceTest,
                          ::testing::Values(Case{"int8", 2e-3, 3e-2}, Case{"gptq", 4e-2, 6e-2}, Case{"awq", 4e-2, 6e-2}),
                          [](const auto& each) { return each.param.name; });
 
+// The experts of gpt-oss as they are published: the same numbers, so that logits differ by roundings alone.
+TEST(PublishedFp4Test, LogitsAreThoseOfTheDecodedWeights) {
+  if (!HasDevices(1)) GTEST_SKIP() << "skipped: no GPU";
+  const Fixture fixture = LoadFixture("gptoss-mxfp4");
+  const ops::WeightFormats stored = Stored(fixture.dir);
+  ASSERT_EQ(stored.gate_up, ops::WeightFormat::kMxfp4);
+  const std::vector<int32_t>& prompt = fixture.greedy[0].prompt;
+  const std::vector<double> decoded = RankGroup(fixture.dir, {.dtype = DType::kF32}).Logits(prompt);
+  const std::vector<double> found = RankGroup(fixture.dir, {.dtype = DType::kF16, .formats = stored}).Logits(prompt);
+  ASSERT_EQ(found.size(), decoded.size());
+  double largest = 0, distance = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    largest = std::max(largest, std::abs(decoded[i]));
+    if (!(std::abs(found[i] - decoded[i]) <= distance)) distance = std::abs(found[i] - decoded[i]);
+  }
+  RecordProperty("distance", std::to_string(distance / largest));
+  EXPECT_LE(distance / largest, TestDevice().is_cpu() ? 5e-2 : 5e-3);
+}
+
 // Every format that a weight can have, from a checkpoint that is not quantized.
 TEST(QuantizedAtLoadTest, LogitsAreNearThoseOfBf16) {
   if (!HasDevices(1)) GTEST_SKIP() << "skipped: no GPU";
