@@ -120,7 +120,6 @@ TEST(CudaEmulatedTest, FewBitsAnswerAlikeAloneAndInSlots) {
                        "--device=cuda",
                        "--deterministic",
                        "--quantization=" + c.quantization,
-                       "--expert_file_dir=" + dir.path(),
                        "--worker_binary=" + Binary("switchyard-worker-emulated")};
       options.flags.insert(options.flags.end(), more.begin(), more.end());
       return TestServer::Start(options);
@@ -138,7 +137,7 @@ TEST(CudaEmulatedTest, FewBitsAnswerAlikeAloneAndInSlots) {
     ASSERT_TRUE(info.ok()) << info.status();
     EXPECT_EQ(info->quantization(), c.shown);
     const std::vector<StreamSeen> expected = GenerateAll(resident->client(), requests);
-    const auto slots = start({"--expert_memory=50%", "--prefill_chunk=7"});
+    const auto slots = start({"--expert_memory=50%", "--prefill_chunk=7", "--expert_file_dir=" + dir.path()});
     ASSERT_NE(slots, nullptr);
     const std::vector<StreamSeen> in_slots = GenerateAll(slots->client(), requests);
     for (size_t i = 0; i < requests.size(); ++i) {

@@ -8,6 +8,16 @@ sy_test(gelu_ffn_test SRCS gelu_ffn_test.cc DEPS sy_ops_gemm sy_ops)
 sy_test(gemm_weight_test SRCS gemm_weight_test.cc DEPS sy_ops_gemm)
 sy_test(quantized_gemm_test SRCS quantized_gemm_test.cc DEPS sy_ops_gemm sy_reference_gemm)
 
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  # What vpdpbusd does, by AVX2.
+  add_library(sy_gemm_avx2_dot OBJECT "${CMAKE_SOURCE_DIR}/workers/ops/gemm/kernels/gemm_int_cpu.cc")
+  target_link_libraries(sy_gemm_avx2_dot PRIVATE sy_flags)
+  set_target_properties(sy_gemm_avx2_dot PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_compile_definitions(sy_gemm_avx2_dot PRIVATE SY_KERNEL_NS=avx2_dot SY_EPILOGUE_NS=avx2 SY_INT_DOT)
+  target_compile_options(sy_gemm_avx2_dot PRIVATE -O3 -Wno-psabi -mavx2 -mfma -mf16c)
+  sy_test(byte_dot_test SRCS byte_dot_test.cc $<TARGET_OBJECTS:sy_gemm_avx2_dot> DEPS sy_ops_gemm)
+endif()
+
 # The CUDA kernels, emulated on the CPU, and on a GPU.
 add_library(sy_gemm_cuda_testing STATIC cuda/gemm_cuda_testing.cc)
 target_link_libraries(sy_gemm_cuda_testing PUBLIC sy_gemm_cuda_emulated sy_reference_gemm sy_tensor GTest::gtest)

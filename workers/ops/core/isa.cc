@@ -58,8 +58,15 @@ Isa Detect() {
   if (!amx || (saved & kTileState) != kTileState || !AskForTiles()) return Isa::kAvx512Bf16;
   return Isa::kAmx;
 }
+bool DetectByteDot(Isa isa) {
+  uint32_t a, b, c, d;
+  if (isa > DetectedIsa()) return false;
+  if (isa == Isa::kAvx512) return __get_cpuid_count(7, 0, &a, &b, &c, &d) && Has(c, 11);
+  return isa == Isa::kAvx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && Has(a, 4);
+}
 #else
 Isa Detect() { return Isa::kScalar; }
+bool DetectByteDot(Isa) { return false; }
 #endif
 
 }  // namespace
@@ -77,6 +84,11 @@ absl::StatusOr<Isa> ParseIsa(absl::string_view name) {
 Isa DetectedIsa() {
   static const Isa isa = Detect();
   return isa;
+}
+
+bool HasByteDot(Isa isa) {
+  static const bool avx2 = DetectByteDot(Isa::kAvx2), avx512 = DetectByteDot(Isa::kAvx512);
+  return isa == Isa::kAvx512 ? avx512 : isa == Isa::kAvx2 && avx2;
 }
 
 Isa CurrentIsa() {

@@ -27,6 +27,9 @@ absl::StatusOr<Isa> ParseIsa(absl::string_view name);
 
 // The highest level that the machine has and the system permits.
 Isa DetectedIsa();
+// Whether this machine's processor has vpdpbusd beside that level's instructions: with kAvx2 AVX-VNNI, with kAvx512
+// AVX-512 VNNI.  Integer sums of products with it are the same, so it is no level.
+bool HasByteDot(Isa isa);
 // DetectedIsa(), or SY_ISA if that is lower.  Fixed at the first call.
 Isa CurrentIsa();
 // Whether SY_ISA is a known name: for a program's start.  CurrentIsa() ignores an unknown one.

@@ -82,6 +82,22 @@ class BitsLoader {
 
   __device__ explicit BitsLoader(const GemmProblem& p) : p_(p), groups_((static_cast<int32_t>(p.k) + 31) / 32) {}
 
+  // Prefetches to L2 the blocks that this CTA reads first, before the preceding kernel is done.  Dense products only,
+  // as experts are not known yet.
+  __device__ void PrefetchFirst() {
+    if (p_.weight == nullptr) return;
+    weight_ = static_cast<const char*>(p_.weight);
+    const int32_t column_tile = static_cast<int32_t>(blockIdx.x / ((p_.rows + Shape::kRows - 1) / Shape::kRows));
+    const int32_t panel = Shape::kColumns == 64 ? column_tile * 2 : column_tile / 4 * 2;
+    const int64_t bytes = int64_t{min(groups_, (Shape::kStages - 1) * Shape::kGroups)} * Block::kBytes;
+    constexpr int kLineBytes = 128;
+    for (int i = 0; i < 2 && panel + i < NumPanels(); ++i) {
+      for (int64_t at = threadIdx.x * kLineBytes; at < bytes; at += Shape::kThreads * kLineBytes) {
+        PrefetchToL2(BlockAt(panel + i, 0) + at);
+      }
+    }
+  }
+
   __device__ void Aim(const GemmItem& item) {
     item_ = item;
     weight_ = static_cast<const char*>(item.weight);

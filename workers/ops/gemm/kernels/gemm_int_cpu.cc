@@ -1,13 +1,23 @@
 // Products with weights of 8, 6 and 4 bits (weight_format.h): x is quantized when its block is packed, sums of a group
-// are integers.  Compiled once per instruction set; with AVX2 by 16-bit products, which also those above use so far.
+// are integers.  Compiled once per instruction set: with AVX2 by products of 16 bits, and with SY_INT_DOT by sums of
+// four products of bytes, which AVX-VNNI and AVX-512 VNNI have (vpdpbusd).  Sums are exact, so both have the same bits.
 #include "workers/ops/core/simd.h"
 #include "workers/ops/gemm/kernels/gemm_int_rows.h"
 #include "workers/ops/gemm/kernels/gemm_kernels.h"
+
+#if !defined(SY_EPILOGUE_NS)  // else the instruction set whose epilogue this has
+#define SY_EPILOGUE_NS SY_KERNEL_NS
+#endif
 
 namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 constexpr int kIntRows = 4;
+#if defined(__AVX2__) && !defined(SY_INT_DOT)
+constexpr bool kSumsOf16Bits = true;
+#else
+[[maybe_unused]] constexpr bool kSumsOf16Bits = false;
+#endif
 
 constexpr bool IsFp16(GemmScales scales) { return scales != GemmScales::kBf16 && scales != GemmScales::kBf16OfFp4; }
 constexpr bool IsFp4(GemmScales scales) { return scales == GemmScales::kBf16OfFp4; }
@@ -29,6 +39,20 @@ SY_INLINE __m256 LoadScales(const char* from) {
   if constexpr (IsFp16(kScales)) return _mm256_cvtph_ps(bits);
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
 }
+#if defined(SY_INT_DOT)
+// sum[i] + Σ over the four bytes of lane i of w (unsigned) · x (signed).
+SY_INLINE __m256i AddDot(__m256i sum, __m256i w, __m256i x) {
+#if defined(__AVX512VNNI__)
+  return _mm256_dpbusd_epi32(sum, w, x);
+#elif defined(__AVXVNNI__)
+  return _mm256_dpbusd_avx_epi32(sum, w, x);
+#else  // what a test runs where no processor has it
+  const __m256i even = _mm256_and_si256(w, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(w, 8);
+  const __m256i x_even = _mm256_srai_epi16(_mm256_slli_epi16(x, 8), 8), x_odd = _mm256_srai_epi16(x, 8);
+  return _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(even, x_even), _mm256_madd_epi16(odd, x_odd)));
+#endif
+}
+#endif
 // Keeps sums in registers: without it g++ computes the products of all rows before it adds them, and spills.
 template <int NV>
 SY_INLINE void Pin(__m256i (&sums)[NV]) {
@@ -89,7 +113,7 @@ SY_INLINE __m256i HalvesOf(__m256i both) {
 // Vectors [v, v + NV) of 8 columns, of one group.  Sums of 8 k of numbers up to 24 fit 16 bits twice, not four times.
 template <int MR, int NV, GemmScales kScales>
 SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
-  const __m256i ones = _mm256_set1_epi16(1);
+  [[maybe_unused]] const __m256i ones = _mm256_set1_epi16(1);
   __m256i sum[MR][NV] = {};
   // (Unrolled, g++ computes all products before it adds any, and keeps them in memory.)
 #pragma GCC unroll 1
@@ -107,17 +131,21 @@ SY_INLINE void Int4Group(const char* a, const char* b, int v, float* c) {
       const __m256i x1 = _mm256_set1_epi32(QuadAt(a + ((2 * p + 1) * MR + r) * 4));
 #pragma GCC unroll 4
       for (int n = 0; n < NV; ++n) {
+#if defined(SY_INT_DOT)
+        sum[r][n] = AddDot(AddDot(sum[r][n], low[n], x0), high[n], x1);
+#else
         const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(low[n], x0), _mm256_maddubs_epi16(high[n], x1));
         if constexpr (IsFp4(kScales)) {
           sum[r][n] = _mm256_add_epi32(sum[r][n], _mm256_madd_epi16(pairs, ones));
         } else {
           sum[r][n] = _mm256_add_epi16(sum[r][n], pairs);
         }
+#endif
       }
       Pin(sum[r]);
     }
   }
-  if constexpr (!IsFp4(kScales)) {
+  if constexpr (kSumsOf16Bits && !IsFp4(kScales)) {
 #pragma GCC unroll 16
     for (int i = 0; i < MR * NV; ++i) sum[i / NV][i % NV] = _mm256_madd_epi16(sum[i / NV][i % NV], ones);
   }
@@ -149,8 +177,12 @@ SY_INLINE void AddPairOfQuads(const char* a, const char* lower, const __m256i (&
     const __m256i x1 = _mm256_set1_epi32(QuadAt(a + ((2 * kPair + 1) * MR + r) * 4));
 #pragma GCC unroll 4
     for (int n = 0; n < NV; ++n) {
+#if defined(SY_INT_DOT)
+      sum[r][n] = AddDot(AddDot(sum[r][n], first[n], x0), second[n], x1);
+#else
       const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(first[n], x0), _mm256_maddubs_epi16(second[n], x1));
       sum[r][n] = _mm256_add_epi32(sum[r][n], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+#endif
     }
     Pin(sum[r]);
   }
@@ -170,6 +202,26 @@ SY_INLINE void Int6Group(const char* a, const char* b, int v, float* c) {
   }
 }
 
+#if defined(SY_INT_DOT)
+template <int MR, int NV, GemmScales kScales>
+SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
+  __m256i sum[MR][NV] = {};
+#pragma GCC unroll 1
+  for (int quad = 0; quad < kIntQuads; ++quad) {
+    __m256i w[NV];
+#pragma GCC unroll 4
+    for (int n = 0; n < NV; ++n) w[n] = LoadInts(b + GemmNumbersOffset(kScales) + (quad * 4 + v + n) * 32);
+#pragma GCC unroll 4
+    for (int r = 0; r < MR; ++r) {
+      const __m256i x = _mm256_set1_epi32(QuadAt(a + (quad * MR + r) * 4));
+#pragma GCC unroll 4
+      for (int n = 0; n < NV; ++n) sum[r][n] = AddDot(sum[r][n], w[n], x);
+      Pin(sum[r]);
+    }
+  }
+  AddGroups<MR, NV, ZeroOf(8, kScales), kScales>(sum, a + MR * kIntGroup, b, v, c);
+}
+#else
 template <int MR, int NV, GemmScales kScales>
 SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
   __m256i sum[MR][NV] = {};
@@ -196,11 +248,13 @@ SY_INLINE void Int8Group(const char* a, const char* b, int v, float* c) {
   }
   AddGroups<MR, NV, ZeroOf(8, kScales), kScales>(sum, a + 2 * MR * kIntGroup, b, v, c);
 }
+#endif
 
 template <int kBits, GemmScales kScales, int MR>
 void MultiplyInt(const GemmBlockArgs& args) {
   constexpr int kBlockBytes = GemmQuantBlockBytes(kBits, kScales);
-  constexpr int kRowBytes = (kBits == 8 ? 2 : 1) * kIntGroup + static_cast<int>(sizeof(RowGroup));
+  constexpr int kRowBytes =
+      static_cast<int>(sizeof(typename NumberOf<kBits>::Type)) * kIntGroup + static_cast<int>(sizeof(RowGroup));
   constexpr int NV = (IsFp4(kScales) || kBits == 6) && MR > 2 ? 1 : MR == 1 || (kBits == 8 && MR == 2) ? 4 : 2;
   const char* a = static_cast<const char*>(args.a);
   const char* b = static_cast<const char*>(args.b);
@@ -299,10 +353,11 @@ constexpr GemmKernel kIntKernelOf = {.max_rows = kIntRows,
                                      .a_group_bytes = sizeof(RowGroup),
                                      .pack = PackInt<Elem, typename NumberOf<kBits>::Type>,
                                      .block = IntBlock<kBits, kScales>,
-                                     .epilogue = GemmEpilogue};
+                                     .epilogue = SY_EPILOGUE_NS::GemmEpilogue};
 
 }  // namespace
 
+extern const IntGemmKernels kIntGemmKernels;
 const IntGemmKernels kIntGemmKernels = {{kIntKernelOf<float, 8, GemmScales::kBf16>,
                                          {},
                                          kIntKernelOf<Bf16Bits, 8, GemmScales::kBf16>,

@@ -1,10 +1,10 @@
 // Rows of x quantized to 8 bits as A blocks, for products with weights of few bits (weight_format.h).  Part of
 // gemm_int_cpu.cc, compiled once per instruction set.
 //
-// An A block has for each group of 32 k: quads of k of every row (for weights of 8 bits int16, else int8, because
-// products of two full bytes do not fit the 16 bits of vpmaddubsw, and those of k 0 and 2 before 1 and 3, as a mask and
-// a shift widen the weights), then of every row x's scale and the sums of its numbers, by which the weights' zero is
-// subtracted.
+// An A block has for each group of 32 k: quads of k of every row (int8; without SY_INT_DOT for weights of 8 bits int16,
+// because products of two full bytes do not fit the 16 bits of vpmaddubsw, and those of k 0 and 2 before 1 and 3, as a
+// mask and a shift widen the weights), then of every row x's scale and the sums of its numbers, by which the weights'
+// zero is subtracted.
 #pragma once
 
 #include "workers/ops/core/simd.h"
@@ -27,10 +27,12 @@ template <int kBits>
 struct NumberOf {
   using Type = int8_t;
 };
+#if !defined(SY_INT_DOT)
 template <>
 struct NumberOf<8> {
   using Type = int16_t;
 };
+#endif
 
 // Where the number for k of a quad stands in it.
 template <class Number>

@@ -20,8 +20,12 @@ const GemmKernel& FindIntGemmKernel(Isa isa, DType dtype, WeightFormat format) {
   SY_CHECK(dtype != DType::kF64);
   const int row = static_cast<int>(format) - 1, column = static_cast<int>(dtype);
 #if defined(__x86_64__)
-  if (isa >= Isa::kAvx512) return avx512::kIntGemmKernels[row][column];
-  if (isa >= Isa::kAvx2) return avx2::kIntGemmKernels[row][column];
+  if (isa >= Isa::kAvx512) {
+    return (HasByteDot(Isa::kAvx512) ? avx512_vnni::kIntGemmKernels : avx512::kIntGemmKernels)[row][column];
+  }
+  if (isa >= Isa::kAvx2) {
+    return (HasByteDot(Isa::kAvx2) ? avx_vnni::kIntGemmKernels : avx2::kIntGemmKernels)[row][column];
+  }
 #endif
   return baseline::kIntGemmKernels[row][column];
 }

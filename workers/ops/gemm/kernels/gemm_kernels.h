@@ -124,6 +124,12 @@ extern const IntGemmKernels kIntGemmKernels;
 void GemmEpilogue(const GemmEpilogueArgs& args);
 void GemmPackPanel(const GemmPackPanelArgs& args);
 }  // namespace avx512
+namespace avx_vnni {
+extern const IntGemmKernels kIntGemmKernels;
+}  // namespace avx_vnni
+namespace avx512_vnni {
+extern const IntGemmKernels kIntGemmKernels;
+}  // namespace avx512_vnni
 extern const GemmKernel kAvx512Bf16GemmKernel;
 extern const GemmKernel kAmxBf16GemmKernel;
 

@@ -14,6 +14,7 @@ namespace {
 template <class Elem, BitsLayout kLayout, int kTile>
 __global__ void __launch_bounds__(BitsShape<kTile, kLayout>::kThreads) GemmBitsKernel(const GemmProblem p) {
   using Shape = BitsShape<kTile, kLayout>;
+  if constexpr (Shape::kRows <= 32) BitsLoader<Elem, Shape>(p).PrefetchFirst();
   RunTiles<BitsLoader<Elem, Shape>, BitsSums<Elem, kLayout, Shape>, Shape>(p, DynamicShared<char>());
 }
 
