@@ -184,26 +184,26 @@ def training():
            [("green", None), ("orange", 1), ("red", 3)])
     b.stat("Journal", "none", "min(switchyard_train_journal_ok{@T})", "1: the journal of jobs can be written; else nothing new starts.", [("red", None), ("green", 1)])
 
-    def by_slot(metric):
-        return [(f"switchyard_train_{metric}{{@T}}", "{{instance}} slot {{slot}}")]
+    def by_job(metric):
+        return [(f"switchyard_train_{metric}{{@T}}", "{{instance}} {{job_id}}")]
 
     b.row("Learning")
-    b.graph("Loss", "none", by_slot("loss") + [("switchyard_train_evaluation_loss{@T}", "{{instance}} slot {{slot}}, evaluation")], "Mean cross-entropy of the last step, nats a token.", w=12, least=None)
-    b.graph("Gradient norm", "none", by_slot("gradient_norm"), "Before it is clipped.", w=6)
-    b.graph("Learning rate", "sci", by_slot("learning_rate"), "Of the last step.", w=6)
-    b.graph("Router losses", "none", [("switchyard_train_balance_loss{@T}", "slot {{slot}} balance"), ("switchyard_train_z_loss{@T}", "slot {{slot}} z")], "Without their weights.", w=6)
-    b.graph("Dead experts", "none", by_slot("dead_experts"), "Experts that no token of the last step has chosen.", w=6)
+    b.graph("Loss", "none", by_job("loss") + [("switchyard_train_evaluation_loss{@T}", "{{instance}} {{job_id}}, evaluation")], "Mean cross-entropy of the last step, nats a token.", w=12, least=None)
+    b.graph("Gradient norm", "none", by_job("gradient_norm"), "Before it is clipped.", w=6)
+    b.graph("Learning rate", "sci", by_job("learning_rate"), "Of the last step.", w=6)
+    b.graph("Router losses", "none", [("switchyard_train_balance_loss{@T}", "{{job_id}} balance"), ("switchyard_train_z_loss{@T}", "{{job_id}} z")], "Without their weights.", w=6)
+    b.graph("Dead experts", "none", by_job("dead_experts"), "Experts that no token of the last step has chosen.", w=6)
     b.graph("Dropped rows", "short", [(rate("switchyard_train_dropped_rows_total", "@T"), "rows / s")], "Rows times experts that experts' capacity cut off.", w=6)
-    b.graph("Steps", "none", by_slot("step") + [("switchyard_train_checkpoint_step{@T}", "slot {{slot}}, in a checkpoint")], "Steps done, and those that are saved.", w=6)
+    b.graph("Steps", "none", by_job("step") + [("switchyard_train_checkpoint_step{@T}", "{{job_id}}, in a checkpoint")], "Steps done, and those that are saved.", w=6)
 
     b.row("Speed")
-    b.graph("Tokens", "short", by_slot("tokens_per_second"), "Tokens trained a second.")
+    b.graph("Tokens", "short", by_job("tokens_per_second"), "Tokens trained a second.")
     b.graph("Duration of a step", "s", [(f"{rate('switchyard_train_step_seconds_total', '@T')} / {rate('switchyard_train_steps_total', '@T')}", "mean")], "On rank 0.")
     b.graph("Phases of a step", "percentunit", [(f"{rate('switchyard_train_phase_seconds_total', '@T', 'phase')} / on () group_left () {rate('switchyard_train_step_seconds_total', '@T')}", "{{phase}}")],
             "Parts of rank 0's steps. Forward and backward have experts and all-to-alls in them; of communication what was waited for.")
-    b.graph("Packing, chunks", "none", [("switchyard_train_packing{@T}", "slot {{slot}} packing"), ("switchyard_train_chunks{@T}", "slot {{slot}} chunks")],
+    b.graph("Packing, chunks", "none", [("switchyard_train_packing{@T}", "{{job_id}} packing"), ("switchyard_train_chunks{@T}", "{{job_id}} chunks")],
             "Replicas of every expert that the workers keep; parts into which a layer's rows are cut.")
-    b.graph("Age of checkpoints", "s", by_slot("checkpoint_age_seconds"), "Since the newest checkpoint, or since the job runs.")
+    b.graph("Age of checkpoints", "s", by_job("checkpoint_age_seconds"), "Since the newest checkpoint, or since the job runs.")
     b.graph("Jobs", "none", [("sum by (state) (switchyard_train_jobs{@T})", "{{state}}")], "By state.")
 
     b.row("Workers")

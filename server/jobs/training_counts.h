@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <string>
 
 #include "server/jobs/job.h"
 
@@ -13,6 +14,7 @@ struct TrainingCounts {
   // A running job has the lowest free slot; jobs beyond these slots only count in the sums.
   static constexpr int kSlots = 8;
   struct Slot {
+    std::string job;  // its id
     jobs::TrainProgress progress;
     jobs::EvaluationResult evaluation;
     bool evaluated = false;

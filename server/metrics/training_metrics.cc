@@ -133,13 +133,15 @@ void TrainingMetrics::Update(const TrainingCounts& counts) {
     SlotGauges& gauges = slots_[slot];
     const auto job = counts.slots.find(slot);
     const size_t wanted = job == counts.slots.end() ? 0 : slot_families_.size() - (job->second.evaluated ? 0 : 1);
-    // Gauges of an unused slot are removed, since a zero would look like a value.
-    while (gauges.size() > wanted) {
+    const std::string name = wanted == 0 ? "" : job->second.job;
+    // Gauges of an unused slot are removed, since a zero would look like a value; and those of the job before.
+    const size_t kept = name == std::exchange(slot_jobs_[slot], name) ? wanted : 0;
+    while (gauges.size() > kept) {
       slot_families_[gauges.size() - 1]->Remove(gauges.back());
       gauges.pop_back();
     }
     while (gauges.size() < wanted) {
-      gauges.push_back(&slot_families_[gauges.size()]->Add({{"slot", absl::StrCat(slot)}}));
+      gauges.push_back(&slot_families_[gauges.size()]->Add({{"slot", absl::StrCat(slot)}, {"job_id", name}}));
     }
     for (size_t i = 0; i < wanted; ++i) {
       gauges[i]->Set(i < std::size(kSlotGauges) ? kSlotGauges[i].value(job->second) : job->second.evaluation.loss);

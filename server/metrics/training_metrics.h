@@ -1,12 +1,13 @@
 // The metrics of training jobs, in one table (training_metrics.cc); a server that does not train has none of them.
 //
-// Gauges of one job (its loss, its step …) have the label `slot`: a running job has the lowest free one, from 0 to
-// TrainingCounts::kSlots - 1, until it ends; with one job at a time that is 0.  Counters are of all jobs together.
-// Thread-compatible.
+// Gauges of one job (its loss, its step …) have the labels `job_id` and `slot`: a running job has the lowest free
+// one, from 0 to TrainingCounts::kSlots - 1, until it ends; with one job at a time that is 0.  They are there only
+// while it runs, so there are never more of them than slots.  Counters are of all jobs together. Thread-compatible.
 #pragma once
 
 #include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "server/jobs/training_counts.h"
@@ -35,6 +36,7 @@ class TrainingMetrics {
   prometheus::Counter* step_seconds_ = nullptr;
   std::vector<prometheus::Family<prometheus::Gauge>*> slot_families_;
   std::array<SlotGauges, TrainingCounts::kSlots> slots_;  // empty where no job has the slot
+  std::array<std::string, TrainingCounts::kSlots> slot_jobs_;
 };
 
 }  // namespace switchyard::server

@@ -35,18 +35,18 @@ const Families& TrainingFamilies() {
 // Of a running job.
 const Families& SlotFamilies() {
   static const Families families = {
-      {"switchyard_train_loss", {"gauge", "slot", ""}},
-      {"switchyard_train_balance_loss", {"gauge", "slot", ""}},
-      {"switchyard_train_z_loss", {"gauge", "slot", ""}},
-      {"switchyard_train_learning_rate", {"gauge", "slot", ""}},
-      {"switchyard_train_gradient_norm", {"gauge", "slot", ""}},
-      {"switchyard_train_tokens_per_second", {"gauge", "slot", ""}},
-      {"switchyard_train_step", {"gauge", "slot", ""}},
-      {"switchyard_train_dead_experts", {"gauge", "slot", ""}},
-      {"switchyard_train_packing", {"gauge", "slot", ""}},
-      {"switchyard_train_chunks", {"gauge", "slot", ""}},
-      {"switchyard_train_checkpoint_step", {"gauge", "slot", ""}},
-      {"switchyard_train_checkpoint_age_seconds", {"gauge", "slot", ""}},
+      {"switchyard_train_loss", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_balance_loss", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_z_loss", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_learning_rate", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_gradient_norm", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_tokens_per_second", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_step", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_dead_experts", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_packing", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_chunks", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_checkpoint_step", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_checkpoint_age_seconds", {"gauge", "job_id,slot", ""}},
   };
   return families;
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -195,6 +196,19 @@ void LossLog::OnStep(const Job& job, const jobs::TrainProgress& progress) {
   AddValue(&event, "train/lr", progress.learning_rate);
   if (!progress.skipped) AddValue(&event, "train/grad_norm", progress.gradient_norm);
   AddValue(&event, "train/tokens_per_second", progress.tokens_per_second);
+  AddValue(&event, "train/dropped_rows", static_cast<double>(progress.dropped_rows));
+  if (!progress.skipped) AddValue(&event, "train/dead_experts", static_cast<double>(progress.dead_experts));
+  const std::pair<const char*, double> phases[] = {{"seconds/step", seconds.total},
+                                                   {"seconds/forward", seconds.forward},
+                                                   {"seconds/backward", seconds.backward},
+                                                   {"seconds/experts", seconds.experts},
+                                                   {"seconds/all_to_all", seconds.all_to_all},
+                                                   {"seconds/all_reduce", seconds.all_reduce},
+                                                   {"seconds/optimizer", seconds.optimizer},
+                                                   {"seconds/data", seconds.data}};
+  for (const auto& [tag, value] : phases) {
+    AddValue(&event, tag, value);
+  }
   files->second.events.Append(EventRecord(event));
 }
 
@@ -205,6 +219,7 @@ void LossLog::OnEvaluated(const Job& job, const jobs::EvaluationResult& result) 
   files->second.evaluations.Append(absl::StrFormat("%d,%.9g,%d\n", result.step, result.loss, result.tokens));
   tensorboard::Event event = NewEvent(result.step);
   AddValue(&event, "eval/loss", result.loss);
+  AddValue(&event, "eval/perplexity", std::exp(result.loss));
   files->second.events.Append(EventRecord(event));
 }
 

@@ -104,6 +104,7 @@ void JobRuns::FillSlots(TrainingCounts* counts) const {
       continue;
     }
     TrainingCounts::Slot& slot = counts->slots[run.metrics_slot()];
+    slot.job = job.id;
     slot.progress = *job.progress;
     slot.evaluated = job.evaluation.has_value();
     if (slot.evaluated) slot.evaluation = *job.evaluation;

@@ -67,14 +67,15 @@ TEST(TrainingMetricsTest, ASkippedStepHasMeasuredNothing) {
   const auto registry = std::make_shared<prometheus::Registry>();
   TrainingMetrics metrics(registry);
   TrainingCounts counts;
+  counts.slots[0].job = "job-a";
   counts.slots[0].progress.step = 3;
   counts.slots[0].progress.skipped = true;
   metrics.Update(counts);
   const std::map<std::string, double> values = Values(*registry);
   for (const std::string name : {"loss", "balance_loss", "z_loss", "gradient_norm"}) {
-    EXPECT_TRUE(std::isnan(values.at("switchyard_train_" + name + " slot=0"))) << name;
+    EXPECT_TRUE(std::isnan(values.at("switchyard_train_" + name + " job_id=job-a slot=0"))) << name;
   }
-  EXPECT_EQ(values.at("switchyard_train_step slot=0"), 3);
+  EXPECT_EQ(values.at("switchyard_train_step job_id=job-a slot=0"), 3);
 }
 
 TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
@@ -85,6 +86,7 @@ TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
   const size_t idle = Values(*registry).size();
   counts.tokens = 150;
   TrainingCounts::Slot& slot = counts.slots[1];
+  slot.job = "job-a";
   slot.progress.step = 7;
   slot.progress.loss = 2.5;
   slot.progress.balance_loss = 1.25;
@@ -113,13 +115,18 @@ TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
                                                 {"checkpoint_step", 6},
                                                 {"checkpoint_age_seconds", 9}};
   for (const auto& [name, value] : gauges) {
-    EXPECT_EQ(values.at("switchyard_train_" + name + " slot=1"), value) << name;
+    EXPECT_EQ(values.at("switchyard_train_" + name + " job_id=job-a slot=1"), value) << name;
   }
-  EXPECT_FALSE(values.contains("switchyard_train_evaluation_loss slot=1")) << "nothing was evaluated";
+  EXPECT_FALSE(values.contains("switchyard_train_evaluation_loss job_id=job-a slot=1")) << "nothing was evaluated";
   slot.evaluated = true;
   slot.evaluation.loss = 4;
   metrics.Update(counts);
-  EXPECT_EQ(Values(*registry).at("switchyard_train_evaluation_loss slot=1"), 4);
+  EXPECT_EQ(Values(*registry).at("switchyard_train_evaluation_loss job_id=job-a slot=1"), 4);
+  const size_t running = Values(*registry).size();
+  slot.job = "job-b";  // the next one, in the same slot
+  metrics.Update(counts);
+  EXPECT_EQ(Values(*registry).at("switchyard_train_step job_id=job-b slot=1"), 7);
+  EXPECT_EQ(Values(*registry).size(), running) << "the job before leaves no values behind";
 
   counts.slots.clear();
   counts.tokens = 140;  // counters do not fall

@@ -232,8 +232,13 @@ TEST_F(LossLogTest, TensorBoardsEvents) {
   }
   EXPECT_EQ(events[2].step(), 1);
   EXPECT_THAT(values, ElementsAre("train/loss=3.25", "train/balance_loss=0", "train/z_loss=0", "train/lr=0.25",
-                                  "train/grad_norm=2", "train/tokens_per_second=0"));
+                                  "train/grad_norm=2", "train/tokens_per_second=0", "train/dropped_rows=0",
+                                  "train/dead_experts=0", "seconds/step=0", "seconds/forward=0", "seconds/backward=0",
+                                  "seconds/experts=0", "seconds/all_to_all=0", "seconds/all_reduce=0",
+                                  "seconds/optimizer=0", "seconds/data=0"));
   EXPECT_EQ(events[3].summary().value(0).tag(), "eval/loss");
+  EXPECT_EQ(events[3].summary().value(1).tag(), "eval/perplexity");
+  EXPECT_NEAR(events[3].summary().value(1).simple_value(), 12.18249, 1e-4);  // e^2.5
   // The second attempt voids all steps from 2 on.
   EXPECT_EQ(events[5].session_log().status(), tensorboard::SessionLog::START);
   EXPECT_EQ(events[5].step(), 2);
