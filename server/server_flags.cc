@@ -30,7 +30,7 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
            "data type that all workers compute in: auto (the checkpoint's), fp32, bf16, fp16, fp64")
       .Mark(kToServingWorkers);
   set->Add("quantization=NAME", &c->quantization,
-           "how workers on CPUs hold matrices: auto (in the 8 or 4 bits that the checkpoint has them in), none (in the "
+           "how workers hold matrices: auto (in the 8 or 4 bits that the checkpoint has them in), none (in the "
            "data type), int8 or int4 (groups of 32, made at load)")
       .Mark(kToServingWorkers);
   set->Add(

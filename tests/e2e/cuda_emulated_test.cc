@@ -1,6 +1,7 @@
 // A server whose worker runs the CUDA code, on an emulated GPU: the same answers as from a CPU worker.
 #include <signal.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -159,6 +160,42 @@ TEST(CudaEmulatedTest, TheHostComputesColdExperts) {
   for (const StreamSeen& seen : GenerateAll(cuda->client(), Requests())) EXPECT_TRUE(seen.ok()) << seen.end;
   EXPECT_GT(Sum(cuda.get(), "expert_host_rows_total"), 0);
   EXPECT_GT(Sum(cuda.get(), "expert_host_seconds_total"), 0);
+}
+
+// With biases, a bounded SwiGLU and fp4, of whose panels host and device have one file.
+TEST(CudaEmulatedTest, TheHostComputesColdExpertsOfGptOss) {
+  const model::TempDir dir;
+  const auto start = [](const std::vector<std::string>& more) {
+    TestServer::Options options;
+    options.model = "tests/golden/models/gptoss-mxfp4";
+    options.flags = {
+        "--dtype=bf16",        "--max_num_seqs=8", "--max_batched_tokens=64",
+        "--max_model_len=120", "--device=cuda",    "--worker_binary=" + Binary("switchyard-worker-emulated")};
+    options.flags.insert(options.flags.end(), more.begin(), more.end());
+    return TestServer::Start(options);
+  };
+  const auto resident = start({}),
+             cold = start({"--expert_memory=25%", "--cold_experts=host", "--expert_copy_bytes_per_second=1e6",
+                           "--expert_file_dir=" + dir.path()});
+  ASSERT_TRUE(resident != nullptr && cold != nullptr);
+  std::vector<v1::GenerateRequest> requests;
+  for (int i = 0; i < 3; ++i) {
+    requests.push_back(IdsRequest({3 + i, 50, 80 + i, 7}, 1));
+    requests.back().mutable_sampling()->set_temperature(0);
+    requests.back().set_logprobs(1);
+  }
+  const std::vector<StreamSeen> expected = GenerateAll(resident->client(), requests);
+  const std::vector<StreamSeen> found = GenerateAll(cold->client(), requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_TRUE(expected[i].ok() && found[i].ok()) << expected[i].end << found[i].end;
+    EXPECT_EQ(found[i].choices[0].token_ids, expected[i].choices[0].token_ids);
+    EXPECT_NEAR(found[i].choices[0].logprobs[0].chosen().logprob(),
+                expected[i].choices[0].logprobs[0].chosen().logprob(), 0.05);
+  }
+  EXPECT_GT(Sum(cold.get(), "expert_host_rows_total"), 0);
+  size_t files = 0;
+  for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(dir.path())) ++files;
+  EXPECT_EQ(files, 1u);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ void AddModelFlags(WorkerFlags* values, FlagSet* flags) {
       .Mark(kOfServing);
   flags
       ->Add("quantization=NAME", &values->quantization,
-            "how matrices are held on a CPU: auto (in the 8 or 4 bits that the checkpoint has them in), none (in the "
+            "how matrices are held: auto (in the 8 or 4 bits that the checkpoint has them in), none (in the "
             "data type), int8 or int4 (groups of 32, made at load)")
       .Mark(kOfServing);
   flags

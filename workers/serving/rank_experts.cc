@@ -163,15 +163,21 @@ absl::Status RankExperts::MakeCold(const RankExpertsInput& input, moe::ExpertFil
   const model::ModelConfig& config = *input.file.config;
   RankExpertFileInput file = input.file;
   file.device = Device::Cpu();
-  if (file_->built()) file.available_bytes -= file_->bytes();
-  ASSIGN_OR_RETURN(host_file_, OpenRankExpertFile(file, progress));
+  // Panels of few bits are alike on both.
+  const ops::WeightFormats& formats = file.type.format;
+  if (formats.gate_up == ops::WeightFormat::kPlain || formats.down == ops::WeightFormat::kPlain) {
+    if (file_->built()) file.available_bytes -= file_->bytes();
+    ASSIGN_OR_RETURN(host_file_, OpenRankExpertFile(file, progress));
+  }
+  const moe::ExpertFile* const from = host_file_ != nullptr ? host_file_.get() : file_.get();
   const DeviceKind device = input.file.device.kind;
   const auto copied_bytes = static_cast<double>(PackedExpertOf(config, file.type, device).bytes);
   const double link = input.options.copy_bytes_per_second;
   moe::ColdExpertsOptions options;
   options.expert = PackedExpertOf(config, file.type, DeviceKind::kCpu);
   options.device = input.file.device;
-  options.source = [from = host_file_.get()](int layer, int expert) { return from->At(layer, expert); };
+  options.clamp = config.glu_clamp;
+  options.source = [from](int layer, int expert) { return from->At(layer, expert); };
   options.copy_seconds = [copier = copier_, copied_bytes, link, first = RatesOf(device, 1).copied_bytes] {
     const auto copied = static_cast<double>(copier->bytes());
     double rate = copied > 0 && copier->seconds() > 0 ? copied / copier->seconds() : first;
@@ -184,8 +190,8 @@ absl::Status RankExperts::MakeCold(const RankExpertsInput& input, moe::ExpertFil
     return bytes / host.memory_bytes + static_cast<double>(rows) * flops / host.flops;
   };
   ASSIGN_OR_RETURN(cold_, moe::ColdExperts::Create(std::move(options), offload_.get()));
-  LogInfo("experts: cold ones may run on the host, from ", host_file_->path(),
-          host_file_->built() ? " (built now)" : "");
+  LogInfo("experts: cold ones may run on the host, from ", from->path(),
+          host_file_ != nullptr && from->built() ? " (built now)" : "");
   return absl::OkStatus();
 }
 

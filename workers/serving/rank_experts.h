@@ -72,7 +72,7 @@ class RankExperts {
   const moe::TimedCopier* copier_ = nullptr;  // owned by offload_, as the next
   const moe::SummedCopier* summed_ = nullptr;
   std::unique_ptr<moe::ExpertOffload> offload_;  // copies from the file
-  std::unique_ptr<moe::ExpertFile> host_file_;   // --cold_experts=host, and so is the next
+  std::unique_ptr<moe::ExpertFile> host_file_;   // --cold_experts=host, where the CPU's form differs from the device's
   std::unique_ptr<moe::ColdExperts> cold_;       // borrows offload_
 };
 

@@ -98,6 +98,38 @@ TEST(GemmChoiceTest, TableOfShapes) {
   ExpectChoice(Grouped(20, 64, 63, 4), "plain on 20 CTAs");
 }
 
+TEST(GemmChoiceTest, TableOfShapesOfFewBits) {
+  const auto expect = [](const CudaGemmDesc& desc, uint8_t format, const std::string& want) {
+    std::ostringstream printed;
+    printed << ChooseBits(desc, format);
+    EXPECT_EQ(printed.str().substr(0, printed.str().find(';')), want) << desc << ": " << printed.str();
+  };
+  // gpt-oss-20b, one token: gate and up of 4 experts, down, o; and 32 tokens.
+  expect(Gated(Grouped(4, 5760, 2880, 32)), kCudaMxfp4, "bits64x8 on 360 CTAs");
+  expect(Grouped(4, 2880, 2880, 32), kCudaMxfp4, "bits64x8 on 180 CTAs");
+  expect(Dense(1, 2880, 4096), kCudaInt4, "bits16x8_split4 on 180 CTAs");
+  expect(Deterministic(Dense(1, 2880, 4096)), kCudaInt4, "bits16x8 on 180 CTAs");
+  expect(Dense(32, 2880, 4096), kCudaInt4, "bits16x32 on 180 CTAs");
+  expect(Dense(32, 201088, 2880), kCudaInt8, "bits64x32 on 396 CTAs");
+  expect(Dense(4096, 5120, 2880), kCudaInt8, "bits64x128 on 264 CTAs");
+  // Where fewer CTAs fit an SM.
+  expect(Dense(1, 201088, 2880), kCudaQ4_0, "bits64x8 on 396 CTAs");
+  expect(Dense(1, 201088, 2880), kCudaQ6_K, "bits64x8 on 264 CTAs");
+  expect(InSmallShared(Dense(1, 201088, 2880)), kCudaQ6_K, "bits64x8 on 132 CTAs");
+  expect(InSmallShared(Dense(4096, 5120, 2880)), kCudaInt8, "bits64x128 on 132 CTAs");
+  // So many experts that the largest has no room, and that none has.
+  expect(InSmallShared(Grouped(1 << 14, 512, 512, 1 << 10)), kCudaInt8, "bits64x32 on 132 CTAs");
+  expect(InSmallShared(Grouped(64, 128, 128, 1 << 13)), kCudaInt8, "");
+}
+
+// Weights' own biases and bounds are neither wgmma's nor the library's.
+TEST(GemmChoiceTest, BiasesOfWeightsAreOfOurOwnTiles) {
+  CudaGemmDesc many = OnHopper(Gated(Grouped(8 * 4096, 1536, 2048, 128))), dense = Dense(4096, 5120, 2048);
+  many.ends_otherwise = dense.ends_otherwise = true;
+  ExpectChoice(many, "tiles128x128 on 264 CTAs");
+  ExpectChoice(dense, "tiles128x128 on 264 CTAs");
+}
+
 // Deterministic: which kind and how many chains depend on dtype and k alone.
 TEST(GemmChoiceTest, DeterministicChoicesShareBits) {
   for (uint8_t dtype : {kCudaF32, kCudaF64, kCudaBf16, kCudaF16}) {

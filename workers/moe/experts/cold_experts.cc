@@ -110,7 +110,7 @@ absl::Status ColdExperts::ComputeOnHost(const Stream& stream, int layer) {
   // In the stream's order, the outputs of the layer before have left y_ by now.
   const int64_t hidden = options_.expert.down.n;
   RETURN_IF_ERROR(ops::ExpertFfn(
-      Stream::OnCpu(&stream.pool()), {.gate_up = gate_up_, .down = down_, .offsets = offsets_},
+      Stream::OnCpu(&stream.pool()), {.gate_up = gate_up_, .down = down_, .offsets = offsets_, .clamp = options_.clamp},
       HostRows(x_.data(), rows_, hidden), hidden_.view().Rows(0, rows_), HostRows(y_.data(), rows_, hidden)));
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   if (expected > 0) slowness_ += kNewest * (seconds / expected - slowness_);

@@ -1,10 +1,10 @@
-// Computes an expert budget's cold experts on the host: rows of experts in no slot go to the CPU, which has its own
-// packing of the weights, and their outputs come back; the others' waves run meanwhile.
+// Computes an expert budget's cold experts on the host: rows of experts in no slot go to the CPU, which has weights in
+// its form, and their outputs come back; the others' waves run meanwhile.
 //
 // Computes the experts whose rows take the host less time than their copy, until this has cost as much lately as the
 // copy (scheduler/offload/cold_choice.h).  Both are measured, so bits depend on slots and on time: a CPU rounds
-// otherwise than a device.  Each rank decides for itself.  The cache policy does not learn of these rows, so it copies
-// nothing.
+// otherwise than a device, and with weights of few bits its products have inputs of 8 bits.  Each rank decides for
+// itself.  The cache policy does not learn of these rows, so it copies nothing.
 //
 // Allocates all memory when it is made: at most kMostRows rows of a layer are computed here.  Thread-compatible; the
 // host computes on the pool of the step's thread.  Does not do: several ranks of a machine that share its cores and
@@ -23,6 +23,7 @@
 #include "workers/moe/experts/expert_offload.h"
 #include "workers/moe/experts/expert_weight_provider.h"
 #include "workers/moe/experts/packed_expert.h"
+#include "workers/ops/activation/activation.h"
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/device_queue.h"
@@ -36,6 +37,7 @@ struct ColdExpertsOptions {
   std::function<const char*(int layer, int expert)> source;  // an expert's bytes in that form, which must stay
   std::function<double()> copy_seconds;                      // of a copy to a slot, as measured
   std::function<double(int64_t rows)> host_seconds;          // of so many rows of an expert, before measurements
+  ops::GluClamp clamp = {};                                  // of their SwiGLU
 };
 
 // Since it was made.

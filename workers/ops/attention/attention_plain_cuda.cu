@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(const CudaAttentionArgs 
   const Elem* __restrict__ q = static_cast<const Elem*>(a.q) + row * a.q_stride + static_cast<int64_t>(head) * dim;
   for (int d = tid; d < dim; d += kThreads) query[d] = Widen(q[d]);
   // A sink is as a key that was seen first, with a value of zeros.
-  const bool sunk = a.sinks != nullptr;
-  Acc max = sunk ? static_cast<const Acc*>(a.sinks)[head] : static_cast<Acc>(-INFINITY);
-  Acc total = sunk ? 1 : 0, out[kDims] = {};
+  const bool has_sink = a.sinks != nullptr;
+  Acc max = has_sink ? static_cast<const Acc*>(a.sinks)[head] : static_cast<Acc>(-INFINITY);
+  Acc total = has_sink ? 1 : 0, out[kDims] = {};
   for (int tile = first_key / kKeys * kKeys; tile < end_key; tile += kKeys) {
     const int begin = first_key > tile ? first_key - tile : 0, end = end_key - tile < kKeys ? end_key - tile : kKeys;
     __syncthreads();  // all are done with the tile before

@@ -67,17 +67,18 @@ struct GatherArgs {
 // TF32). Grouped, it is that per expert: rows [offsets[e], offsets[e + 1]) take weights[e].  A dense product is a
 // grouped one with one expert, which has all rows.
 struct CudaGemmArgs {
-  uint8_t dtype;               // of x, weights, bias
+  uint8_t dtype;               // of x, bias, and weights if plain
   uint8_t y_dtype;             // dtype or its AccDType
   const void* x;               // [T or rows, K], rows x_stride apart
   const int32_t* x_rows;       // [rows], device, or null: row i of x
   const void* const* weights;  // [experts], a device array of device pointers; null: `weight` for all
   const void* weight;  // [N, K], rows w_stride apart (a multiple of 16 bytes); gated: gate [0, N/2), up [N/2, N)
-  uint8_t format = kCudaPlainRows;  // others: panels of few bits (weight.h), and x is bf16 or fp16
-  const int32_t* offsets;           // [experts + 1], device; null: one expert has all rows
-  const void* bias;                 // [N] or null; never with gated
-  void* y;                          // [rows, N]; gated: [rows, N/2]; rows from offsets[experts] on are left alone
-  int64_t rows;                     // with offsets: a bound that the host knows
+  // Others than kCudaPlainRows: weights are panels of few bits (weight.h), w_stride is not used, x is bf16 or fp16.
+  uint8_t format = kCudaPlainRows;
+  const int32_t* offsets;  // [experts + 1], device; null: one expert has all rows
+  const void* bias;        // [N] or null; never with gated
+  void* y;                 // [rows, N]; gated: [rows, N/2]; rows from offsets[experts] on are left alone
+  int64_t rows;            // with offsets: a bound that the host knows
   int64_t n, k, x_stride, w_stride, y_stride;
   int32_t experts;
   bool accumulate, gated;

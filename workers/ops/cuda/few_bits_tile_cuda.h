@@ -11,9 +11,9 @@
 // the fragment's columns 2 t, 2 t + 1, 2 t + 8 and 2 t + 9.  Octets are an odd multiple of 32 bytes apart, so that
 // neither these reads nor the copies collide in a bank.
 //
-// Numbers are exact in bf16 and fp16, also without their zero, and so are the products of a block in fp32, which
-// are added to a sum that begins at +0 in rising order of k: sum = fma(scale, block's sum, sum).  So with one chain
-// (warps_k == 1) bits depend on no other row, and on no tile.
+// Numbers are exact in bf16 and fp16, also without their zero.  A block's products are added up in fp32 by two mma, one
+// after the other; a sum begins at +0 and takes blocks in rising order of k: sum = fma(scale, block's sum, sum).  So
+// with one chain (warps_k == 1) bits depend on no other row, and on no tile.
 #pragma once
 
 #include <cstdint>

@@ -292,8 +292,7 @@ class TileSums {
     }
   }
 
-  // For what adds up in another way, too.
- protected:
+ protected:  // kernels that multiply in another way have them, too
   const GemmProblem& p_;
   const int lane_, warp_n_, warp_t_, warp_k_;
   bool idle_ = false;

@@ -12,7 +12,6 @@ namespace {
 static_assert(kCudaF32 == static_cast<uint8_t>(DType::kF32) && kCudaF64 == static_cast<uint8_t>(DType::kF64) &&
               kCudaBf16 == static_cast<uint8_t>(DType::kBf16) && kCudaF16 == static_cast<uint8_t>(DType::kF16));
 
-// Up to here our kernel streams the weights of a dense product once, for all rows; above, the library is better.
 static_assert(kCudaInt8 == static_cast<uint8_t>(WeightFormat::kInt8) &&
               kCudaInt4 == static_cast<uint8_t>(WeightFormat::kInt4) &&
               kCudaQ8_0 == static_cast<uint8_t>(WeightFormat::kQ8_0) &&
@@ -22,6 +21,7 @@ static_assert(kCudaInt8 == static_cast<uint8_t>(WeightFormat::kInt8) &&
               kCudaQ6_K == static_cast<uint8_t>(WeightFormat::kQ6_K) &&
               kCudaPlainRows == static_cast<uint8_t>(WeightFormat::kPlain));
 
+// Up to here our kernel streams the weights of a dense product once, for all rows; above, the library is better.
 constexpr int64_t kMaxOwnDenseRows = 16;
 
 // With fewer rows an expert, most of a wgmma's 64 tokens would be none, and the other tiles draw the memory's
@@ -48,7 +48,7 @@ int WantedRows(const CudaGemmDesc& desc) {
 }
 
 bool WantsWgmma(const CudaGemmDesc& desc) {
-  return desc.wgmma && !desc.deterministic && !desc.own_bias &&
+  return desc.wgmma && !desc.deterministic && !desc.ends_otherwise &&
          desc.m > kMinWgmmaRows * std::max<int64_t>(desc.experts, 1);
 }
 
@@ -59,7 +59,7 @@ bool Fits(const CudaGemmDesc& desc, const CudaGemmTile& tile) {
 const char* RejectWgmma(const CudaGemmDesc& desc) {
   if (!desc.wgmma) return "needs a Hopper, and code for sm_90a";
   if (desc.deterministic) return "adds up in another order than other tiles, and bits must not depend on the shape";
-  if (desc.own_bias) return "has no registers left for weights' own biases and bounds";
+  if (desc.ends_otherwise) return "has no registers left for weights' own biases and bounds";
   if (!WantsWgmma(desc)) return "too few tokens an expert";
   return nullptr;
 }
@@ -144,8 +144,8 @@ CudaGemmConfig ChooseDense(const CudaGemmDesc& desc) {
   const char* not_cublas = nullptr;
   if (desc.gated) {
     not_cublas = "SwiGLU is not in its epilogues";
-  } else if (desc.own_bias) {
-    not_cublas = "the bias is the weight's";
+  } else if (desc.ends_otherwise) {
+    not_cublas = "its epilogues have no biases of a gate, and no bounds";
   } else if (desc.deterministic) {
     not_cublas = "its algorithm, and so the bits, depend on m";
   } else if (tensor_cores && !desc.aligned) {
@@ -169,7 +169,10 @@ CudaBitsConfig ChooseBits(const CudaGemmDesc& desc, uint8_t format) {
   const int words = format == kCudaInt8 || format == kCudaQ8_0 ? 8 : format == kCudaQ6_K ? 6 : 4;
   const int scale_sets = format == kCudaQ4_1 || format == kCudaQ6_K ? 2 : 1;
   const int wanted = WantedRows(desc), rows = wanted <= 8 ? 8 : wanted <= 32 ? 32 : 128;
-  const bool few_columns = rows == 8 && NumTiles(desc, 64, rows) < desc.num_sms;
+  const bool few_columns = rows <= 32 && NumTiles(desc, 64, rows) < desc.num_sms;
+  const auto bytes_of = [&](const CudaBitsTile& tile) {
+    return CudaBitsSharedBytes(tile, words, scale_sets, std::max<int64_t>(desc.experts, 1));
+  };
   CudaBitsConfig config;
   int largest = -1;  // that has room, where the one that is wanted has none
   for (int i = 0; i < kNumCudaBitsTiles; ++i) {
@@ -179,8 +182,7 @@ CudaBitsConfig ChooseBits(const CudaGemmDesc& desc, uint8_t format) {
       why = "splits k, and bits must not depend on the shape";
       continue;
     }
-    const bool fits =
-        CudaBitsSharedBytes(tile, words, scale_sets, std::max<int64_t>(desc.experts, 1)) <= desc.shared_bytes;
+    const bool fits = bytes_of(tile) <= desc.shared_bytes;
     if (fits && tile.warps_k == 1 && tile.rows <= rows) largest = i;
     if ((tile.columns == 16) != few_columns) {
       why = few_columns ? "too few tiles to draw the full bandwidth" : "tiles of more columns keep every SM busy, too";
@@ -198,7 +200,10 @@ CudaBitsConfig ChooseBits(const CudaGemmDesc& desc, uint8_t format) {
   if (config.tile < 0) return config;
   config.not_tile[config.tile] = nullptr;
   const CudaBitsTile& tile = kCudaBitsTiles[config.tile];
-  config.grid = std::min<int64_t>(NumTiles(desc, tile.columns, tile.rows), int64_t{desc.num_sms} * tile.ctas_per_sm);
+  // An SM has 1 KB more than a block may, and each CTA costs one.
+  const int64_t room = (desc.shared_bytes + 1024) / (bytes_of(tile) + 1024);
+  const int64_t ctas = std::clamp<int64_t>(room, 1, tile.ctas_per_sm);
+  config.grid = std::min<int64_t>(NumTiles(desc, tile.columns, tile.rows), desc.num_sms * ctas);
   return config;
 }
 
@@ -215,7 +220,7 @@ std::ostream& operator<<(std::ostream& out, const CudaGemmDesc& desc) {
   if (desc.experts > 0) out << " over " << desc.experts << " experts";
   return out << (desc.gated ? " gated" : "") << (desc.deterministic ? " deterministic" : "")
              << (desc.aligned ? "" : " unaligned") << (desc.wgmma ? " with wgmma" : "")
-             << (desc.own_bias ? " with biases" : "") << " on " << desc.num_sms << " SMs of "
+             << (desc.ends_otherwise ? " with biases or bounds" : "") << " on " << desc.num_sms << " SMs of "
              << (desc.shared_bytes >> 10) << " KB a block";
 }
 

@@ -62,9 +62,9 @@ struct CudaGemmDesc {
   int64_t experts = 0;  // 0 = a dense product
   bool gated = false;
   bool deterministic = false;
-  bool aligned = true;    // rows of x, w and y begin at multiples of 16 bytes
-  bool wgmma = false;     // the device and the program have it
-  bool own_bias = false;  // weights have biases of their own, or the activation has bounds
+  bool aligned = true;          // rows of x, w and y begin at multiples of 16 bytes
+  bool wgmma = false;           // the device and the program have it
+  bool ends_otherwise = false;  // weights have biases of their own, or the activation has bounds
   int num_sms = 132;
   int64_t shared_bytes = 227 << 10;  // the limit of a block of the device; 163 KB on an A100, 99 KB on smaller ones
 };
@@ -97,15 +97,15 @@ struct CudaBitsTile {
 };
 inline constexpr CudaBitsTile kCudaBitsTiles[] = {
     {"bits16x8_split4", 16, 8, 8, 1, 1, 4, 8, 3}, {"bits16x8", 16, 8, 8, 1, 1, 1, 8, 3},
-    {"bits64x8", 64, 8, 8, 4, 1, 1, 5, 3},        {"bits64x32", 64, 32, 4, 4, 1, 1, 4, 3},
-    {"bits64x128", 64, 128, 2, 4, 2, 1, 4, 2},
+    {"bits16x32", 16, 32, 4, 1, 2, 1, 6, 3},      {"bits64x8", 64, 8, 8, 4, 1, 1, 5, 3},
+    {"bits64x32", 64, 32, 4, 4, 1, 1, 4, 3},      {"bits64x128", 64, 128, 2, 4, 2, 1, 4, 2},
 };
 inline constexpr int kNumCudaBitsTiles = sizeof(kCudaBitsTiles) / sizeof(kCudaBitsTiles[0]);
 // A panel's block of 32 k has `scale_sets` scales of each weight row, and `words` words of 4 bytes.
 constexpr int CudaBitsBlockBytes(int words, int scale_sets) { return scale_sets * 64 + words * 128; }
 // Of it, what 8 weight rows have, in shared memory.
 constexpr int CudaBitsOctetBytes(int words, int scale_sets) { return (scale_sets * 16 + words * 32 + 31) / 32 * 32; }
-// Half as many of 8 bits: as many bytes on the way.
+// Of 8 bits half as many are taken, which are as many bytes.
 constexpr int CudaBitsGroups(const CudaBitsTile& tile, int words) {
   return words == 8 && tile.groups == 8 ? 4 : tile.groups;
 }

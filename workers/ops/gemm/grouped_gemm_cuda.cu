@@ -118,7 +118,7 @@ CudaGemmDesc DescOf(const CudaCall& call, const GemmProblem& p, bool grouped) {
           .deterministic = call.deterministic,
           .aligned = CommonAlignment(p) >= 16,
           .wgmma = TakesWgmma(call.device),
-          .own_bias = p.own_bias > 0 || p.glu_limit > 0,
+          .ends_otherwise = p.own_bias > 0 || p.glu_limit > 0,
           .num_sms = std::max(call.num_sms, 1),
           .shared_bytes = SharedBytesOfBlock(call.device)};
 }

@@ -53,7 +53,8 @@ int64_t PackedBytes(const WeightDesc& desc, DeviceKind device = DeviceKind::kCpu
 class Weight {
  public:
   Weight() = default;
-  // Allocates; contents are undefined (padding is zero) until PackRows has filled every row.
+  // Allocates; contents are undefined (on the CPU padding and a bias are zero) until PackRows has filled every row, and
+  // PackBias the bias.
   // REQUIRES: n, k >= 1; a floating dtype; kGatedPanels only with even n.
   explicit Weight(const WeightDesc& desc, Device device = Device::Cpu());
   // The packed form in borrowed memory that outlives this: 64-byte aligned, PackedBytes(desc, device.kind) long.  With

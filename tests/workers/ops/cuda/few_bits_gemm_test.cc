@@ -161,8 +161,8 @@ class BitsProduct {
       const double product = x_.Get(x_rows_[row], k) * w.Value(w_row, k);
       sum += product, magnitude += std::fabs(product);
     }
-    // Of numbers and a least value apart, which may be larger than the weight: 16 times.
-    return {sum, 16 * static_cast<double>(case_.k + 2) * 0x1p-24 * magnitude};
+    // Of numbers and a least value apart, which may be larger than the weight: 32 times.
+    return {sum, 32 * std::sqrt(static_cast<double>(case_.k + 2)) * 0x1p-24 * magnitude};
   }
 
   void CheckElement(int64_t row, int64_t column, const BitsWeight& w) const {

@@ -4,10 +4,10 @@
 // the group's, in bf16 (Q8_0 and Q4_0, whose numbers are as GGUF files have them: in fp16), and `zero` the format's
 // constant, so that q is unsigned: 128 for 8 bits, 8 for 4.  Q4_1 has a least value beside the scale, both in fp16:
 // w[k] = scale · q[k] + least.  Q6_K has a scale in fp16 for each 16 k; its zero is 32.  Numbers of MXFP4 are codes of
-// fp4, of which q is twice the value (kTwiceFp4), and scales are half of a power of two, in bf16.  Products with it
-// quantize x, too, in the same groups: x[k] = x_scale · xq[k], |xq| <= 127, x_scale = largest |x| / 127, of that row
+// fp4, of which q is twice the value (kTwiceFp4), and scales are half of a power of two, in bf16.  Products on
+// CPUs quantize x, too, in these groups: x[k] = x_scale · xq[k], |xq| <= 127, x_scale = largest |x| / 127, of that row
 // alone.  Sums within a group are exact integers; each scale's is rounded to fp32 and added by one fma, in rising order
-// of k.  So a row's bits depend on no other row.
+// of k.  So a row's bits depend on no other row.  On a device x stays as it is (ops/cuda/few_bits_tile_cuda.h).
 #pragma once
 
 #include <cstdint>
