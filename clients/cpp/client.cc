@@ -304,6 +304,10 @@ absl::StatusOr<v1::SubmitJobResponse> Client::SubmitJob(const v1::SubmitJobReque
   return Unary(stubs_->training.get(), &v1::TrainingService::Stub::SubmitJob, request, *this);
 }
 
+absl::StatusOr<v1::ForkJobResponse> Client::ForkJob(const v1::ForkJobRequest& request) {
+  return Unary(stubs_->training.get(), &v1::TrainingService::Stub::ForkJob, request, *this);
+}
+
 absl::StatusOr<v1::Job> Client::GetJob(const std::string& id) {
   return OfJob(stubs_->training.get(), &v1::TrainingService::Stub::GetJob, id, *this);
 }

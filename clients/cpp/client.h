@@ -64,6 +64,7 @@ class Client {
 
   // Training jobs; proto/switchyard/v1/training.proto documents each call.
   absl::StatusOr<v1::SubmitJobResponse> SubmitJob(const v1::SubmitJobRequest& request);
+  absl::StatusOr<v1::ForkJobResponse> ForkJob(const v1::ForkJobRequest& request);
   absl::StatusOr<v1::Job> GetJob(const std::string& id);
   absl::StatusOr<v1::ListJobsResponse> ListJobs(const v1::ListJobsRequest& request);
   absl::StatusOr<v1::Job> PauseJob(const std::string& id);

@@ -23,6 +23,8 @@ class GetProfileRequest;
 class GetProfileResponse;
 
 // training.proto
+class ForkJobRequest;
+class ForkJobResponse;
 class Job;
 class JobSpec;
 class ListJobsRequest;

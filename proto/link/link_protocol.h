@@ -3,7 +3,7 @@
 
 namespace switchyard::link {
 
-// 20: masks of constrained sequences come after their plan.
-inline constexpr int kProtocolVersion = 22;
+// 20: masks of constrained sequences come after their plan.  23: an attempt's job may be a fork.
+inline constexpr int kProtocolVersion = 23;
 
 }  // namespace switchyard::link

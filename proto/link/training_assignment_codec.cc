@@ -31,6 +31,15 @@ constexpr auto AttemptFields() {
                     Field(&M::encrypt_links, &M::set_encrypt_links, &S::encrypt_links));
 }
 
+constexpr auto OriginFields() {
+  using M = v1::ForkOrigin;
+  using S = jobs::ForkOrigin;
+  return FieldTable(Field(&M::job, &M::mutable_job, &S::job), Field(&M::step, &M::set_step, &S::step),
+                    Field(&M::attempts, &M::set_attempts, &S::attempts),
+                    Field(&M::other_data, &M::set_other_data, &S::other_data),
+                    Field(&M::skipped_sequences, &M::set_skipped_sequences, &S::skipped_sequences));
+}
+
 absl::Status Unknown(absl::string_view field, int value) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": this worker does not know the value ", value));
 }
@@ -113,6 +122,7 @@ v1::StartTraining ToProto(const jobs::TrainingAssignment& assignment) {
   *message.mutable_spec() = ToProto(assignment.spec);
   PutFiles(assignment.data, message.mutable_data());
   PutFiles(assignment.evaluation, message.mutable_evaluation());
+  if (assignment.origin.has_value()) *message.mutable_origin() = ToProto(*assignment.origin);
   return message;
 }
 
@@ -123,6 +133,7 @@ absl::StatusOr<jobs::TrainingAssignment> FromProto(const v1::StartTraining& mess
   RETURN_IF_ERROR(CheckPlainName(assignment.job_id));
   ASSIGN_OR_RETURN(assignment.data, TakeFiles(message.data()));
   ASSIGN_OR_RETURN(assignment.evaluation, TakeFiles(message.evaluation()));
+  if (message.has_origin()) assignment.origin = FromProto(message.origin());
   return assignment;
 }
 
@@ -167,6 +178,8 @@ jobs::TrainProgress FromProto(const v1::TrainProgress& message) {
   return progress;
 }
 
+v1::ForkOrigin ToProto(const jobs::ForkOrigin& origin) { return OriginFields().ToProto(origin); }
+jobs::ForkOrigin FromProto(const v1::ForkOrigin& message) { return OriginFields().FromProto(message); }
 v1::EvaluationResult ToProto(const jobs::EvaluationResult& result) { return EvaluationFields().ToProto(result); }
 jobs::EvaluationResult FromProto(const v1::EvaluationResult& message) { return EvaluationFields().FromProto(message); }
 v1::SavedCheckpoint ToProto(const jobs::SavedCheckpoint& checkpoint) { return CheckpointFields().ToProto(checkpoint); }

@@ -15,6 +15,9 @@ v1::StartTraining ToProto(const jobs::TrainingAssignment& assignment);
 // InvalidArgument lists all problems (job_spec.h), including enum values that this program does not know.
 absl::StatusOr<jobs::TrainingAssignment> FromProto(const v1::StartTraining& message);
 
+v1::ForkOrigin ToProto(const jobs::ForkOrigin& origin);
+jobs::ForkOrigin FromProto(const v1::ForkOrigin& message);
+
 // REQUIRES: not kNone.
 v1::StopKind ToProto(jobs::StopKind kind);
 // InvalidArgument for a kind that this program does not know.

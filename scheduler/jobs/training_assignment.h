@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,17 @@ struct TrainFile {
   bool operator==(const TrainFile& other) const = default;
 };
 
+// Where a forked job comes from: its folder begins with this checkpoint, which another job has saved.
+struct ForkOrigin {
+  std::string job;
+  int64_t step = 0;
+  int64_t attempts = 0;           // of the parent; the fork's own have the numbers after them
+  bool other_data = false;        // the data begin at their first sequence, not where the parent was
+  int64_t skipped_sequences = 0;  // passed over at the fork
+
+  bool operator==(const ForkOrigin& other) const = default;
+};
+
 struct TrainingAssignment {
   int64_t epoch = 0;    // of the group; never reused
   int64_t attempt = 0;  // of the job, rising: fences checkpoints
@@ -32,6 +44,7 @@ struct TrainingAssignment {
   int64_t form_deadline_ms = 0;
   std::string reach;           // a member's address that is not loopback; empty if there is none
   bool encrypt_links = false;  // TLS between the ranks
+  std::optional<ForkOrigin> origin = {};
 
   bool operator==(const TrainingAssignment& other) const = default;
 };

@@ -12,6 +12,7 @@
 #include "scheduler/jobs/job_spec.h"
 #include "scheduler/jobs/job_state.h"
 #include "scheduler/jobs/train_progress.h"
+#include "scheduler/jobs/training_assignment.h"
 #include "server/keys/roles.h"
 
 namespace switchyard::server {
@@ -29,9 +30,10 @@ struct Job {
   std::string request_id;  // empty: not given
   std::string owner;       // name of the key that submitted it; empty: the server had no keys
   jobs::JobSpec spec;
-  int32_t submitted_workers = 0;  // spec.workers before a resume first changed it; 0 = none has
+  std::optional<jobs::ForkOrigin> origin;  // unset: the job is no fork
+  int32_t submitted_workers = 0;           // spec.workers before a resume first changed it; 0 = none has
   jobs::JobState state = jobs::JobState::kPending;
-  int64_t attempt = 0;  // starts of its trainer so far
+  int64_t attempt = 0;  // starts of its trainer so far; after a fork, also the parent's
   absl::Status error;   // why the job is FAILED, or was PAUSED by itself
   std::optional<jobs::TrainProgress> progress;
   std::optional<jobs::EvaluationResult> evaluation;  // the newest

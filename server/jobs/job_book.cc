@@ -59,10 +59,10 @@ absl::Status JobBook::Load() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Job*> JobBook::Add(Job job) {
+absl::StatusOr<Job*> JobBook::Add(Job job, const std::string& reason) {
   job.sequence = last_sequence_ + 1;
   job.queued = NextPlace();
-  Enter(&job, jobs::JobState::kPending, "submitted", job.created_unix_ms);
+  Enter(&job, jobs::JobState::kPending, reason, job.created_unix_ms);
   RETURN_IF_ERROR(Write(job));
   last_sequence_ = job.sequence;
   auto kept = std::make_unique<Job>(std::move(job));

@@ -45,8 +45,9 @@ class JobBook {
   JobBook(JobJournal* journal, size_t max_kept) : journal_(journal), max_kept_(max_kept) {}
 
   absl::Status Load();
-  // Adds a job to the journal, then to memory; assigns its sequence and its place at the end of the queue.
-  absl::StatusOr<Job*> Add(Job job);
+  // Adds a job to the journal, then to memory; assigns its sequence and its place at the end of the queue.  `reason`:
+  // of its first state.
+  absl::StatusOr<Job*> Add(Job job, const std::string& reason = "submitted");
   Job* Find(const std::string& id);
   Job* FindRequest(const std::string& owner, const std::string& request_id);
   JobPage List(const JobFilter& filter) const;

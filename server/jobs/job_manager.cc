@@ -35,6 +35,15 @@ jobs::JobSpec AsSubmitted(const Job& job) {
   return spec;
 }
 
+bool HasSpec(const Job& job, const jobs::JobSpec& spec) { return EncodeSpec(AsSubmitted(job)) == EncodeSpec(spec); }
+
+absl::Status OtherJobError(const std::string& request_id, const Job& job) {
+  return rpc::MakeError(absl::StatusCode::kAlreadyExists, v1::JOB_EXISTS,
+                        absl::StrCat("request_id: ", Quote(request_id), " has made ", job.id, " of another spec",
+                                     job.origin.has_value() ? absl::StrCat(", ", DescribeFork(*job.origin)) : ""),
+                        {{"field", "request_id"}, {"actual", job.id}});
+}
+
 absl::Status BadWorkers(int32_t workers, absl::string_view problem) {
   return rpc::MakeError(absl::StatusCode::kInvalidArgument, v1::BAD_FIELD, problem,
                         {{"field", "workers"}, {"actual", absl::StrCat(workers)}});
@@ -83,10 +92,21 @@ absl::StatusOr<JobPtr> JobManager::FindRequest(const std::string& request_id, co
                                                const std::string& owner) {
   const Job* job = request_id.empty() ? nullptr : book_.FindRequest(owner, request_id);
   if (job == nullptr) return JobPtr();
-  if (EncodeSpec(AsSubmitted(*job)) == EncodeSpec(spec)) return JobBook::Picture(*job);
-  return rpc::MakeError(absl::StatusCode::kAlreadyExists, v1::JOB_EXISTS,
-                        absl::StrCat("request_id: ", Quote(request_id), " has made ", job->id, " of another spec"),
-                        {{"field", "request_id"}, {"actual", job->id}});
+  if (!job->origin.has_value() && HasSpec(*job, spec)) return JobBook::Picture(*job);
+  return OtherJobError(request_id, *job);
+}
+
+absl::StatusOr<JobPtr> JobManager::FindFork(const ForkRequest& request, const Job& parent, const jobs::JobSpec& spec,
+                                            const std::string& owner) {
+  const Job* job = request.request_id.empty() ? nullptr : book_.FindRequest(owner, request.request_id);
+  if (job == nullptr) return JobPtr();
+  if (!job->origin.has_value() || !HasSpec(*job, spec)) return OtherJobError(request.request_id, *job);
+  // The newest checkpoint may be another one by now.
+  const int64_t step = request.step.value_or(job->origin->step);
+  jobs::ForkOrigin wanted = ForkOriginOf(parent, spec, step, request.skip_batches);
+  wanted.attempts = job->origin->attempts;
+  if (wanted == *job->origin) return JobBook::Picture(*job);
+  return OtherJobError(request.request_id, *job);
 }
 
 absl::Status JobManager::CheckWorkers(const jobs::JobSpec& spec, const std::string& field) const {
@@ -113,27 +133,58 @@ absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& requ
                                                          const std::string& owner) {
   ASSIGN_OR_RETURN(JobPtr before, FindRequest(request_id, spec, owner));
   if (before != nullptr) return Submitted{before, true};
+  Job job;
+  job.id = DrawId();
+  job.request_id = request_id;
+  job.owner = owner;
+  job.spec = spec;
+  return AddJob(std::move(job), "submitted");
+}
+
+absl::StatusOr<JobManager::Submitted> JobManager::Fork(const ForkRequest& request, const Job& parent,
+                                                       const ForkedJob& forked, const std::string& owner) {
+  ASSIGN_OR_RETURN(JobPtr before, FindFork(request, parent, forked.spec, owner));
+  if (before != nullptr) return Submitted{before, true};
+  Job job;
+  job.id = forked.id;
+  job.request_id = request.request_id;
+  job.owner = owner;
+  job.spec = forked.spec;
+  job.origin = forked.origin;
+  // The checkpoint may be of an attempt that has begun meanwhile.
+  if (const Job* now = book_.Find(parent.id); now != nullptr) job.origin->attempts = now->attempt;
+  job.attempt = job.origin->attempts;
+  job.best_step = forked.origin.step;
+  job.checkpoint = forked.checkpoint;
+  job.files_ready = forked.files_ready;
+  ASSIGN_OR_RETURN(const Submitted added, AddJob(std::move(job), DescribeFork(forked.origin)));
+  ++counts_.forks;
+  return added;
+}
+
+std::string JobManager::DrawId() {
+  for (;;) {
+    std::string id = absl::StrCat("job-", host_->DrawHex().substr(0, kIdDigits));
+    if (book_.Find(id) == nullptr) return id;
+  }
+}
+
+absl::StatusOr<JobManager::Submitted> JobManager::AddJob(Job job, const std::string& reason) {
   if (runs_.draining()) return ServerStopsError();
-  if (const absl::Status status = jobs::Validate(spec); !status.ok()) {
+  if (const absl::Status status = jobs::Validate(job.spec); !status.ok()) {
     return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
   }
-  RETURN_IF_ERROR(CheckWorkers(spec));
+  RETURN_IF_ERROR(CheckWorkers(job.spec));
   if (book_.num_open() >= options_.max_open_jobs) {
     return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_JOBS,
                           absl::StrCat("open jobs: limit ", options_.max_open_jobs),
                           {{"limit", absl::StrCat(options_.max_open_jobs)}});
   }
-  Job job;
-  do {
-    job.id = absl::StrCat("job-", host_->DrawHex().substr(0, kIdDigits));
-  } while (book_.Find(job.id) != nullptr);
-  job.request_id = request_id;
-  job.owner = owner;
-  job.spec = spec;
   job.created_unix_ms = host_->UnixMs();
-  absl::StatusOr<Job*> added = book_.Add(std::move(job));
+  absl::StatusOr<Job*> added = book_.Add(std::move(job), reason);
   if (!added.ok()) return JournalError(added.status());
-  LogInfo((*added)->id, " is submitted: ", spec.steps, " steps on ", spec.workers, " workers");
+  const jobs::JobSpec& spec = (*added)->spec;
+  LogInfo((*added)->id, " is ", reason, ": ", spec.steps, " steps on ", spec.workers, " workers");
   return Submitted{JobBook::Picture(**added), false};
 }
 

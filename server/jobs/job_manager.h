@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/jobs/fork/seed_fork.h"
 #include "server/jobs/job_book.h"
 #include "server/jobs/run/job_retries.h"
 #include "server/jobs/run/job_runs.h"
@@ -50,6 +51,14 @@ class JobManager {
   absl::Status CheckWorkers(const jobs::JobSpec& spec, const std::string& field = "spec.workers") const;
   absl::StatusOr<Submitted> Submit(const std::string& request_id, const jobs::JobSpec& spec,
                                    const std::string& owner = "");
+  // An id that no job has.
+  std::string DrawId();
+  // As FindRequest, for a fork of this job.
+  absl::StatusOr<JobPtr> FindFork(const ForkRequest& request, const Job& parent, const jobs::JobSpec& spec,
+                                  const std::string& owner = "");
+  // Makes a job of a fork that has its folder, with the errors of Submit.
+  absl::StatusOr<Submitted> Fork(const ForkRequest& request, const Job& parent, const ForkedJob& forked,
+                                 const std::string& owner = "");
   absl::StatusOr<JobPtr> Get(const std::string& id);
   JobPage List(const JobFilter& filter) const { return book_.List(filter); }
   absl::StatusOr<JobPtr> Pause(const std::string& id);
@@ -74,6 +83,8 @@ class JobManager {
 
  private:
   absl::StatusOr<Job*> FindJob(const std::string& id);
+  // Adds a new job, unless its spec or the server does not allow it.
+  absl::StatusOr<Submitted> AddJob(Job job, const std::string& reason);
   // Moves a job as a user asked; succeeds without a change if the job is in one of the states `already`.  `edit`: as
   // for JobBook::Move.
   absl::StatusOr<JobPtr> Ask(const std::string& id, jobs::JobEvent event, const std::string& reason,

@@ -27,6 +27,7 @@ struct TrainingCounts {
   int workers = 0, busy_workers = 0;
   bool journal_ok = true;  // the last write succeeded
   // Since the server's start:
+  int64_t forks = 0;
   int64_t attempts = 0;
   int64_t losses = 0;
   int64_t not_finite = 0;

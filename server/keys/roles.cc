@@ -17,6 +17,7 @@ constexpr MethodRole kLeastRoles[] = {
     {"InferenceService/GetLoad", Role::kUser},
     {"TrainingService/SubmitJob", Role::kTrainer},
     {"TrainingService/GetJob", Role::kTrainer},  // this and the rest of jobs: of its own
+    {"TrainingService/ForkJob", Role::kTrainer},
     {"TrainingService/ListJobs", Role::kTrainer},
     {"TrainingService/WatchJob", Role::kTrainer},
     {"TrainingService/PauseJob", Role::kTrainer},

@@ -16,6 +16,7 @@ struct CounterRow {
   int64_t Counts::*count;
 };
 const CounterRow kCounters[] = {
+    {"switchyard_train_forks_total", "Jobs that were made of another job's checkpoint.", &Counts::forks},
     {"switchyard_train_attempts_total", "Starts of jobs' trainers.", &Counts::attempts},
     {"switchyard_train_attempts_lost_total", "Attempts that ended because a worker or their group was lost.",
      &Counts::losses},

@@ -41,6 +41,7 @@ class FakeTraining final : public v1::TrainingService::Service {
 
   // The requests that were received.
   v1::SubmitJobRequest submitted;
+  v1::ForkJobRequest forked;
   v1::WatchJobRequest watched;
   std::vector<v1::ListJobsRequest> listed;
   v1::PackDataRequest packed;
@@ -56,6 +57,12 @@ class FakeTraining final : public v1::TrainingService::Service {
     *response->mutable_job()->mutable_spec() = request->spec();
     response->set_existed(request->request_id() == "again");
     return status;
+  }
+  grpc::Status ForkJob(grpc::ServerContext*, const v1::ForkJobRequest* request,
+                       v1::ForkJobResponse* response) override {
+    forked = *request;
+    response->set_existed(request->request_id() == "again");
+    return Answer("fork", *request, response);
   }
   grpc::Status ListJobs(grpc::ServerContext*, const v1::ListJobsRequest* request,
                         v1::ListJobsResponse* response) override {

@@ -142,6 +142,14 @@ absl::StatusOr<v1::Job> TrainingServer::Submit(const v1::JobSpec& spec, const st
   return response.job();
 }
 
+absl::StatusOr<v1::Job> TrainingServer::Fork(const v1::ForkJobRequest& request) {
+  grpc::ClientContext context;
+  v1::ForkJobResponse response;
+  if (const grpc::Status end = Stub()->ForkJob(&context, request, &response); !end.ok())
+    return client::FromGrpcStatus(end, server_->admin_address());
+  return response.job();
+}
+
 absl::StatusOr<v1::Job> TrainingServer::Get(const std::string& id) {
   grpc::ClientContext context;
   v1::GetJobRequest request;

@@ -36,6 +36,7 @@ class TrainingServer {
   // Of the tiny model: 24 steps of 4 sequences of 32 tokens, a checkpoint every 4 steps.
   static v1::JobSpec TinySpec();
   absl::StatusOr<v1::Job> Submit(const v1::JobSpec& spec, const std::string& request_id = "");
+  absl::StatusOr<v1::Job> Fork(const v1::ForkJobRequest& request);
   absl::StatusOr<v1::Job> Get(const std::string& id);
   absl::Status Pause(const std::string& id);
   absl::Status Resume(const std::string& id);

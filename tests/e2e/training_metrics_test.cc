@@ -16,6 +16,7 @@ const Families& TrainingFamilies() {
       {"switchyard_train_workers", {"gauge", "", ""}},
       {"switchyard_train_workers_busy", {"gauge", "", ""}},
       {"switchyard_train_journal_ok", {"gauge", "", ""}},
+      {"switchyard_train_forks_total", {"counter", "", ""}},
       {"switchyard_train_attempts_total", {"counter", "", ""}},
       {"switchyard_train_attempts_lost_total", {"counter", "", ""}},
       {"switchyard_train_not_finite_total", {"counter", "", ""}},

@@ -26,6 +26,12 @@ std::function<std::string(AttackedServers&)> OnAnothersJob(const char* method) {
   };
 }
 
+std::string ForkAnothersJob(AttackedServers& servers) {
+  v1::ForkJobRequest request;
+  request.set_id(servers.job_of_tina());
+  return servers.CallAs("theo", "TrainingService/ForkJob", request.SerializeAsString());
+}
+
 std::string ListAnothersJobs(AttackedServers& servers) {
   const std::string id = servers.job_of_tina();
   v1::ListJobsResponse jobs;
@@ -77,6 +83,7 @@ std::vector<Attempt> JobAttempts() {
       {"WatchAnothersJob", kNone, OnAnothersJob("WatchJob")},
       {"PauseAnothersJob", kNone, OnAnothersJob("PauseJob")},
       {"ResumeAnothersJob", kNone, OnAnothersJob("ResumeJob")},
+      {"ForkAnothersJob", kNone, ForkAnothersJob},
       {"CancelAnothersJob", kNone, OnAnothersJob("CancelJob")},
       {"ListAnothersJobs", "^an empty list", ListAnothersJobs},
       {"DataAbsolute", kOutside, Submit("/etc/passwd.bin")},

@@ -228,6 +228,7 @@ jobs::TrainEnd TrainingHandler::Train(const jobs::TrainingAssignment& assignment
   train::TrainJobInput input = {.spec = assignment.spec,
                                 .job_id = assignment.job_id,
                                 .attempt = assignment.attempt,
+                                .origin = assignment.origin,
                                 .data = assignment.data,
                                 .evaluation = assignment.evaluation};
   input.dataset_root = role_->options_.dataset_root;

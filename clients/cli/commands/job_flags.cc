@@ -1,4 +1,4 @@
-// The flags of `switchyard train submit`: a row for each field of JobSpec.
+// The flags of `switchyard train submit` and `train fork`: a row for each field of JobSpec.
 #include <cstddef>
 
 #include "clients/cli/json.h"
@@ -23,84 +23,89 @@ absl::Status Set(const Json& value, v1::JobSpec* spec) {
   return MergeField(kPath.text, value, spec);
 }
 
+template <Path kPath>
+constexpr RequestField<v1::JobSpec> Row(const char* name, FieldKind kind, const char* help,
+                                        const char* group = nullptr) {
+  return {name, kind, help, Set<kPath>, group, kPath.text};
+}
+
 using enum FieldKind;
 constexpr RequestField<v1::JobSpec> kFields[] = {
-    {"base_checkpoint", kText,
-     "go on from this checkpoint: config, tokenizer and weights, in the server's checkpoint root",
-     Set<"base_checkpoint">, "Job"},
-    {"architecture", kText, "or draw the weights anew, for the config and tokenizer of this folder there",
-     Set<"architecture">},
-    {"dataset", kTexts, "train on this .jsonl or .bin of the server's dataset root; may be repeated", Set<"datasets">},
-    {"evaluation", kTexts, "evaluate on this file; likewise", Set<"evaluation">},
-    {"precision", kText, "fp32, bf16 (masters, moments and sums fp32) or fp64", Set<"precision">},
-    {"steps", kNumber, "number of optimizer steps", Set<"steps">},
-    {"sequence_length", kNumber, "tokens of a sequence", Set<"sequence_length">},
-    {"document_mask", kText,
-     "on (default): attention ends at a document's border and positions begin anew there; off: a sequence is one text",
-     Set<"document_mask">},
-    {"batch_sequences", kNumber, "sequences of a step, on all workers", Set<"batch_sequences">},
-    {"micro_batch_sequences", kNumber, "sequences of a worker at a time; 0 = all of its share",
-     Set<"micro_batch_sequences">},
-    {"workers", kNumber, "number of workers; default 1", Set<"workers">},
-    {"on_serving_workers", kBool,
-     "train on serving workers while they have nothing to serve (default: on training workers)",
-     Set<"on_serving_workers">},
-    {"learning_rate", kNumber, "the peak learning rate", Set<"optimizer.learning_rate">, "Optimizer"},
-    {"schedule", kText, "cosine (default), linear, constant or wsd (warm-up, stable, decay)",
-     Set<"optimizer.schedule">},
-    {"final_fraction", kNumber, "learning rate at the last step, as a part of the peak",
-     Set<"optimizer.final_fraction">},
-    {"warmup_steps", kNumber, "steps until the learning rate reaches its peak", Set<"optimizer.warmup_steps">},
-    {"decay_fraction", kNumber, "with wsd: the part of the steps in which the rate decays",
-     Set<"optimizer.decay_fraction">},
-    {"beta1", kNumber, "AdamW's beta1; default 0.9", Set<"optimizer.beta1">},
-    {"beta2", kNumber, "AdamW's beta2; default 0.95", Set<"optimizer.beta2">},
-    {"epsilon", kNumber, "AdamW's epsilon; default 1e-8", Set<"optimizer.epsilon">},
-    {"weight_decay", kNumber, "weight decay of matrices; default 0.1", Set<"optimizer.weight_decay">},
-    {"clip_norm", kNumber, "largest norm of all gradients; 0 = no clipping; default 1", Set<"optimizer.clip_norm">},
-    {"balance", kText, "load-balancing loss: all_layers (default), per_layer or none", Set<"balance">,
-     "Losses and routing"},
-    {"balance_weight", kNumber,
-     "weight of the load-balancing loss; default: router_aux_loss_coef of the model's config.json, else 0.01",
-     Set<"balance_weight">},
-    {"z_weight", kNumber, "weight of the routers' z-loss; default 0", Set<"z_weight">},
-    {"capacity_factor", kNumber,
-     "an expert's capacity as a multiple of its even share of a micro-batch; further rows are dropped; 0 = no limit "
-     "(default)",
-     Set<"capacity_factor">},
-    {"balance_bias_rate", kNumber,
-     "change of the routers' biases after each step, for a model with such biases; 0 = none (default)",
-     Set<"balance_bias_rate">},
-    {"offload", kText,
-     "put masters and moments of experts into a file of the workers: auto (default: if memory does not suffice), "
-     "never, always",
-     Set<"offload">, "Memory and network"},
-    {"recompute", kBool, "activation checkpointing: keep less for backward and compute it again, layer by layer",
-     Set<"recompute">},
-    {"restore_input", kText,
-     "how backward gets the rows that came to experts: keep (default), offload (to a file of the workers), resend",
-     Set<"restore_input">},
-    {"restore_hidden", kText,
-     "how backward gets the rows inside experts: keep (default), offload (to a file of the workers), recompute",
-     Set<"restore_hidden">},
-    {"seed", kNumber, "seed of drawn weights and of the order of data", Set<"seed">},
-    {"evaluate_every_steps", kNumber, "steps between evaluations; 0 = only at the end, if there is evaluation data",
-     Set<"evaluate_every_steps">},
-    {"checkpoint_every_steps", kNumber, "steps between checkpoints; default 1000", Set<"checkpoints.every_steps">,
-     "Checkpoints and evaluation"},
-    {"keep_last", kNumber, "number of newest checkpoints to keep; default 3", Set<"checkpoints.keep_last">},
-    {"keep_every_steps", kNumber, "also keep all checkpoints at multiples of this; 0 = none",
-     Set<"checkpoints.keep_every_steps">},
-    {"max_runtime_seconds", kNumber, "stop the job with an error after this running time; 0 = no limit",
-     Set<"max_runtime_seconds">},
-    {"label", kTexts, "KEY=TEXT, to find the job by; may be repeated", Set<"labels">},
-    {"communication", kText, "mode in which gradient sums and all-to-alls share the network (default preempt)",
-     Set<"communication.mode">},
-    {"piece_bytes", kNumber, "bytes of the network's micro-ops; 0 = the default", Set<"communication.piece_bytes">},
-    {"granularity", kText,
-     "into how many chunks each MoE layer's rows are cut: mode (default: as --communication says), model (by measured "
-     "times), profile (by trying) or a number",
-     Set<"communication.granularity">},
+    Row<"base_checkpoint">("base_checkpoint", kText,
+                           "go on from this checkpoint: config, tokenizer and weights, in the server's checkpoint root",
+                           "Job"),
+    Row<"architecture">("architecture", kText,
+                        "or draw the weights anew, for the config and tokenizer of this folder there"),
+    Row<"datasets">("dataset", kTexts, "train on this .jsonl or .bin of the server's dataset root; may be repeated"),
+    Row<"evaluation">("evaluation", kTexts, "evaluate on this file; likewise"),
+    Row<"precision">("precision", kText, "fp32, bf16 (masters, moments and sums fp32) or fp64"),
+    Row<"steps">("steps", kNumber, "number of optimizer steps"),
+    Row<"sequence_length">("sequence_length", kNumber, "tokens of a sequence"),
+    Row<"document_mask">("document_mask", kText,
+                         "on (default): attention ends at a document's border and positions begin anew there; off: a "
+                         "sequence is one text"),
+    Row<"batch_sequences">("batch_sequences", kNumber, "sequences of a step, on all workers"),
+    Row<"micro_batch_sequences">("micro_batch_sequences", kNumber,
+                                 "sequences of a worker at a time; 0 = all of its share"),
+    Row<"workers">("workers", kNumber, "number of workers; default 1"),
+    Row<"on_serving_workers">(
+        "on_serving_workers", kBool,
+        "train on serving workers while they have nothing to serve (default: on training workers)"),
+    Row<"optimizer.learning_rate">("learning_rate", kNumber, "the peak learning rate", "Optimizer"),
+    Row<"optimizer.schedule">("schedule", kText, "cosine (default), linear, constant or wsd (warm-up, stable, decay)"),
+    Row<"optimizer.final_fraction">("final_fraction", kNumber, "learning rate at the last step, as a part of the peak"),
+    Row<"optimizer.warmup_steps">("warmup_steps", kNumber, "steps until the learning rate reaches its peak"),
+    Row<"optimizer.decay_fraction">("decay_fraction", kNumber,
+                                    "with wsd: the part of the steps in which the rate decays"),
+    Row<"optimizer.beta1">("beta1", kNumber, "AdamW's beta1; default 0.9"),
+    Row<"optimizer.beta2">("beta2", kNumber, "AdamW's beta2; default 0.95"),
+    Row<"optimizer.epsilon">("epsilon", kNumber, "AdamW's epsilon; default 1e-8"),
+    Row<"optimizer.weight_decay">("weight_decay", kNumber, "weight decay of matrices; default 0.1"),
+    Row<"optimizer.clip_norm">("clip_norm", kNumber, "largest norm of all gradients; 0 = no clipping; default 1"),
+    Row<"balance">("balance", kText, "load-balancing loss: all_layers (default), per_layer or none",
+                   "Losses and routing"),
+    Row<"balance_weight">(
+        "balance_weight", kNumber,
+        "weight of the load-balancing loss; default: router_aux_loss_coef of the model's config.json, else 0.01"),
+    Row<"z_weight">("z_weight", kNumber, "weight of the routers' z-loss; default 0"),
+    Row<"capacity_factor">(
+        "capacity_factor", kNumber,
+        "an expert's capacity as a multiple of its even share of a micro-batch; further rows are dropped; 0 = no limit "
+        "(default)"),
+    Row<"balance_bias_rate">(
+        "balance_bias_rate", kNumber,
+        "change of the routers' biases after each step, for a model with such biases; 0 = none (default)"),
+    Row<"offload">(
+        "offload", kText,
+        "put masters and moments of experts into a file of the workers: auto (default: if memory does not suffice), "
+        "never, always",
+        "Memory and network"),
+    Row<"recompute">("recompute", kBool,
+                     "activation checkpointing: keep less for backward and compute it again, layer by layer"),
+    Row<"restore_input">(
+        "restore_input", kText,
+        "how backward gets the rows that came to experts: keep (default), offload (to a file of the workers), resend"),
+    Row<"restore_hidden">(
+        "restore_hidden", kText,
+        "how backward gets the rows inside experts: keep (default), offload (to a file of the workers), recompute"),
+    Row<"seed">("seed", kNumber, "seed of drawn weights and of the order of data"),
+    Row<"evaluate_every_steps">("evaluate_every_steps", kNumber,
+                                "steps between evaluations; 0 = only at the end, if there is evaluation data"),
+    Row<"checkpoints.every_steps">("checkpoint_every_steps", kNumber, "steps between checkpoints; default 1000",
+                                   "Checkpoints and evaluation"),
+    Row<"checkpoints.keep_last">("keep_last", kNumber, "number of newest checkpoints to keep; default 3"),
+    Row<"checkpoints.keep_every_steps">("keep_every_steps", kNumber,
+                                        "also keep all checkpoints at multiples of this; 0 = none"),
+    Row<"max_runtime_seconds">("max_runtime_seconds", kNumber,
+                               "stop the job with an error after this running time; 0 = no limit"),
+    Row<"labels">("label", kTexts, "KEY=TEXT, to find the job by; may be repeated"),
+    Row<"communication.mode">("communication", kText,
+                              "mode in which gradient sums and all-to-alls share the network (default preempt)"),
+    Row<"communication.piece_bytes">("piece_bytes", kNumber, "bytes of the network's micro-ops; 0 = the default"),
+    Row<"communication.granularity">("granularity", kText,
+                                     "into how many chunks each MoE layer's rows are cut: mode (default: as "
+                                     "--communication says), model (by measured "
+                                     "times), profile (by trying) or a number"),
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// switchyard train: submits, lists, watches, pauses, resumes and cancels training jobs.
+// switchyard train: submits, forks, lists, watches, pauses, resumes and cancels training jobs.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -17,6 +17,7 @@
 #include "clients/cli/request_flags.h"
 #include "clients/cli/whole_file.h"
 #include "clients/cpp/client.h"
+#include "google/protobuf/field_mask.pb.h"
 #include "google/rpc/status.pb.h"
 #include "scheduler/base/status_macros.h"
 #include "switchyard/v1/training.pb.h"
@@ -42,6 +43,15 @@ struct SubmitFlags {
   bool watch = false;
 };
 
+struct ForkFlags {
+  JobFlags job;
+  std::optional<int64_t> step;
+  int64_t skip_batches = 0;
+  RequestFlags<v1::JobSpec> changes;
+  std::string request_id;
+  bool watch = false;
+};
+
 struct ListFlags {
   ServerFlags server = {.server = kAdminServer};
   std::vector<std::string> states, labels;
@@ -50,6 +60,18 @@ struct ListFlags {
   bool all = false;
   bool json = false;
 };
+
+// Sets the fields whose flags were given; `mask`, which may be null, gets their paths.
+absl::Status SetGiven(const RequestFlags<v1::JobSpec>& flags, v1::JobSpec* spec, google::protobuf::FieldMask* mask) {
+  ASSIGN_OR_RETURN(const Json given, flags.Given());
+  for (const auto& [name, value] : given.items()) {
+    const auto field = FindField<v1::JobSpec>(RequestFields<v1::JobSpec>(), name);
+    const absl::Status status = field.ok() ? (*field)->set(value, spec) : field.status();
+    if (!status.ok()) return BadInput(absl::StrCat("--", name, " ", status.message()));
+    if (mask != nullptr) mask->add_paths((*field)->path);
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<v1::SubmitJobRequest> BuildSubmit(const SubmitFlags& flags) {
   v1::SubmitJobRequest request;
@@ -60,12 +82,18 @@ absl::StatusOr<v1::SubmitJobRequest> BuildSubmit(const SubmitFlags& flags) {
     const absl::Status status = object.ok() ? MergeJson(*object, request.mutable_spec()) : object.status();
     if (!status.ok()) return RefuseFile(flags.spec, status.message());
   }
-  ASSIGN_OR_RETURN(const Json given, flags.fields.Given());
-  for (const auto& [name, value] : given.items()) {
-    const auto field = FindField<v1::JobSpec>(RequestFields<v1::JobSpec>(), name);
-    const absl::Status status = field.ok() ? (*field)->set(value, request.mutable_spec()) : field.status();
-    if (!status.ok()) return BadInput(absl::StrCat("--", name, " ", status.message()));
-  }
+  RETURN_IF_ERROR(SetGiven(flags.fields, request.mutable_spec(), /*mask=*/nullptr));
+  return request;
+}
+
+absl::StatusOr<v1::ForkJobRequest> BuildFork(const ForkFlags& flags) {
+  v1::ForkJobRequest request;
+  request.set_request_id(flags.request_id);
+  request.set_id(flags.job.id);
+  if (flags.step.has_value()) request.set_step(*flags.step);
+  request.set_skip_batches(flags.skip_batches);
+  // The mask has zeros count, too.
+  RETURN_IF_ERROR(SetGiven(flags.changes, request.mutable_changes(), request.mutable_mask()));
   return request;
 }
 
@@ -77,15 +105,28 @@ int Follow(Console& console, client::Client& client, const JobFlags& flags) {
                 .patience = absl::Seconds(flags.server.timeout_seconds)});
 }
 
-absl::StatusOr<int> Submit(Console& console, SubmitFlags& flags) {
+// Prints the new job of a submission or a fork and, if asked to, follows it.
+template <class Response>
+int ShowNew(Console& console, client::Client& client, JobFlags flags, bool watch, const Response& answer) {
+  console.out << (flags.json ? Dump(ToJson(answer)) : answer.job().id()) << std::endl;
+  if (answer.existed() && !flags.json) console.err << "[it had been submitted before]" << std::endl;
+  if (!watch) return kExitOk;
+  flags.id = answer.job().id();
+  return Follow(console, client, flags);
+}
+
+absl::StatusOr<int> Submit(Console& console, const SubmitFlags& flags) {
   ASSIGN_OR_RETURN(const v1::SubmitJobRequest request, BuildSubmit(flags));
   ASSIGN_OR_RETURN(const auto client, flags.job.server.Connect());
   ASSIGN_OR_RETURN(const v1::SubmitJobResponse answer, client->SubmitJob(request));
-  console.out << (flags.job.json ? Dump(ToJson(answer)) : answer.job().id()) << std::endl;
-  if (answer.existed() && !flags.job.json) console.err << "[it had been submitted before]" << std::endl;
-  if (!flags.watch) return kExitOk;
-  flags.job.id = answer.job().id();
-  return Follow(console, *client, flags.job);
+  return ShowNew(console, *client, flags.job, flags.watch, answer);
+}
+
+absl::StatusOr<int> Fork(Console& console, const ForkFlags& flags) {
+  ASSIGN_OR_RETURN(const v1::ForkJobRequest request, BuildFork(flags));
+  ASSIGN_OR_RETURN(const auto client, flags.job.server.Connect());
+  ASSIGN_OR_RETURN(const v1::ForkJobResponse answer, client->ForkJob(request));
+  return ShowNew(console, *client, flags.job, flags.watch, answer);
 }
 
 std::string TimeText(int64_t unix_ms) {
@@ -94,6 +135,10 @@ std::string TimeText(int64_t unix_ms) {
 
 void PrintJob(std::ostream& out, const v1::Job& job) {
   out << "job         " << job.id() << ": " << ProgressLine(job) << "\n";
+  if (job.has_origin()) {
+    out << "fork of     " << job.origin().job() << " at step " << job.origin().step()
+        << (job.origin().other_data() ? ", with its data from their beginning" : "") << "\n";
+  }
   if (job.has_error()) out << "error       " << Dump(ToJson(job.error())) << "\n";
   if (job.has_checkpoint()) {
     out << absl::StreamFormat("checkpoint  %s (step %d, %d bytes)\n", job.checkpoint().folder(),
@@ -235,6 +280,32 @@ void AddSubmit(Command* train) {
   command->SetRun([values](Console& console) { return Submit(console, *values); });
 }
 
+void AddFork(Command* train) {
+  Command* command = train->AddCommand("fork", "go on from a checkpoint of a job in a new job, with changes");
+  auto values = std::make_shared<ForkFlags>();
+  FlagSet* flags = command->flags();
+  flags->BeginGroup("Fork");
+  flags->AddPositional("id", &values->job.id, "the job, in whatever state; it is only read").Required();
+  flags->Add("step=STEP", &values->step, "go on from its checkpoint of this step (default: the newest)");
+  flags->Add("skip_batches=COUNT", &values->skip_batches, "pass over the next batches of the data").Range(0, 1 << 30);
+  values->changes.AddTo(flags, {"base_checkpoint", "architecture", "precision"});
+  flags->BeginGroup("Submitting");
+  flags->Add("watch", &values->watch, "follow the new job until it is over");
+  AddIntervalFlag(&values->job, "with --watch: shortest time between lines, in seconds", flags);
+  flags->Add("json", &values->job.json, "print one line of JSON instead of the new job's id");
+  flags->Add("request_id", &values->request_id,
+             "id of the request; repeating it with the same changes forks the job only once");
+  values->job.server.AddTo(flags);
+  command->SetFooter(
+      "Examples:\n"
+      "  switchyard train fork job-0a1b2c3d4e5f --steps=4000              # longer\n"
+      "  switchyard train fork job-0a1b2c3d4e5f --step=800 --learning_rate=1e-4 --skip_batches=20\n"
+      "The new job has the optimizer's moments, the step and the place in the data; what is not given is as in the\n"
+      "parent. Other data, --seed or --sequence_length begin at the data's first sequence. Schedules count steps from\n"
+      "the parent's first one.");
+  command->SetRun([values](Console& console) { return Fork(console, *values); });
+}
+
 void AddList(Command* train) {
   Command* command = train->AddCommand("list", "list the jobs, newest first");
   auto values = std::make_shared<ListFlags>();
@@ -283,8 +354,9 @@ void AddResume(Command* train) {
 
 void AddTrainCommand(Command* app) {
   Command* command =
-      app->AddCommand("train", "jobs that train models: submit, list, get, watch, pause, resume, cancel");
+      app->AddCommand("train", "jobs that train models: submit, fork, list, get, watch, pause, resume, cancel");
   AddSubmit(command);
+  AddFork(command);
   AddList(command);
   AddCall(command, "get", "all about one job", &client::Client::GetJob);
   AddWatch(command);

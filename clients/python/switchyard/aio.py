@@ -154,6 +154,9 @@ class AsyncJobs:
     async def submit(self, spec: Spec, request_id: str = "") -> Job:
         return Job((await self._connection.call(self._stub.SubmitJob, job_values.submit_request(spec, request_id))).job)
 
+    async def fork(self, id: str, changes: Optional[Spec] = None, step: Optional[int] = None, skip_batches: int = 0, request_id: str = "") -> Job:
+        return Job((await self._connection.call(self._stub.ForkJob, job_values.fork_request(id, changes, step, skip_batches, request_id))).job)
+
     async def get(self, id: str) -> Job:
         return Job((await self._connection.call(self._stub.GetJob, training_pb2.GetJobRequest(id=id))).job)
 

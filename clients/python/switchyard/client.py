@@ -148,6 +148,11 @@ class Jobs:
         """Returns when the job is in the journal. The same request_id and spec again are the same job."""
         return Job(self._connection.call(self._stub.SubmitJob, job_values.submit_request(spec, request_id)).job)
 
+    def fork(self, id: str, changes: Optional[Spec] = None, step: Optional[int] = None, skip_batches: int = 0, request_id: str = "") -> Job:
+        """A new job that goes on from a checkpoint of this one (`step`; None: the newest), in the same place of its data but
+        for `skip_batches`, with the fields of `changes` instead of the parent's."""
+        return Job(self._connection.call(self._stub.ForkJob, job_values.fork_request(id, changes, step, skip_batches, request_id)).job)
+
     def get(self, id: str) -> Job:
         return Job(self._connection.call(self._stub.GetJob, training_pb2.GetJobRequest(id=id)).job)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, Mapping, Optional, Union, cast
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Union, cast
 
 from google.protobuf import json_format
 
@@ -55,6 +55,11 @@ class Job:
         return self.message.checkpoint.folder if self.message.HasField("checkpoint") else None
 
     @property
+    def parent(self) -> Optional[str]:
+        """The job of which this one is a fork; None: it is none."""
+        return self.message.origin.job if self.message.HasField("origin") else None
+
+    @property
     def note(self) -> str:
         """What the job does or waits for, in words."""
         return self.message.note
@@ -80,6 +85,19 @@ def _full_names(values: Mapping[str, Any], kind: Any) -> Dict[str, Any]:
     return out
 
 
+def _paths(values: Mapping[str, Any], kind: Any, prefix: str = "") -> List[str]:
+    """Of the fields that are given; those of inner messages singly."""
+    out: List[str] = []
+    for name, value in values.items():
+        field = kind.fields_by_name[name]
+        inner = field.message_type if isinstance(value, Mapping) else None
+        if inner is not None and not inner.GetOptions().map_entry:
+            out += _paths(value, inner, f"{prefix}{name}.")
+        else:
+            out.append(prefix + name)
+    return out
+
+
 def submit_request(spec: Spec, request_id: str) -> pb.SubmitJobRequest:
     request = pb.SubmitJobRequest(request_id=request_id)
     if isinstance(spec, pb.JobSpec):
@@ -89,6 +107,16 @@ def submit_request(spec: Spec, request_id: str) -> pb.SubmitJobRequest:
         json_format.ParseDict(_full_names(spec, pb.JobSpec.DESCRIPTOR), request.spec)
     except json_format.ParseError as error:
         raise bad_input(f"spec: {error}") from None
+    return request
+
+
+def fork_request(id: str, changes: Optional[Spec], step: Optional[int], skip_batches: int, request_id: str) -> pb.ForkJobRequest:
+    request = pb.ForkJobRequest(id=id, step=step, skip_batches=skip_batches, request_id=request_id)
+    if changes is None:
+        return request
+    request.changes.CopyFrom(submit_request(changes, "").spec)
+    if not isinstance(changes, pb.JobSpec):
+        request.mask.paths.extend(_paths(changes, pb.JobSpec.DESCRIPTOR))  # zeros count, too
     return request
 
 

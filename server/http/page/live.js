@@ -196,6 +196,7 @@ function jobFigures(job) {
     if (job.seconds_left) parts.push(`${seconds(job.seconds_left)} left`);
   }
   if (job.owner) parts.push(`of ${job.owner}`);
+  if (job.origin) parts.push(`fork of ${job.origin.job} at step ${Number(job.origin.step || 0)}`);
   return parts.join(' · ');
 }
 

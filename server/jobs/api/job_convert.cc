@@ -92,6 +92,7 @@ v1::Job ToProto(const Job& job) {
   message.set_created_unix_ms(job.created_unix_ms);
   message.set_started_unix_ms(job.started_unix_ms);
   message.set_ended_unix_ms(job.ended_unix_ms);
+  if (job.origin.has_value()) *message.mutable_origin() = link::ToProto(*job.origin);
   message.set_note(job.note);
   message.set_prepared_bytes(job.prepared_bytes);
   message.set_prepare_bytes(job.prepare_bytes);
@@ -118,6 +119,7 @@ absl::StatusOr<Job> FromProto(const v1::Job& message) {
   job.created_unix_ms = message.created_unix_ms();
   job.started_unix_ms = message.started_unix_ms();
   job.ended_unix_ms = message.ended_unix_ms();
+  if (message.has_origin()) job.origin = link::FromProto(message.origin());
   return job;
 }
 

@@ -43,6 +43,14 @@ absl::Status TooMany(const char* field, size_t count, const char* unit, size_t m
                        absl::StrCat(count));
 }
 
+absl::Status CheckRequestId(const std::string& id) {
+  if (id.size() > kMaxRequestId) return TooMany("request_id", id.size(), "bytes", kMaxRequestId);
+  const auto prints = [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); };
+  if (std::all_of(id.begin(), id.end(), prints)) return absl::OkStatus();
+  return rpc::BadField("request_id", absl::StrCat(Quote(id), " has bytes that do not print"), "printable ASCII",
+                       Quote(id));
+}
+
 }  // namespace
 
 absl::Status ParseTraining(const grpc::ByteBuffer& buffer, google::protobuf::Message* message) {
@@ -53,14 +61,7 @@ absl::Status ParseTraining(const grpc::ByteBuffer& buffer, google::protobuf::Mes
 absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message) {
   SubmitArgs args;
   args.request_id = message.request_id();
-  if (const size_t bytes = args.request_id.size(); bytes > kMaxRequestId) {
-    return TooMany("request_id", bytes, "bytes", kMaxRequestId);
-  }
-  const auto prints = [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); };
-  if (!std::all_of(args.request_id.begin(), args.request_id.end(), prints)) {
-    return rpc::BadField("request_id", absl::StrCat(Quote(args.request_id), " has bytes that do not print"),
-                         "printable ASCII", Quote(args.request_id));
-  }
+  RETURN_IF_ERROR(CheckRequestId(args.request_id));
   if (!message.has_spec()) return rpc::BadField("spec", "is missing", "1", "0");
   // This limit is for users' messages: in the journal, with every default written out, a spec may be longer.
   if (const size_t bytes = message.spec().ByteSizeLong(); bytes > kMaxSpecBytes) {
@@ -72,6 +73,24 @@ absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message) {
   if (const absl::Status status = jobs::Validate(args.spec); !status.ok()) {
     return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
   }
+  return args;
+}
+
+absl::StatusOr<ForkArgs> FromProto(const v1::ForkJobRequest& message) {
+  RETURN_IF_ERROR(CheckRequestId(message.request_id()));
+  RETURN_IF_ERROR(CheckJobId(message.id()));
+  RETURN_IF_ERROR(InRange("step", message.step(), jobs::kMaxTrainSteps));
+  RETURN_IF_ERROR(InRange("skip_batches", message.skip_batches(), kMaxSkippedBatches));
+  if (const size_t bytes = message.changes().ByteSizeLong(); bytes > kMaxSpecBytes) {
+    return TooMany("changes", bytes, "bytes", kMaxSpecBytes);
+  }
+  RETURN_IF_ERROR(CheckForkMask(message.mask()));
+  ForkArgs args;
+  args.id = message.id();
+  args.request = {.request_id = message.request_id(), .skip_batches = message.skip_batches()};
+  if (message.has_step()) args.request.step = message.step();
+  args.changes = message.changes();
+  args.mask = message.mask();
   return args;
 }
 

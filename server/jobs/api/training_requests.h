@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "server/jobs/data_preparer.h"
+#include "server/jobs/fork/fork_spec.h"
 #include "server/jobs/job_book.h"
 #include "switchyard/v1/training.pb.h"
 
@@ -21,6 +22,13 @@ struct SubmitArgs {
   jobs::JobSpec spec;  // valid (Validate)
 };
 absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message);
+struct ForkArgs {
+  std::string id;  // the parent
+  ForkRequest request;
+  v1::JobSpec changes;
+  google::protobuf::FieldMask mask;  // valid (CheckForkMask)
+};
+absl::StatusOr<ForkArgs> FromProto(const v1::ForkJobRequest& message);
 absl::StatusOr<JobFilter> FromProto(const v1::ListJobsRequest& message);
 absl::StatusOr<PackRequest> FromProto(const v1::PackDataRequest& message);
 struct WatchArgs {

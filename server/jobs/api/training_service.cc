@@ -7,13 +7,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/api/feed_call.h"
 #include "server/api/unary_call.h"
 #include "server/jobs/api/job_convert.h"
 #include "server/jobs/api/job_queries.h"
 #include "server/jobs/api/training_requests.h"
+#include "server/jobs/fork/fork_folder.h"
+#include "server/jobs/fork/seed_fork.h"
+#include "server/jobs/journal/loss_log.h"
 #include "server/jobs/spec/spec_check.h"
 
 namespace switchyard::server {
@@ -60,8 +65,10 @@ void Answer(UnaryCall* call, const absl::StatusOr<JobPtr>& job, Response respons
   call->Reply(response);
 }
 
+// Of SubmitJob and ForkJob.
+template <class Response = v1::SubmitJobResponse>
 void AnswerSubmit(UnaryCall* call, const JobPtr& job, bool existed) {
-  v1::SubmitJobResponse response;
+  Response response;
   response.set_existed(existed);
   Answer(call, job, std::move(response));
 }
@@ -94,6 +101,48 @@ void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs
     if (!submitted.ok()) return call->Fail(submitted.status());
     AnswerSubmit(call, submitted->job, submitted->existed);
   });
+}
+
+// Makes the fork's folder, then its job.  Not on the jobs' thread at first, since this reads and writes files.
+void MakeFork(UnaryCall* call, const TrainingContext& training_context, const ForkRequest& request,
+              const JobPtr& parent, const jobs::JobSpec& spec, const std::string& id) {
+  const RootDir* const checkpoints = training_context.checkpoints;
+  const absl::Status files =
+      CheckSpecFiles(spec, *training_context.datasets, *checkpoints, training_context.check_model);
+  if (!files.ok()) return call->Fail(files);
+  absl::StatusOr<ForkedJob> made = SeedFork(*checkpoints, *parent, request, spec, id, absl::ToUnixMillis(absl::Now()));
+  if (!made.ok()) return call->Fail(OfFiles(made.status()));
+  CopyLosses(*checkpoints, parent->id, id, made->origin.step, spec.evaluation == parent->spec.evaluation);
+  const bool posted =
+      training_context.jobs->Post([call, checkpoints, request, parent, forked = *std::move(made)](JobManager& manager) {
+        const absl::StatusOr<JobManager::Submitted> submitted =
+            manager.Fork(request, *parent, forked, call->caller().name);
+        if (!submitted.ok() || submitted->existed) {
+          RemoveForkFolder(*checkpoints, forked.id);
+        } else if (const absl::Status confirmed = ConfirmForkFolder(*checkpoints, forked.id); !confirmed.ok()) {
+          LogWarn(forked.id, ": ", confirmed.message());  // the next start of the server tries again
+        }
+        if (!submitted.ok()) return call->Fail(submitted.status());
+        AnswerSubmit<v1::ForkJobResponse>(call, submitted->job, submitted->existed);
+      });
+  if (posted) return;
+  RemoveForkFolder(*checkpoints, id);
+  call->Fail(ServerStopsError());
+}
+
+// On the jobs' thread: finds the parent, and a fork that the request has made before.
+void Fork(UnaryCall* call, const TrainingContext& training_context, const ForkArgs& args, JobManager& manager) {
+  const absl::StatusOr<JobPtr> parent = GetAs(call->caller(), manager, args.id);
+  if (!parent.ok()) return call->Fail(parent.status());
+  const absl::StatusOr<jobs::JobSpec> spec = ForkedSpec((*parent)->spec, args.changes, args.mask);
+  if (!spec.ok()) return call->Fail(spec.status());
+  const absl::StatusOr<JobPtr> before = manager.FindFork(args.request, **parent, *spec, call->caller().name);
+  if (!before.ok()) return call->Fail(before.status());
+  if (*before != nullptr) return AnswerSubmit<v1::ForkJobResponse>(call, *before, /*existed=*/true);
+  if (const absl::Status workers = manager.CheckWorkers(*spec); !workers.ok()) return call->Fail(workers);
+  call->StartOn(call->request_context()->file_pool,
+                [training_context, request = args.request, parent = *parent, spec = *spec, id = manager.DrawId()](
+                    UnaryCall* call) { MakeFork(call, training_context, request, parent, spec, id); });
 }
 
 // Resumes a job on another number of workers: checks the limits of job and server first, then, not on the jobs' thread,
@@ -136,6 +185,20 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerCon
                           Submit(call, training_context, std::move(args));
                         });
         });
+  });
+  return call;
+}
+
+grpc::ServerUnaryReactor* TrainingServiceImpl::ForkJob(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(request_context_, context, request, response, "TrainingService/ForkJob");
+  if (call->Refused()) return call;
+  call->Start([training_context = training_](UnaryCall* call) {
+    absl::StatusOr<ForkArgs> args = Take<v1::ForkJobRequest>(call->request(), CheckJobs(training_context));
+    if (!args.ok()) return call->Fail(args.status());
+    PostFor(call, training_context.jobs, [call, training_context, args = *std::move(args)](JobManager& manager) {
+      Fork(call, training_context, args, manager);
+    });
   });
   return call;
 }

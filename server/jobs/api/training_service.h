@@ -23,10 +23,11 @@ struct TrainingContext {
 };
 
 using RawTrainingService = v1::TrainingService::WithRawCallbackMethod_SubmitJob<
-    v1::TrainingService::WithRawCallbackMethod_GetJob<v1::TrainingService::WithRawCallbackMethod_ListJobs<
-        v1::TrainingService::WithRawCallbackMethod_WatchJob<v1::TrainingService::WithRawCallbackMethod_PauseJob<
-            v1::TrainingService::WithRawCallbackMethod_ResumeJob<v1::TrainingService::WithRawCallbackMethod_CancelJob<
-                v1::TrainingService::WithRawCallbackMethod_PackData<v1::TrainingService::Service>>>>>>>>;
+    v1::TrainingService::WithRawCallbackMethod_ForkJob<v1::TrainingService::WithRawCallbackMethod_GetJob<
+        v1::TrainingService::WithRawCallbackMethod_ListJobs<v1::TrainingService::WithRawCallbackMethod_WatchJob<
+            v1::TrainingService::WithRawCallbackMethod_PauseJob<v1::TrainingService::WithRawCallbackMethod_ResumeJob<
+                v1::TrainingService::WithRawCallbackMethod_CancelJob<
+                    v1::TrainingService::WithRawCallbackMethod_PackData<v1::TrainingService::Service>>>>>>>>>;
 
 class TrainingServiceImpl final : public RawTrainingService {
  public:
@@ -38,6 +39,8 @@ class TrainingServiceImpl final : public RawTrainingService {
 
   grpc::ServerUnaryReactor* SubmitJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ForkJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                    grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* ListJobs(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,

@@ -10,6 +10,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/clock.h"
 #include "server/engine/engine_loop.h"
+#include "server/jobs/fork/fork_folder.h"
 #include "server/jobs/journal/loss_log.h"
 #include "server/jobs/pack/packer.h"
 #include "server/server_flags.h"
@@ -126,7 +127,11 @@ absl::Status TrainingSubsystem::OpenJobs() {
   hooks.on_counts = [this](const TrainingCounts& counts) { metrics_->Update(counts); };
   jobs_ =
       std::make_unique<JobLoop>(std::move(options), std::move(journal), packs_.get(), sink_.get(), std::move(hooks));
-  return jobs_->Start();
+  RETURN_IF_ERROR(jobs_->Start());
+  static_cast<void>(jobs_->Post([root = &*checkpoints_](JobManager& jobs) {
+    RemoveUnfinishedForks(*root, [&jobs](const std::string& id) { return jobs.Get(id).ok(); });
+  }));
+  return absl::OkStatus();
 }
 
 std::vector<std::string> TrainingSubsystem::WorkerArgs(int index) const {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
@@ -14,6 +15,8 @@
 #include "absl/strings/str_format.h"
 #include "scheduler/base/io/byte_io.h"
 #include "scheduler/base/io/crc32c.h"
+#include "scheduler/base/io/errno_status.h"
+#include "scheduler/base/io/write_whole.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/jobs/pack/block_reader.h"
@@ -75,7 +78,39 @@ void AddValue(tensorboard::Event* event, const char* tag, double value) {
   to->set_simple_value(static_cast<float>(value));
 }
 
+absl::Status CopyRows(const RootDir& root, const std::string& from, const std::string& to, absl::string_view header,
+                      int64_t step) {
+  ASSIGN_OR_RETURN(const int source_fd, root.OpenFile(from));
+  const UniqueFd source(source_fd);
+  ASSIGN_OR_RETURN(const int target_fd, root.OpenAs(to, O_WRONLY | O_CREAT | O_EXCL, 0666));
+  const UniqueFd target(target_fd);
+  std::string bytes(size_t{1} << 20, '\0');
+  for (int64_t at = 0, end = FindKeptRows(source.get(), from, header, step).bytes; at < end;) {
+    const size_t want = std::min(bytes.size(), static_cast<size_t>(end - at));
+    const ssize_t count = pread(source.get(), bytes.data(), want, at);
+    if (count <= 0) return absl::UnavailableError(absl::StrCat(from, ": ended after ", at, " of ", end, " bytes"));
+    const int error = WriteWhole(target.get(), absl::string_view(bytes.data(), static_cast<size_t>(count)));
+    if (error != 0) return ErrnoStatus(error, to);
+    at += count;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+void CopyLosses(const RootDir& checkpoint_root, const std::string& parent, const std::string& fork, int64_t step,
+                bool evaluations) {
+  const auto copy = [&](const char* name, absl::string_view header) {
+    const absl::Status copied =
+        CopyRows(checkpoint_root, absl::StrCat(parent, "/log/", name), absl::StrCat(fork, "/log/", name), header, step);
+    if (!copied.ok()) LogWarn(fork, ": begins without its parent's losses: ", copied.message());
+  };
+  if (const absl::Status made = checkpoint_root.MakeFolders(absl::StrCat(fork, "/log")); !made.ok()) {
+    return LogWarn(fork, ": begins without its parent's losses: ", made.message());
+  }
+  copy("steps.csv", kStepsHeader);
+  if (evaluations) copy("evaluations.csv", kEvaluationsHeader);
+}
 
 std::string EventRecord(const tensorboard::Event& event) {
   const std::string message = event.SerializeAsString();

@@ -6,7 +6,7 @@
 // one write (no fsync).  An attempt that goes on from step k cuts off the CSVs' later rows and a torn last line, and
 // writes an event that voids TensorBoard's later steps; it does not log step k's evaluation again.  A CSV with other
 // columns is renamed to NAME.old.  Rows that cannot be written (a full disk) are left out; the server's log says so
-// once for each job and file.  Thread-compatible.
+// once for each job and file.  A fork's CSVs begin with its parent's rows, its events do not.  Thread-compatible.
 #pragma once
 
 #include <functional>
@@ -43,6 +43,11 @@ class RowFile {
   int64_t end_;
   bool complained_ = false;
 };
+
+// Gives a fork the rows of its parent's CSVs up to this step; `evaluations`: those as well.  A log that cannot be read
+// or written is left out, with a line in the server's log.
+void CopyLosses(const RootDir& checkpoint_root, const std::string& parent, const std::string& fork, int64_t step,
+                bool evaluations);
 
 class LossLog final : public ProgressSink {
  public:

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/log.h"
+#include "server/jobs/fork/fork_spec.h"
 #include "server/jobs/run/job_retries.h"
 
 namespace switchyard::server {
@@ -34,6 +35,14 @@ bool IsFault(const absl::Status& status) {
          std::find(std::begin(kFaults), std::end(kFaults), status.code()) != std::end(kFaults);
 }
 
+// Adds to the error of a loss that is not finite the command that goes on from the last good checkpoint.
+absl::Status WithWayOut(const Job& job, const absl::Status& error) {
+  const std::string command = jobs::SaysNotFinite(error) ? LowerRateCommand(job) : "";
+  if (command.empty()) return error;
+  return absl::Status(error.code(),
+                      absl::StrCat(error.message(), "; to go on from the last checkpoint at half the rate: ", command));
+}
+
 // Moves the job to the state that follows its attempt.
 void MoveOn(const RunContext& context, Job* job, const jobs::TrainEnd& end, bool over_runtime, bool draining) {
   const auto happen = [&](jobs::JobEvent event, const std::string& reason) {
@@ -54,7 +63,7 @@ void MoveOn(const RunContext& context, Job* job, const jobs::TrainEnd& end, bool
     happen(stop, absl::StrCat(how, "; ", Kept(*job)));
   } else if (end.outcome == jobs::TrainOutcome::kFailed) {
     if (jobs::SaysNotFinite(end.status)) ++context.counts->not_finite;
-    context.retries->Fail(job, end.status);
+    context.retries->Fail(job, WithWayOut(*job, end.status));
   } else if (end.outcome == jobs::TrainOutcome::kBlocked) {
     context.retries->Block(job, rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, message));
   } else if (pausing) {
@@ -146,6 +155,7 @@ void JobRun::StartAttempt() {
   assignment.attempt = job_->attempt;
   assignment.job_id = job_->id;
   assignment.spec = job_->spec;
+  assignment.origin = job_->origin;
   assignment.data = JobPreparation::Training(job_->spec);
   assignment.evaluation = JobPreparation::Evaluation(job_->spec);
   assignment.store_token = store_token_;

@@ -31,6 +31,10 @@ void RunProgress::OnStep(const jobs::TrainProgress& progress) {
   job_->note =
       progress.skipped ? absl::StrCat("step ", progress.step, " was skipped: none of its tokens is a target") : "";
   if (job_->progress.has_value()) job_->most_tokens = std::max(job_->most_tokens, job_->progress->tokens);
+  // The server does not know how many tokens a fork's parent had trained; the step has trained at most these.
+  if (!job_->progress.has_value() && job_->origin.has_value()) {
+    job_->most_tokens = progress.tokens - job_->spec.batch_sequences * job_->spec.sequence_length;
+  }
   Count(job_->most_tokens, progress);
   if (progress.step > job_->best_step) {
     job_->best_step = progress.step;

@@ -1,4 +1,4 @@
-// switchyard train list, get, pause, resume and cancel.
+// switchyard train fork, list, get, pause, resume and cancel.
 #include <algorithm>
 #include <string>
 
@@ -50,6 +50,33 @@ TEST_F(TrainCommandTest, CallsAboutOneJob) {
                              HasSubstr("1970-01-01 00:00:00 UTC  PAUSING: asked for"), HasSubstr("\"steps\": 2000")));
   EXPECT_THAT(training_.calls, ElementsAre("pause job-1", "resume job-1", "cancel job-1", "get job-1"));
   EXPECT_EQ(Train({"pause"}).exit_code, 2);
+}
+
+TEST_F(TrainCommandTest, ForkSendsWhatIsGivenAndItsMask) {
+  training_.job.mutable_origin()->set_job("job-0");
+  training_.job.mutable_origin()->set_step(800);
+  const client::CliRun run =
+      Train({"fork", "job-0", "--step=800", "--learning_rate=1e-4", "--z_weight=0", "--steps=3000", "--dataset=b.bin",
+             "--label=try=2", "--skip_batches=20", "--request_id=r1"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "job-1\n");
+  const v1::ForkJobRequest& sent = training_.forked;
+  EXPECT_EQ(sent.id(), "job-0");
+  EXPECT_EQ(sent.request_id(), "r1");
+  EXPECT_EQ(sent.step(), 800);
+  EXPECT_EQ(sent.skip_batches(), 20);
+  EXPECT_THAT(sent.mask().paths(),
+              testing::UnorderedElementsAre("optimizer.learning_rate", "z_weight", "steps", "datasets", "labels"));
+  EXPECT_EQ(sent.changes().optimizer().learning_rate(), 1e-4);
+  EXPECT_EQ(sent.changes().steps(), 3000);
+  EXPECT_THAT(sent.changes().datasets(), ElementsAre("b.bin"));
+  EXPECT_EQ(Train({"fork", "job-0", "--json"}).exit_code, 0);
+  EXPECT_FALSE(training_.forked.has_step()) << "the newest";
+  EXPECT_EQ(training_.forked.mask().paths_size(), 0);
+  EXPECT_EQ(Train({"fork", "job-0", "--request_id=again"}).err, "[it had been submitted before]\n");
+  EXPECT_THAT(Train({"get", "job-1"}).out, HasSubstr("fork of     job-0 at step 800\n"));
+  EXPECT_EQ(Train({"fork"}).exit_code, 2);
+  EXPECT_EQ(Train({"fork", "job-0", "--architecture=other"}).exit_code, 2) << "it is the parent's";
 }
 
 // Without the flag the field stays unset: the server then keeps what the job has.

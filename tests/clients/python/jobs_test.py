@@ -54,6 +54,10 @@ class JobsTest(unittest.TestCase):
         self.assertEqual(client.jobs.get(job.id).message, last.message)
         self.assertEqual([j.id for j in client.jobs.list(states=["succeeded"], labels={"what": "test"})], [job.id])
         self.assertEqual(client.jobs.list(states=["failed"]), [])
+        fork = client.jobs.fork(job.id, {"steps": 16, "optimizer": {"learning_rate": 1e-3, "warmup_steps": 0}}, step=8)
+        self.assertEqual((fork.parent, job.parent, fork.message.origin.step, fork.steps), (job.id, None, 8, 16))
+        self.assertEqual(list(client.jobs.watch(fork.id))[-1].step, 16)
+        self.assertEqual(fork.message.spec.optimizer.schedule, job.message.spec.optimizer.schedule)
 
     def names_problems(self, client):
         with self.assertRaises(switchyard.BadRequest) as caught:

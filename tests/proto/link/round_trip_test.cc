@@ -285,7 +285,8 @@ TEST(LinkRoundTrip, ASpec) {
 
 TEST(LinkRoundTrip, AnAttempt) {
   jobs::TrainingAssignment assignment;
-  auto& [epoch, attempt, job_id, spec, data, evaluation, rank, world, token, deadline, reach, encrypt] = assignment;
+  auto& [epoch, attempt, job_id, spec, data, evaluation, rank, world, token, deadline, reach, encrypt, origin] =
+      assignment;
   test::Distinct().Fill(epoch, attempt, token, deadline, reach);
   encrypt = true;
   job_id = "job-1";
@@ -298,6 +299,7 @@ TEST(LinkRoundTrip, AnAttempt) {
   evaluation = {{.of_job = false, .name = "c.bin"}};
   rank = 1;
   world = 2;
+  origin = {.job = "job-0", .step = 5, .attempts = 3, .other_data = true, .skipped_sequences = 12};
   const v1::StartTraining message = test::OverTheWire(ToProto(assignment));
   for (const std::string& name : test::Unset(message))
     EXPECT_EQ(name.rfind("spec.", 0), 0u) << name << ", which ASpec has not";

@@ -109,7 +109,7 @@ TEST(GemmChoiceTest, TableOfShapesOfFewBits) {
   expect(Grouped(4, 2880, 2880, 32), kCudaMxfp4, "bits64x8 on 180 CTAs");
   expect(Dense(1, 2880, 4096), kCudaInt4, "bits16x8_split4 on 180 CTAs");
   expect(Deterministic(Dense(1, 2880, 4096)), kCudaInt4, "bits16x8 on 180 CTAs");
-  expect(Dense(32, 2880, 4096), kCudaInt4, "bits16x32 on 180 CTAs");
+  expect(Dense(32, 2880, 4096), kCudaInt4, "bits16x32 on 360 CTAs");
   expect(Dense(32, 201088, 2880), kCudaInt8, "bits64x32 on 396 CTAs");
   expect(Dense(4096, 5120, 2880), kCudaInt8, "bits64x128 on 264 CTAs");
   // Where fewer CTAs fit an SM.

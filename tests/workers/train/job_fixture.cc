@@ -123,6 +123,7 @@ std::vector<RankStory> JobFixture::Run(jobs::JobSpec spec, const AttemptOptions&
       input.spec = spec;
       input.job_id = "job";
       input.attempt = options.attempt;
+      input.origin = options.origin;
       input.data = data_;
       input.evaluation = evaluation_;
       input.dataset_root = root_.path() + "/data";

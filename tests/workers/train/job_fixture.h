@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,7 @@ struct AttemptOptions {
   int threads = 1;                                                          // of each rank
   std::function<YieldPoint*(int rank)> gate = [](int) { return nullptr; };  // of its computation
   int64_t attempt = 1;
+  std::optional<jobs::ForkOrigin> origin = {};
   std::function<int64_t()> available_memory = [] { return int64_t{1} << 40; };
   std::function<int64_t()> promised_memory = {};
   absl::Duration lock_patience = absl::ZeroDuration();

@@ -100,6 +100,21 @@ TEST(TrainerStateTest, SaysWhatDiffers) {
                 "there"));
 }
 
+TEST(TrainerStateTest, AForkKeepsTheFormAndItsPlaceInTheData) {
+  const JobShape shape = ShapeOf(Spec(), "{}", kData);
+  const auto keys = [&](bool other_data) {
+    std::vector<std::string> kept;
+    for (const auto& [key, text] : FixedByFork(shape, other_data)) {
+      EXPECT_EQ(text, shape.at(key));
+      kept.push_back(key);
+    }
+    return kept;
+  };
+  EXPECT_THAT(keys(/*other_data=*/false),
+              testing::ElementsAre("config.json", "datasets", "datasets[0]", "dtype", "seed", "sequence_length"));
+  EXPECT_THAT(keys(/*other_data=*/true), testing::ElementsAre("config.json", "dtype"));
+}
+
 TEST(TrainerStateTest, BelievesNothingElse) {
   const std::string good = EncodeTrainerState({.step = 7, .tokens = 9, .sample = 28, .shape = {{"steps", "10"}}});
   const auto with = [&](const std::string& from, const std::string& to) {

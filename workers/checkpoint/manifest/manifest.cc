@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/io/crc32c.h"
@@ -15,6 +13,7 @@
 #include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
+#include "scheduler/jobs/checkpoint_names.h"
 
 namespace switchyard::checkpoint {
 namespace {
@@ -167,12 +166,8 @@ absl::StatusOr<Latest> DecodeLatest(absl::string_view text) {
   return absl::DataLossError("damaged: it does not end in its own checksum");
 }
 
-std::string StepFolder(int64_t step) { return absl::StrFormat("step-%08d", step); }
+std::string StepFolder(int64_t step) { return jobs::StepFolder(step); }
 
-int64_t StepOfFolder(absl::string_view name) {
-  int64_t step = -1;
-  if (!absl::StartsWith(name, "step-") || !absl::SimpleAtoi(name.substr(5), &step) || step < 0) return -1;
-  return StepFolder(step) == name ? step : -1;
-}
+int64_t StepOfFolder(absl::string_view name) { return jobs::StepOfFolder(name); }
 
 }  // namespace switchyard::checkpoint

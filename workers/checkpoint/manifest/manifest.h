@@ -57,7 +57,7 @@ struct Latest {
 std::string EncodeLatest(const Latest& latest);
 absl::StatusOr<Latest> DecodeLatest(absl::string_view text);  // DataLoss
 
-// "step-00001000"; at least eight digits.
+// scheduler/jobs/checkpoint_names.h: "step-00001000"; at least eight digits.
 std::string StepFolder(int64_t step);
 // -1: not a step's folder, or one that is being written ("step-00001000.tmp-…").
 int64_t StepOfFolder(absl::string_view name);

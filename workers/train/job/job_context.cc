@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -54,6 +55,12 @@ JobContext::JobContext(TrainJobInput input, const Stream& stream, comm::Communic
 
 int64_t JobContext::micro_batch_sequences() const {
   return spec_.micro_batch_sequences > 0 ? spec_.micro_batch_sequences : own_sequences();
+}
+
+bool JobContext::had_data() const {
+  const std::optional<jobs::ForkOrigin>& origin = input_.origin;
+  if (!origin.has_value()) return input_.attempt > 1;
+  return !origin->other_data || input_.attempt > origin->attempts + 1;
 }
 
 std::string JobContext::Holder() const { return absl::StrCat("attempt ", input_.attempt, " of job ", input_.job_id); }

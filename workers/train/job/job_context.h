@@ -62,6 +62,8 @@ class JobContext {
   // Sequences of a step on each rank, and of a micro-batch.
   int64_t own_sequences() const { return spec_.batch_sequences / comm_->world(); }
   int64_t micro_batch_sequences() const;
+  // Whether an earlier attempt of the job, or its parent before the fork, has trained on these data.
+  bool had_data() const;
   // "attempt 2 of job …": the holder's name in the folder's lock.
   std::string Holder() const;
 

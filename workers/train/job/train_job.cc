@@ -90,11 +90,17 @@ absl::StatusOr<jobs::StopKind> TrainJob::Control(const absl::Status& mine) {
   return static_cast<jobs::StopKind>(stop);
 }
 
+// Step · batch, but where a fork has other data or batches than its parent.
+int64_t TrainJob::NextSample() const {
+  const TrainerState& start = job_.start->state();
+  return start.sample + (step_ - start.step) * spec_.batch_sequences;
+}
+
 absl::Status TrainJob::LoadStep(std::vector<TrainRows>* micro_batches) const {
   micro_batches->clear();
   const int64_t micro = context_.micro_batch_sequences();
   for (int64_t done = 0; done < context_.own_sequences(); done += micro) {
-    const int64_t first = step_ * spec_.batch_sequences + done * comm_->world() + comm_->rank() * micro;
+    const int64_t first = NextSample() + done * comm_->world() + comm_->rank() * micro;
     ASSIGN_OR_RETURN(micro_batches->emplace_back(), job_.data.training->Samples(first, micro));
   }
   return absl::OkStatus();
@@ -198,7 +204,7 @@ absl::Status TrainJob::Save() {
   RETURN_IF_ERROR(job_.saver->Begin(context_.stream(), *job_.parameters, step_,
                                     EncodeTrainerState({.step = step_,
                                                         .tokens = tokens_,
-                                                        .sample = step_ * spec_.batch_sequences,
+                                                        .sample = NextSample(),
                                                         .packing = job_.packing->packing(),
                                                         .skipped = job_.trainer->skipped_steps(),
                                                         .shape = job_.shape})));

@@ -54,6 +54,7 @@ class TrainJob {
   absl::Status RunInside();
   absl::Status Train();
   absl::StatusOr<jobs::StopKind> Control(const absl::Status& mine);
+  int64_t NextSample() const;
   absl::Status LoadStep(std::vector<TrainRows>* micro_batches) const;
   absl::Status RunStep(absl::Span<const TrainRows> micro_batches, double data_seconds);
   void ReportSkipped();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct TrainJobInput {
   jobs::JobSpec spec = {};
   std::string job_id = {};                                  // also the name of its folder
   int64_t attempt = 0;                                      // rising with every start of the job
+  std::optional<jobs::ForkOrigin> origin = {};              // unset: the job is no fork
   std::vector<jobs::TrainFile> data = {}, evaluation = {};  // .bin
   std::string dataset_root = {}, checkpoint_root = {};
   // Opens the job's folder in the checkpoint root; none: OpenJobFolder.

@@ -1,5 +1,6 @@
 #include "workers/train/step/trainer_state.h"
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -87,6 +88,16 @@ absl::Status CompareShapes(const JobShape& was, const JobShape& is) {
   if (differing.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("the checkpoint is of another job than this: ", absl::StrJoin(differing, "; ")));
+}
+
+JobShape FixedByFork(const JobShape& shape, bool other_data) {
+  JobShape fixed;
+  for (const auto& [key, text] : shape) {
+    const bool of_form = key == "config.json" || key == "dtype";
+    const bool of_place = key == "sequence_length" || key == "seed" || absl::StartsWith(key, "datasets");
+    if (of_form || (of_place && !other_data)) fixed[key] = text;
+  }
+  return fixed;
 }
 
 std::string EncodeTrainerState(const TrainerState& state) {

@@ -32,6 +32,9 @@ using JobShape = std::map<std::string, std::string>;
 JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl::Span<const NamedTokens> data);
 // FailedPrecondition that lists what differs, "steps: was 10, is 20; …".
 absl::Status CompareShapes(const JobShape& was, const JobShape& is);
+// The part of a shape that a fork must have in common with its parent: what gives the state its form (model, data type)
+// and, unless it has other data, what its place in the data means.
+JobShape FixedByFork(const JobShape& shape, bool other_data);
 
 struct TrainerState {
   int64_t step = 0;     // steps done

@@ -50,6 +50,8 @@ Job FullJob() {
   job.created_unix_ms = 32;
   job.started_unix_ms = 33;
   job.ended_unix_ms = 34;
+  job.origin =
+      jobs::ForkOrigin{.job = "job-0", .step = 40, .attempts = 41, .other_data = true, .skipped_sequences = 42};
   job.seconds_left = 35.5;
   job.note = "note";
   job.prepared_bytes = 36;
@@ -130,6 +132,9 @@ TEST(JobConvertTest, UsersSeeEveryField) {
   EXPECT_EQ(message.created_unix_ms(), 32);
   EXPECT_EQ(message.started_unix_ms(), 33);
   EXPECT_EQ(message.ended_unix_ms(), 34);
+  EXPECT_EQ(Missing(message.origin()), std::vector<std::string>());
+  EXPECT_EQ(message.origin().job(), "job-0");
+  EXPECT_EQ(message.origin().step(), 40);
   EXPECT_EQ(message.seconds_left(), 35.5);
   EXPECT_EQ(message.note(), "note");
   EXPECT_EQ(message.prepared_bytes(), 36);

@@ -42,6 +42,7 @@ Job Example(int64_t sequence) {
   job.changes = {{jobs::JobState::kPending, 1, "submitted"}, {jobs::JobState::kRunning, 2, "all ranks"}};
   job.created_unix_ms = 1;
   job.started_unix_ms = 2;
+  job.origin = jobs::ForkOrigin{.job = "job-0", .step = 2, .attempts = 6};
   job.queued = 11;
   job.losses = 3;
   job.best_step = 5;
@@ -106,6 +107,7 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
   EXPECT_EQ(job.checkpoint->folder, "job-1/step-00000002");
   ASSERT_EQ(job.changes.size(), 2u);
   EXPECT_EQ(job.changes[1].reason, "all ranks");
+  EXPECT_EQ(job.origin, wanted.origin);
   EXPECT_EQ(job.queued, 11);
   EXPECT_EQ(job.losses, 3);
   EXPECT_EQ(job.best_step, 5);

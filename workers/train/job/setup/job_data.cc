@@ -80,8 +80,7 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfi
   context->notes().Stage("checks its data");
   absl::Status mine = open(input.data, "datasets", false, &data.training);
   if (mine.ok() && !input.evaluation.empty()) mine = open(input.evaluation, "evaluation", true, &data.evaluation);
-  // An earlier attempt has begun with them, so they were valid.
-  const bool were_right = input.attempt > 1;
+  const bool were_right = context->had_data();  // so they were valid
   RankWord word;
   word.SetStatus(OfData(mine, were_right));
   word.number = static_cast<int64_t>(seen);

@@ -1,5 +1,7 @@
 #include "workers/train/job/setup/job_start.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -68,6 +70,10 @@ absl::Status JobStart::Find() {
       }
     } else if (!absl::IsNotFound(found.status())) {
       folder = found.status();
+    } else if (const auto& origin = context_.input().origin; origin.has_value()) {
+      folder =
+          absl::FailedPreconditionError(absl::StrCat("the job is a fork of ", origin->job, " at step ", origin->step,
+                                                     ", and its folder has no checkpoint: it was removed"));
     }
   }
   ASSIGN_OR_RETURN(folder_, context_.AgreeOnText(folder));
@@ -87,11 +93,28 @@ absl::Status JobStart::ReadFiles(const JobShape& shape) {
       std::string text,
       checkpoint::ReadWholeFile(checkpoints_, absl::StrCat(folder_, "/", kTrainerStateName), kMaxTrainerStateBytes));
   ASSIGN_OR_RETURN(state_, DecodeTrainerState(text));
-  // A job's spec keeps all but its workers, so only files can differ.
-  RETURN_IF_ERROR(OfData(CompareShapes(state_.shape, shape), context_.input().attempt > 1));
-  if (state_.step == manifest_.step && state_.sample == state_.step * context_.spec().batch_sequences) {
-    return absl::OkStatus();
+  RETURN_IF_ERROR(CheckState(shape));
+  const std::optional<jobs::ForkOrigin>& origin = context_.input().origin;
+  if (origin.has_value() && state_.step == origin->step) {
+    if (origin->other_data) state_.sample = 0;
+    state_.sample += origin->skipped_sequences;
   }
+  return absl::OkStatus();
+}
+
+absl::Status JobStart::CheckState(const JobShape& shape) const {
+  const std::optional<jobs::ForkOrigin>& origin = context_.input().origin;
+  if (origin.has_value() && state_.step == origin->step) {
+    RETURN_IF_ERROR(
+        OfData(CompareShapes(FixedByFork(state_.shape, origin->other_data), FixedByFork(shape, origin->other_data)),
+               context_.had_data()));
+  } else {
+    // A job's spec keeps all but its workers, so only files can differ.
+    RETURN_IF_ERROR(OfData(CompareShapes(state_.shape, shape), context_.had_data()));
+  }
+  // A fork may have batches of another size than its parent, or have passed some over.
+  const bool in_place = origin.has_value() || state_.sample == state_.step * context_.spec().batch_sequences;
+  if (state_.step == manifest_.step && in_place) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": step ", state_.step, " and sample ",
                                                  state_.sample, " in a checkpoint of step ", manifest_.step));
 }

@@ -1,4 +1,5 @@
-// Finds where an attempt continues: at the newest whole checkpoint of the job's folder, or at the beginning.
+// Finds where an attempt continues: at the newest whole checkpoint of the job's folder, or at the beginning.  The
+// folder of a fork began with its parent's checkpoint, so a fork has no beginning without one.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,8 @@ class JobStart {
   // Rank 0 locks the folder, as an earlier attempt may still commit, then reads all of the newest whole checkpoint.
   // Collective: all ranks get the same folder, or error.
   absl::Status Find();
-  // Reads the checkpoint's progress, with its packing of experts.  shape: the job's, which must be the checkpoint's.
+  // Reads the checkpoint's progress, with its packing of experts.  shape: the job's, which must be the checkpoint's; a
+  // fork's may differ from its parent's (FixedByFork).
   absl::Status Read(const JobShape& shape);
 
   const std::string& folder() const { return folder_; }  // "" = from the beginning
@@ -36,6 +38,7 @@ class JobStart {
   absl::Status Lock();
   absl::StatusOr<checkpoint::FoundCheckpoint> Look();
   absl::Status ReadFiles(const JobShape& shape);
+  absl::Status CheckState(const JobShape& shape) const;
 
   JobContext& context_;
   checkpoint::FileSystem* const checkpoints_;

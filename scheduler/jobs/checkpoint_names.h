@@ -1,0 +1,26 @@
+// Names of checkpoints in a job's folder, which workers write and the server lists.  Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+
+namespace switchyard::jobs {
+
+inline constexpr char kCheckpointManifest[] = "MANIFEST.json";
+
+// "step-00001000"; at least eight digits.
+inline std::string StepFolder(int64_t step) { return absl::StrFormat("step-%08d", step); }
+
+// -1: not a step's folder, or one that is being written ("step-00001000.tmp-…").
+inline int64_t StepOfFolder(absl::string_view name) {
+  int64_t step = -1;
+  if (!absl::StartsWith(name, "step-") || !absl::SimpleAtoi(name.substr(5), &step) || step < 0) return -1;
+  return StepFolder(step) == name ? step : -1;
+}
+
+}  // namespace switchyard::jobs

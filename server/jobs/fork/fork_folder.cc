@@ -1,0 +1,199 @@
+#include "server/jobs/fork/fork_folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <functional>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/io/errno_status.h"
+#include "scheduler/base/io/unique_fd.h"
+#include "scheduler/base/io/write_whole.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
+#include "scheduler/jobs/checkpoint_names.h"
+
+namespace switchyard::server {
+namespace {
+
+constexpr size_t kCopyBytes = size_t{1} << 20;
+
+absl::StatusOr<UniqueFd> OpenFolderOf(const RootDir& root, const std::string& name) {
+  ASSIGN_OR_RETURN(const int fd, root.OpenFolder(name));
+  return UniqueFd(fd);
+}
+
+// Names in a folder but "." and "..".
+absl::StatusOr<std::vector<std::string>> NamesIn(const RootDir& root, const std::string& folder) {
+  ASSIGN_OR_RETURN(const int fd, root.OpenFolder(folder));
+  DIR* const stream = fdopendir(fd);
+  if (stream == nullptr) {
+    const int error = errno;
+    close(fd);
+    return ErrnoStatus(error, folder);
+  }
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = readdir(stream)) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+    errno = 0;
+  }
+  const int error = errno;
+  closedir(stream);
+  if (error != 0) return ErrnoStatus(error, folder);
+  return names;
+}
+
+bool IsThere(const RootDir& root, const std::string& file) {
+  const absl::StatusOr<int> fd = root.OpenFile(file);
+  if (!fd.ok()) return false;
+  close(*fd);
+  return true;
+}
+
+absl::Status CopyFile(int from_folder, int to_folder, const std::string& name) {
+  const UniqueFd from(openat(from_folder, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (from.get() < 0) return ErrnoStatus(errno, name);
+  const UniqueFd to(openat(to_folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (to.get() < 0) return ErrnoStatus(errno, name);
+  std::string bytes(kCopyBytes, '\0');
+  for (;;) {
+    const ssize_t count = read(from.get(), bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoStatus(errno, name);
+    if (count == 0) break;
+    const int error = WriteWhole(to.get(), absl::string_view(bytes.data(), static_cast<size_t>(count)));
+    if (error != 0) return ErrnoStatus(error, name);
+  }
+  return fsync(to.get()) == 0 ? absl::OkStatus() : ErrnoStatus(errno, name);
+}
+
+// Errors of link(2) after which a copy may succeed: no links here, too many of this file, or not of others' files.
+bool MayCopyAfter(int error) {
+  constexpr int kErrors[] = {EPERM, EMLINK, EOPNOTSUPP, EXDEV, ENOSYS, EACCES};
+  return std::find(std::begin(kErrors), std::end(kErrors), error) != std::end(kErrors);
+}
+
+// Returns the file's size.
+absl::StatusOr<int64_t> LinkOrCopy(int from_folder, int to_folder, const std::string& name, bool may_link) {
+  struct stat st = {};
+  if (fstatat(from_folder, name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0) return ErrnoStatus(errno, name);
+  if (!S_ISREG(st.st_mode)) return absl::InvalidArgumentError(absl::StrCat(Quote(name), ": not a regular file"));
+  if (may_link && linkat(from_folder, name.c_str(), to_folder, name.c_str(), 0) == 0) return st.st_size;
+  if (may_link && !MayCopyAfter(errno)) return ErrnoStatus(errno, name);
+  RETURN_IF_ERROR(CopyFile(from_folder, to_folder, name));
+  return st.st_size;
+}
+
+absl::Status Sync(int folder, const std::string& name) {
+  return fsync(folder) == 0 ? absl::OkStatus() : ErrnoStatus(errno, name);
+}
+
+// Whether the folder still has this name.  A checkpoint that is removed is renamed before it loses its first file.
+bool IsStill(const RootDir& root, const std::string& name, int folder) {
+  const absl::StatusOr<UniqueFd> now = OpenFolderOf(root, name);
+  struct stat a = {}, b = {};
+  return now.ok() && fstat(now->get(), &a) == 0 && fstat(folder, &b) == 0 && a.st_dev == b.st_dev &&
+         a.st_ino == b.st_ino;
+}
+
+absl::Status WriteMark(const RootDir& root, const ForkFiles& files) {
+  ASSIGN_OR_RETURN(const int opened,
+                   root.OpenAs(absl::StrCat(files.fork, "/", kForking), O_WRONLY | O_CREAT | O_EXCL, 0666));
+  const UniqueFd fd(opened);
+  const int error = WriteWhole(fd.get(), absl::StrCat("a fork of ", files.parent, " at step ", files.step, "\n"));
+  if (error != 0) return ErrnoStatus(error, kForking);
+  return Sync(fd.get(), kForking);
+}
+
+absl::StatusOr<ForkFolder> FillForkFolder(const RootDir& root, const ForkFiles& files) {
+  RETURN_IF_ERROR(WriteMark(root, files));
+  const std::string step = jobs::StepFolder(files.step);
+  const std::string from = absl::StrCat(files.parent, "/", step), to = absl::StrCat(files.fork, "/", step);
+  RETURN_IF_ERROR(root.MakeFolders(to));
+  ASSIGN_OR_RETURN(const UniqueFd from_folder, OpenFolderOf(root, from));
+  ASSIGN_OR_RETURN(const UniqueFd to_folder, OpenFolderOf(root, to));
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, NamesIn(root, from));
+  const bool whole = std::find(names.begin(), names.end(), jobs::kCheckpointManifest) != names.end();
+  if (!whole || !IsStill(root, from, from_folder.get()))
+    return absl::NotFoundError(absl::StrCat(from, ": was removed"));
+  ForkFolder made;
+  for (const std::string& name : names) {
+    ASSIGN_OR_RETURN(const int64_t bytes, LinkOrCopy(from_folder.get(), to_folder.get(), name, files.may_link));
+    made.checkpoint_bytes += bytes;
+  }
+  RETURN_IF_ERROR(Sync(to_folder.get(), to));
+  ASSIGN_OR_RETURN(const UniqueFd parent, OpenFolderOf(root, files.parent));
+  ASSIGN_OR_RETURN(const UniqueFd fork, OpenFolderOf(root, files.fork));
+  for (const std::string& name : files.also) {
+    const absl::Status had = LinkOrCopy(parent.get(), fork.get(), name, files.may_link).status();
+    if (had.ok()) made.also.push_back(name);
+    if (!had.ok() && !absl::IsNotFound(had)) return had;
+  }
+  RETURN_IF_ERROR(Sync(fork.get(), files.fork));
+  return made;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<int64_t>> ListCheckpoints(const RootDir& root, const std::string& job) {
+  absl::StatusOr<std::vector<std::string>> names = NamesIn(root, job);
+  if (absl::IsNotFound(names.status())) return std::vector<int64_t>();
+  RETURN_IF_ERROR(names.status());
+  std::vector<int64_t> steps;
+  for (const std::string& name : *names) {
+    const int64_t step = jobs::StepOfFolder(name);
+    if (step >= 0 && IsThere(root, absl::StrCat(job, "/", name, "/", jobs::kCheckpointManifest))) steps.push_back(step);
+  }
+  std::sort(steps.begin(), steps.end(), std::greater<>());
+  return steps;
+}
+
+absl::StatusOr<ForkFolder> MakeForkFolder(const RootDir& root, const ForkFiles& files) {
+  ASSIGN_OR_RETURN(const UniqueFd jobs, OpenFolderOf(root, "."));
+  if (mkdirat(jobs.get(), files.fork.c_str(), 0777) != 0) return ErrnoStatus(errno, files.fork);
+  absl::StatusOr<ForkFolder> made = FillForkFolder(root, files);
+  if (made.ok()) {
+    if (const absl::Status synced = Sync(jobs.get(), files.fork); !synced.ok()) made = synced;
+  }
+  if (!made.ok()) RemoveForkFolder(root, files.fork);
+  return made;
+}
+
+absl::Status ConfirmForkFolder(const RootDir& root, const std::string& fork) {
+  ASSIGN_OR_RETURN(const UniqueFd folder, OpenFolderOf(root, fork));
+  if (unlinkat(folder.get(), kForking, 0) != 0 && errno != ENOENT) return ErrnoStatus(errno, kForking);
+  return Sync(folder.get(), fork);
+}
+
+void RemoveForkFolder(const RootDir& root, const std::string& fork) {
+  std::error_code error;
+  std::filesystem::remove_all(std::filesystem::path(root.path()) / fork, error);
+  if (error) LogWarn(fork, ": the folder of a fork that is no job stays for now: ", error.message());
+}
+
+void RemoveUnfinishedForks(const RootDir& root, absl::FunctionRef<bool(const std::string& id)> is_job) {
+  const absl::StatusOr<std::vector<std::string>> names = NamesIn(root, ".");
+  if (!names.ok()) return LogWarn("unfinished forks stay for now: ", names.status().message());
+  for (const std::string& name : *names) {
+    if (!IsThere(root, absl::StrCat(name, "/", kForking))) continue;
+    if (!is_job(name)) {
+      LogInfo(name, ": removed: the folder of a fork that the last server did not finish");
+      RemoveForkFolder(root, name);
+    } else if (const absl::Status confirmed = ConfirmForkFolder(root, name); !confirmed.ok()) {
+      LogWarn(name, ": ", confirmed.message());
+    }
+  }
+}
+
+}  // namespace switchyard::server

@@ -1,0 +1,112 @@
+#include "server/jobs/fork/fork_spec.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "google/protobuf/util/field_mask_util.h"
+#include "proto/link/job_spec_codec.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
+#include "server/jobs/api/job_convert.h"
+
+namespace switchyard::server {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::FieldMask;
+using google::protobuf::util::FieldMaskUtil;
+
+// Adds the paths of all fields that are set, those of inner messages singly.
+void AddSetFields(const google::protobuf::Message& message, const std::string& prefix, FieldMask* mask) {
+  std::vector<const FieldDescriptor*> fields;
+  message.GetReflection()->ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const std::string path = absl::StrCat(prefix, field->name());
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field->is_repeated()) {
+      AddSetFields(message.GetReflection()->GetMessage(message, field), absl::StrCat(path, "."), mask);
+    } else {
+      mask->add_paths(path);
+    }
+  }
+}
+
+// The checkpoint has tensors of one model in one data type.
+absl::Status CheckForm(const v1::JobSpec& parent, const v1::JobSpec& wanted) {
+  const auto check = [](const char* field, const std::string& was, const std::string& is) {
+    if (was == is) return absl::OkStatus();
+    return rpc::BadField(absl::StrCat("spec.", field),
+                         absl::StrCat("the parent's is ", was, ", wanted is ", is,
+                                      ": a fork has its parent's model and precision, as its checkpoint has"),
+                         was, is);
+  };
+  RETURN_IF_ERROR(check("base_checkpoint", Quote(parent.base_checkpoint()), Quote(wanted.base_checkpoint())));
+  RETURN_IF_ERROR(check("architecture", Quote(parent.architecture()), Quote(wanted.architecture())));
+  return check("precision", v1::TrainPrecision_Name(parent.precision()), v1::TrainPrecision_Name(wanted.precision()));
+}
+
+}  // namespace
+
+absl::Status CheckForkMask(const FieldMask& mask) {
+  for (const std::string& path : mask.paths()) {
+    if (FieldMaskUtil::IsValidPath<v1::JobSpec>(path)) continue;
+    return rpc::BadField("mask", absl::StrCat(Quote(path), " names no field of a JobSpec"), "fields of JobSpec",
+                         Quote(path));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<jobs::JobSpec> ForkedSpec(const jobs::JobSpec& parent, const v1::JobSpec& changes,
+                                         const FieldMask& mask) {
+  RETURN_IF_ERROR(CheckForkMask(mask));
+  FieldMask changed = mask;
+  if (changed.paths().empty()) AddSetFields(changes, "", &changed);
+  const v1::JobSpec before = link::ToProto(parent);
+  v1::JobSpec message = before;
+  FieldMaskUtil::MergeOptions replace;
+  replace.set_replace_message_fields(true);
+  replace.set_replace_repeated_fields(true);
+  FieldMaskUtil::MergeMessageTo(changes, changed, replace, &message);
+  ASSIGN_OR_RETURN(jobs::JobSpec spec, FromProto(message));
+  // (Unset again, it is what a submitted spec without it has.)
+  if (message.document_mask() == v1::DOCUMENT_MASK_UNSPECIFIED) spec.document_mask = true;
+  RETURN_IF_ERROR(CheckForm(before, link::ToProto(spec)));
+  if (const absl::Status status = jobs::Validate(spec); !status.ok()) {
+    return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
+  }
+  return spec;
+}
+
+absl::Status CheckStepsLeft(const jobs::JobSpec& spec, int64_t step) {
+  if (spec.steps > step) return absl::OkStatus();
+  return rpc::BadField("spec.steps",
+                       absl::StrCat(spec.steps, ", but the fork begins after step ", step, ": nothing is left to do"),
+                       absl::StrCat(step + 1), absl::StrCat(spec.steps));
+}
+
+jobs::ForkOrigin ForkOriginOf(const Job& parent, const jobs::JobSpec& spec, int64_t step, int64_t skip_batches) {
+  jobs::ForkOrigin origin = {.job = parent.id, .step = step, .attempts = parent.attempt};
+  origin.other_data = spec.datasets != parent.spec.datasets || spec.seed != parent.spec.seed ||
+                      spec.sequence_length != parent.spec.sequence_length;
+  if (!origin.other_data && parent.origin.has_value() && parent.origin->step == step) {
+    origin.other_data = parent.origin->other_data;
+    origin.skipped_sequences = parent.origin->skipped_sequences;
+  }
+  origin.skipped_sequences += skip_batches * spec.batch_sequences;
+  return origin;
+}
+
+std::string DescribeFork(const jobs::ForkOrigin& origin) {
+  return absl::StrCat(
+      "forked from ", origin.job, " at step ", origin.step,
+      origin.other_data ? "; its data begin at their first sequence" : "",
+      origin.skipped_sequences > 0 ? absl::StrCat("; ", origin.skipped_sequences, " sequences are passed over") : "");
+}
+
+std::string LowerRateCommand(const Job& job) {
+  if (!job.checkpoint.has_value()) return "";
+  return absl::StrFormat("switchyard train fork %s --step=%d --learning_rate=%g", job.id, job.checkpoint->step,
+                         job.spec.optimizer.schedule.peak / 2);
+}
+
+}  // namespace switchyard::server

@@ -1,0 +1,101 @@
+#include "server/jobs/fork/seed_fork.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/support/errors.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/jobs/checkpoint_names.h"
+#include "server/jobs/fork/fork_folder.h"
+#include "server/jobs/run/job_preparation.h"
+
+namespace switchyard::server {
+namespace {
+
+constexpr int kMostTries = 3;  // the parent may remove a checkpoint that was just chosen
+constexpr size_t kMostShown = 16;
+// Decisions that change bits, which a job repeats at their steps (workers/train/job/decision_log.h).
+constexpr const char* kDecisionLogs[] = {"packing.log", "chunks.log"};
+
+absl::StatusOr<int64_t> ChooseStep(const RootDir& root, const Job& parent, const std::optional<int64_t>& wanted) {
+  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListCheckpoints(root, parent.id));
+  if (steps.empty()) {
+    return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::JOB_STATE,
+                          absl::StrCat(parent.id, " has no checkpoint to fork"),
+                          {{"field", "id"}, {"actual", std::string(jobs::JobStateName(parent.state))}});
+  }
+  if (!wanted.has_value()) return steps.front();
+  if (std::find(steps.begin(), steps.end(), *wanted) != steps.end()) return *wanted;
+  const size_t shown = std::min(steps.size(), kMostShown);
+  const std::string there =
+      absl::StrCat(absl::StrJoin(steps.begin(), steps.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+                   shown < steps.size() ? absl::StrCat(" and ", steps.size() - shown, " older ones") : "");
+  return rpc::MakeError(absl::StatusCode::kNotFound, v1::BAD_FIELD,
+                        absl::StrCat("step: ", parent.id, " has no checkpoint of step ", *wanted, ", it has ", there),
+                        {{"field", "step"}, {"limit", there}, {"actual", absl::StrCat(*wanted)}});
+}
+
+// How many packed outputs of the parent hold for the fork.
+int32_t FilesOfParent(const Job& parent, const jobs::JobSpec& spec) {
+  const jobs::JobSpec& was = parent.spec;
+  // (With other batches the check of their number is to run again.)
+  if (spec.datasets != was.datasets || spec.batch_sequences != was.batch_sequences ||
+      spec.sequence_length != was.sequence_length) {
+    return 0;
+  }
+  return std::min<int32_t>(parent.files_ready, spec.evaluation == was.evaluation ? 2 : 1);
+}
+
+// Whether ranks would decide on the same grounds.
+bool HaveSameDecisions(const jobs::JobSpec& a, const jobs::JobSpec& b) {
+  return a.workers == b.workers && a.communication == b.communication && a.batch_sequences == b.batch_sequences &&
+         a.micro_batch_sequences == b.micro_batch_sequences && a.sequence_length == b.sequence_length &&
+         a.restore == b.restore && a.recompute == b.recompute;
+}
+
+// A packed output that the spec has, but that is no longer there, is to be packed again, and those after it.
+int32_t FilesReady(int32_t ready, const jobs::JobSpec& spec, const std::vector<std::string>& found) {
+  const std::vector<jobs::TrainFile> data[] = {JobPreparation::Training(spec), JobPreparation::Evaluation(spec)};
+  for (int32_t kind = 0; kind < ready; ++kind) {
+    for (const jobs::TrainFile& file : data[kind]) {
+      if (file.of_job && std::find(found.begin(), found.end(), file.name) == found.end()) return kind;
+    }
+  }
+  return ready;
+}
+
+}  // namespace
+
+absl::StatusOr<ForkedJob> SeedFork(const RootDir& root, const Job& parent, const ForkRequest& request,
+                                   const jobs::JobSpec& spec, const std::string& id, int64_t unix_ms) {
+  ForkFiles files = {.parent = parent.id, .fork = id};
+  const int32_t ready = FilesOfParent(parent, spec);
+  for (const jobs::TrainFile& file : JobPreparation::Training(spec)) {
+    if (file.of_job && ready > 0) files.also.push_back(file.name);
+  }
+  for (const jobs::TrainFile& file : JobPreparation::Evaluation(spec)) {
+    if (file.of_job && ready > 1) files.also.push_back(file.name);
+  }
+  if (HaveSameDecisions(spec, parent.spec)) {
+    files.also.insert(files.also.end(), std::begin(kDecisionLogs), std::end(kDecisionLogs));
+  }
+  for (int tries = 1;; ++tries) {
+    ASSIGN_OR_RETURN(files.step, ChooseStep(root, parent, request.step));
+    RETURN_IF_ERROR(CheckStepsLeft(spec, files.step));
+    const absl::StatusOr<ForkFolder> made = MakeForkFolder(root, files);
+    if (absl::IsNotFound(made.status()) && tries < kMostTries) continue;
+    RETURN_IF_ERROR(made.status());
+    ForkedJob forked = {.id = id, .spec = spec, .origin = ForkOriginOf(parent, spec, files.step, request.skip_batches)};
+    forked.checkpoint = {.step = files.step,
+                         .folder = absl::StrCat(id, "/", jobs::StepFolder(files.step)),
+                         .bytes = made->checkpoint_bytes,
+                         .saved_unix_ms = unix_ms};
+    forked.files_ready = FilesReady(ready, spec, made->also);
+    return forked;
+  }
+}
+
+}  // namespace switchyard::server

@@ -1,0 +1,134 @@
+// The spec of a fork: the parent's with changes by mask or by presence; what may not change; where its data begin.
+#include "server/jobs/fork/fork_spec.h"
+
+#include <functional>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/support/errors.h"
+
+namespace switchyard::server {
+namespace {
+
+using google::protobuf::FieldMask;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+jobs::JobSpec ParentSpec() {
+  jobs::JobSpec spec;
+  spec.architecture = "demo";
+  spec.datasets = {"a.bin", "b.bin"};
+  spec.steps = spec.optimizer.schedule.total_steps = 20;
+  spec.sequence_length = 16;
+  spec.batch_sequences = 4;
+  spec.document_mask = true;
+  spec.z_weight = 0.5;
+  spec.seed = 9;
+  spec.optimizer.schedule.peak = 0.25;
+  spec.optimizer.schedule.warmup_steps = 5;
+  spec.labels = {{"a", "b"}};
+  return spec;
+}
+
+jobs::JobSpec Forked(const v1::JobSpec& changes, std::initializer_list<const char*> paths = {}) {
+  FieldMask mask;
+  for (const char* path : paths) mask.add_paths(path);
+  const absl::StatusOr<jobs::JobSpec> spec = ForkedSpec(ParentSpec(), changes, mask);
+  EXPECT_TRUE(spec.ok()) << spec.status();
+  return spec.value_or(jobs::JobSpec());
+}
+
+TEST(ForkSpec, WithoutChangesItIsTheParents) { EXPECT_EQ(Forked({}), ParentSpec()); }
+
+TEST(ForkSpec, WithoutAMaskWhatIsSetReplaces) {
+  v1::JobSpec changes;
+  changes.set_steps(30);
+  changes.add_datasets("c.bin");
+  changes.mutable_optimizer()->set_learning_rate(0.125);
+  (*changes.mutable_labels())["c"] = "d";
+  jobs::JobSpec wanted = ParentSpec();
+  wanted.steps = wanted.optimizer.schedule.total_steps = 30;
+  wanted.datasets = {"c.bin"};
+  wanted.optimizer.schedule.peak = 0.125;
+  wanted.labels = {{"c", "d"}};
+  EXPECT_EQ(Forked(changes), wanted);
+}
+
+TEST(ForkSpec, AMaskAlsoNamesZerosAndDefaults) {
+  v1::JobSpec changes;
+  changes.set_steps(30);  // not in the mask
+  changes.mutable_optimizer()->set_clip_norm(0);
+  jobs::JobSpec wanted = ParentSpec();
+  wanted.z_weight = 0;
+  wanted.optimizer.schedule.warmup_steps = 0;
+  wanted.optimizer.schedule.peak = jobs::LrSchedule().peak;
+  wanted.optimizer.clip_norm = 0;
+  wanted.labels = {};
+  EXPECT_EQ(Forked(changes,
+                   {"z_weight", "optimizer.warmup_steps", "optimizer.learning_rate", "optimizer.clip_norm", "labels"}),
+            wanted);
+  // Unset again, it is what a submitted spec has.
+  EXPECT_TRUE(Forked({}, {"document_mask"}).document_mask);
+  changes.set_document_mask(v1::DOCUMENT_MASK_OFF);
+  EXPECT_FALSE(Forked(changes, {"document_mask"}).document_mask);
+}
+
+std::string Refused(const std::function<void(v1::JobSpec*)>& change, const FieldMask& mask = {}) {
+  v1::JobSpec changes;
+  change(&changes);
+  const absl::Status status = ForkedSpec(ParentSpec(), changes, mask).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(rpc::ReasonOf(status), v1::BAD_FIELD);
+  return std::string(status.message());
+}
+
+TEST(ForkSpec, AnotherModelOrPrecisionIsRefusedWithBothValues) {
+  EXPECT_EQ(Refused([](auto* c) { c->set_architecture("other"); }),
+            "spec.architecture: the parent's is \"demo\", wanted is \"other\": a fork has its parent's model and "
+            "precision, as its checkpoint has");
+  EXPECT_THAT(Refused([](auto* c) { c->set_base_checkpoint("base"); }),
+              HasSubstr("spec.base_checkpoint: the parent's is \"\", wanted is \"base\""));
+  EXPECT_THAT(Refused([](auto* c) { c->set_precision(v1::TRAIN_PRECISION_BF16); }),
+              HasSubstr("spec.precision: the parent's is TRAIN_PRECISION_FP32, wanted is TRAIN_PRECISION_BF16"));
+}
+
+TEST(ForkSpec, WhatSubmitRefusesIsRefused) {
+  EXPECT_THAT(Refused([](auto* c) { c->set_steps(-1); }), HasSubstr("steps: -1 is outside"));
+  EXPECT_THAT(Refused([](auto* c) { c->set_balance(static_cast<v1::BalanceLoss>(9)); }), HasSubstr("spec.balance"));
+  FieldMask mask;
+  mask.add_paths("optimizer.speed");
+  EXPECT_EQ(Refused([](auto*) {}, mask), "mask: \"optimizer.speed\" names no field of a JobSpec");
+  const absl::Status done = CheckStepsLeft(ParentSpec(), 20);
+  EXPECT_EQ(done.message(), "spec.steps: 20, but the fork begins after step 20: nothing is left to do");
+  EXPECT_TRUE(CheckStepsLeft(ParentSpec(), 19).ok());
+}
+
+TEST(ForkSpec, DataGoOnUnlessTheyAreOthers) {
+  Job parent;
+  parent.id = "job-1";
+  parent.spec = ParentSpec();
+  parent.attempt = 3;
+  const auto origin = [&](const std::function<void(jobs::JobSpec*)>& change, int64_t step = 8) {
+    jobs::JobSpec spec = ParentSpec();
+    change(&spec);
+    return ForkOriginOf(parent, spec, step, /*skip_batches=*/0);
+  };
+  EXPECT_EQ(origin([](auto* s) { s->batch_sequences = 8; }),
+            (jobs::ForkOrigin{.job = "job-1", .step = 8, .attempts = 3}));
+  EXPECT_TRUE(origin([](auto* s) { s->datasets = {"b.bin", "a.bin"}; }).other_data);
+  EXPECT_TRUE(origin([](auto* s) { s->seed = 1; }).other_data);
+  EXPECT_TRUE(origin([](auto* s) { s->sequence_length = 8; }).other_data);
+  EXPECT_EQ(ForkOriginOf(parent, ParentSpec(), 8, 3).skipped_sequences, 12);
+  EXPECT_EQ(DescribeFork({.job = "job-1", .step = 8, .other_data = true, .skipped_sequences = 12}),
+            "forked from job-1 at step 8; its data begin at their first sequence; 12 sequences are passed over");
+  // The checkpoint from which the parent was forked has the grandparent's place in the data.
+  parent.origin =
+      jobs::ForkOrigin{.job = "job-0", .step = 8, .attempts = 1, .other_data = true, .skipped_sequences = 4};
+  EXPECT_TRUE(origin([](auto*) {}).other_data);
+  EXPECT_EQ(origin([](auto*) {}).skipped_sequences, 4);
+  EXPECT_FALSE(origin([](auto*) {}, 12).other_data);
+  EXPECT_EQ(origin([](auto* s) { s->seed = 1; }).skipped_sequences, 0);
+}
+
+}  // namespace
+}  // namespace switchyard::server

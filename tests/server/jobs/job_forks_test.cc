@@ -1,0 +1,120 @@
+// Jobs that are forks of others: how they begin, how requests are repeated, and what a failed parent offers.
+#include "gmock/gmock.h"
+#include "tests/server/jobs/manager_fixture.h"
+
+namespace switchyard::server {
+namespace {
+
+using testing::HasSubstr;
+
+class JobForksTest : public ManagerTest {
+ protected:
+  // A parent that has run twice and has a checkpoint of step 20.
+  std::string Parent() {
+    const std::string id = Running();
+    manager_->runs().OnTraining(1, trainers_.at(1)->epoch(),
+                                jobs::SavedCheckpoint{.step = 20, .folder = id + "/step-00000020"});
+    EXPECT_TRUE(manager_->Pause(id).ok());
+    AllEnd(jobs::TrainOutcome::kStopped);
+    return id;
+  }
+  ForkedJob Forked(const std::string& parent, const jobs::JobSpec& spec, const ForkRequest& request = {}) {
+    ForkedJob forked = {.id = manager_->DrawId(), .spec = spec};
+    forked.origin = ForkOriginOf(*Get(parent), spec, request.step.value_or(20), request.skip_batches);
+    forked.checkpoint = {.step = forked.origin.step, .folder = forked.id + "/step-00000020", .bytes = 7};
+    forked.files_ready = 2;
+    return forked;
+  }
+  static jobs::JobSpec Longer() {
+    jobs::JobSpec spec = Spec();
+    spec.steps = spec.optimizer.schedule.total_steps = 200;
+    return spec;
+  }
+};
+
+TEST_F(JobForksTest, ItStartsFromItsParentsCheckpointWithLaterAttempts) {
+  const std::string parent = Parent();
+  const auto forked = manager_->Fork({}, *Get(parent), Forked(parent, Longer()));
+  ASSERT_TRUE(forked.ok()) << forked.status();
+  const Job& job = *forked->job;
+  EXPECT_FALSE(forked->existed);
+  EXPECT_NE(job.id, parent);
+  EXPECT_EQ(job.origin, (jobs::ForkOrigin{.job = parent, .step = 20, .attempts = 1}));
+  EXPECT_EQ(job.checkpoint->step, 20);
+  EXPECT_EQ(ReasonOf(job.id), absl::StrCat("forked from ", parent, " at step 20"));
+  EXPECT_EQ(manager_->counts().forks, 1);
+  // A server that is killed before the fork starts loses nothing of it.
+  Restart();
+  ConnectBoth();
+  manager_->Tick();
+  ASSERT_EQ(trainers_[1]->assignments.size(), 1u);
+  const jobs::TrainingAssignment& assignment = trainers_[1]->assignments[0];
+  EXPECT_EQ(assignment.job_id, job.id);
+  EXPECT_EQ(assignment.attempt, 2) << "checkpoints of the parent's attempt 1 are older";
+  EXPECT_EQ(assignment.origin, job.origin);
+  EXPECT_EQ(assignment.spec.steps, 200);
+  EXPECT_TRUE(host_.packs.empty()) << "its data are the parent's";
+  AllStart(20);
+  EXPECT_EQ(ReasonOf(job.id), "attempt 2 goes on from step 20 on 2 workers");
+  const int64_t before = manager_->counts().tokens;
+  Step(21);
+  EXPECT_EQ(manager_->counts().tokens - before, 32) << "the parent has trained the others";
+  EXPECT_EQ(StateOf(parent), jobs::JobState::kPaused);
+}
+
+TEST_F(JobForksTest, ARequestFindsTheForkThatItHasMade) {
+  const std::string parent = Parent();
+  const ForkRequest request = {.request_id = "r", .skip_batches = 3};
+  const auto first = manager_->Fork(request, *Get(parent), Forked(parent, Longer(), request));
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->job->origin->skipped_sequences, 12);
+  EXPECT_EQ(ReasonOf(first->job->id),
+            absl::StrCat("forked from ", parent, " at step 20; 12 sequences are passed over"));
+  const auto again = manager_->Fork(request, *Get(parent), Forked(parent, Longer(), request));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(again->existed);
+  EXPECT_EQ(again->job->id, first->job->id);
+  const auto exists = [&](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("of another spec, forked from "));
+  };
+  exists(manager_->FindFork({.request_id = "r"}, *Get(parent), Longer()).status());
+  exists(manager_->FindFork({.request_id = "r", .step = 16, .skip_batches = 3}, *Get(parent), Longer()).status());
+  exists(manager_->FindFork(request, *Get(parent), Spec()).status());
+  exists(manager_->FindFork(request, *first->job, Longer()).status());
+  exists(manager_->Submit("r", Longer()).status());
+  EXPECT_EQ(*manager_->FindFork({.request_id = "other"}, *Get(parent), Longer()), nullptr);
+}
+
+TEST_F(JobForksTest, WhatTheJournalRefusesIsNoJob) {
+  const std::string parent = Parent();
+  journal_.error = absl::ResourceExhaustedError("full");
+  const ForkedJob forked = Forked(parent, Longer());
+  EXPECT_EQ(ReasonIn(manager_->Fork({}, *Get(parent), forked).status()), "DISK_FULL");
+  EXPECT_FALSE(manager_->Get(forked.id).ok());
+  jobs::JobSpec many = Longer();
+  many.workers = 4;
+  journal_.error = absl::OkStatus();
+  EXPECT_EQ(ReasonIn(manager_->Fork({}, *Get(parent), Forked(parent, many)).status()), "TOO_FEW_WORKERS");
+}
+
+TEST_F(JobForksTest, AJobThatIsNotFiniteOffersAForkThatCanBePasted) {
+  const absl::Status nan = absl::DataLossError("loss is not finite: loss nan, norm of gradients nan");
+  const std::string without = Running();
+  AllEnd(jobs::TrainOutcome::kFailed, nan);
+  EXPECT_EQ(Get(without)->error.message(), nan.message()) << "there is nothing to go on from";
+  const std::string id = Submit(Spec());
+  manager_->Tick();
+  AllStart();
+  manager_->runs().OnTraining(1, trainers_.at(1)->epoch(), jobs::SavedCheckpoint{.step = 40, .folder = "x"});
+  AllEnd(jobs::TrainOutcome::kFailed, nan);
+  const Job job = *Get(id);
+  EXPECT_EQ(job.state, jobs::JobState::kFailed);
+  EXPECT_EQ(job.error.message(),
+            absl::StrCat(nan.message(), "; to go on from the last checkpoint at half the rate: switchyard train fork ",
+                         id, " --step=40 --learning_rate=0.00015"));
+  EXPECT_EQ(manager_->counts().not_finite, 2);
+}
+
+}  // namespace
+}  // namespace switchyard::server
