@@ -33,7 +33,7 @@ struct RequestField {
   const char* help;
   absl::Status (*set)(const Json& value, Request* request);
   const char* group = nullptr;  // --help's title from this row on
-  const char* path = nullptr;   // of the message's field, where messages are merged by their paths
+  const char* path = nullptr;   // of the message's fields (with commas), where messages are merged by them
 };
 
 // Converts a flag's values (one for each time it was given) to JSON.

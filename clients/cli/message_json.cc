@@ -161,10 +161,28 @@ absl::Status SetTexts(const Json& json, const FieldDescriptor* field, Message* m
   });
 }
 
+absl::Status SetNumbers(const Json& json, const FieldDescriptor* field, Message* message) {
+  if (!json.is_array())
+    return absl::InvalidArgumentError(absl::StrCat("must be a list of numbers, is ", Quote(Dump(json))));
+  std::vector<double> numbers(json.size());
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (const absl::Status read = Read(json[i], &numbers[i]); !read.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("item ", i, " ", read.message()));
+    }
+  }
+  const Reflection& reflection = *message->GetReflection();
+  reflection.ClearField(message, field);
+  for (const double number : numbers) reflection.AddDouble(message, field, number);
+  return absl::OkStatus();
+}
+
 absl::Status SetField(const Json& json, const FieldDescriptor* field, Message* message) {
   const Reflection& reflection = *message->GetReflection();
   if (field->is_map()) return SetTextMap(json, field, message);
-  if (field->is_repeated()) return SetTexts(json, field, message);
+  if (field->is_repeated()) {
+    return field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ? SetNumbers(json, field, message)
+                                                                : SetTexts(json, field, message);
+  }
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_INT32:
       return StoreParsed<int32_t>(json, [&](int32_t value) { reflection.SetInt32(message, field, value); });

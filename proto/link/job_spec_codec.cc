@@ -41,6 +41,12 @@ constexpr EnumPair<v1::DocumentMask, bool> kDocumentMasks[] = {
     {v1::DOCUMENT_MASK_UNSPECIFIED, jobs::JobSpec().document_mask},
 };
 
+constexpr EnumPair<v1::WindowPacking, jobs::WindowPacking> kWindowPackings[] = {
+    {v1::WINDOW_PACKING_CONCATENATE, jobs::WindowPacking::kConcatenate},
+    {v1::WINDOW_PACKING_BEST_FIT, jobs::WindowPacking::kBestFit},
+    {v1::WINDOW_PACKING_UNSPECIFIED, jobs::JobSpec().packing},
+};
+
 constexpr EnumPair<v1::OffloadPolicy, jobs::OffloadPolicy> kOffloads[] = {
     {v1::OFFLOAD_POLICY_NEVER, jobs::OffloadPolicy::kNever},
     {v1::OFFLOAD_POLICY_AUTO, jobs::OffloadPolicy::kAuto},
@@ -117,8 +123,9 @@ constexpr auto SpecFields() {
   return FieldTable(Field(&M::base_checkpoint, &M::mutable_base_checkpoint, &S::base_checkpoint),
                     Field(&M::architecture, &M::mutable_architecture, &S::architecture),
                     Field(&M::datasets, &M::mutable_datasets, &S::datasets),
+                    Field(&M::dataset_weights, &M::mutable_dataset_weights, &S::dataset_weights),
                     Field(&M::evaluation, &M::mutable_evaluation, &S::evaluation),
-                    Field(&M::steps, &M::set_steps, &S::steps),
+                    Field(&M::steps, &M::set_steps, &S::steps), Field(&M::epochs, &M::set_epochs, &S::epochs),
                     Field(&M::sequence_length, &M::set_sequence_length, &S::sequence_length),
                     Field(&M::batch_sequences, &M::set_batch_sequences, &S::batch_sequences),
                     Field(&M::micro_batch_sequences, &M::set_micro_batch_sequences, &S::micro_batch_sequences),
@@ -175,6 +182,7 @@ absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecRe
   if (message.has_balance_weight()) spec.balance_weight = message.balance_weight();
   RETURN_IF_ERROR(TakeCommunication(reader, message.communication(), &spec.communication));
   RETURN_IF_ERROR(TakeEnum(reader, kDocumentMasks, "spec.document_mask", message.document_mask(), &spec.document_mask));
+  RETURN_IF_ERROR(TakeEnum(reader, kWindowPackings, "spec.packing", message.packing(), &spec.packing));
   RETURN_IF_ERROR(TakeEnum(reader, kOffloads, "spec.offload", message.offload(), &spec.offload));
   RETURN_IF_ERROR(TakeEnum(reader, kInputRestores, "spec.restore_input", message.restore_input(), &spec.restore.input));
   RETURN_IF_ERROR(
@@ -198,6 +206,7 @@ v1::JobSpec ToProto(const jobs::JobSpec& spec) {
   message.mutable_communication()->set_piece_bytes(spec.communication.piece_bytes);
   message.mutable_communication()->set_granularity(jobs::GranularityName(spec.communication.granularity));
   message.set_document_mask(PutEnum(kDocumentMasks, spec.document_mask));
+  message.set_packing(PutEnum(kWindowPackings, spec.packing));
   message.set_offload(PutEnum(kOffloads, spec.offload));
   message.set_restore_input(PutEnum(kInputRestores, spec.restore.input));
   message.set_restore_hidden(PutEnum(kHiddenRestores, spec.restore.hidden));

@@ -97,7 +97,8 @@ constexpr auto ProgressFields() {
       Field(&M::dropped_rows, &M::set_dropped_rows, &S::dropped_rows),
       Field(&M::dead_experts, &M::set_dead_experts, &S::dead_experts), Field(&M::packing, &M::set_packing, &S::packing),
       Field(&M::chunks, &M::set_chunks, &S::chunks), Field(&M::skipped, &M::set_skipped, &S::skipped),
-      Field(&M::skipped_steps, &M::set_skipped_steps, &S::skipped_steps));
+      Field(&M::skipped_steps, &M::set_skipped_steps, &S::skipped_steps),
+      Field(&M::padding, &M::set_padding, &S::padding), Field(&M::total_steps, &M::set_total_steps, &S::total_steps));
 }
 
 constexpr auto EvaluationFields() {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -65,8 +66,47 @@ void CheckFiles(absl::string_view field, const std::vector<std::string>& files, 
   }
 }
 
+void CheckWeights(const JobSpec& spec, Problems* problems) {
+  const std::vector<double>& weights = spec.dataset_weights;
+  if (weights.empty()) return;
+  if (weights.size() != spec.datasets.size()) {
+    problems->Add("dataset_weights", absl::StrCat(weights.size(), " for ", spec.datasets.size(),
+                                                  " datasets; none, or one for each is wanted"));
+    return;
+  }
+  if (weights.size() == 1) {
+    problems->Add("dataset_weights", "one dataset is all of the data and needs no weight");
+    return;
+  }
+  static constexpr RealRange kWeights = {kMinDatasetWeight, kDatasetWeightLimit};
+  const auto field = [](size_t i) { return absl::StrCat("dataset_weights[", i, "]"); };
+  for (size_t i = 0; i < weights.size(); ++i) problems->CheckReal(field(i), weights[i], kWeights);
+  if (!std::all_of(weights.begin(), weights.end(), [](double weight) { return kWeights.Holds(weight); })) return;
+  const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] * kMixtureSequences >= sum) continue;
+    problems->Add(field(i),
+                  absl::StrCat(weights[i], " of ", sum, " is less than one of ", kMixtureSequences, " sequences"));
+  }
+}
+
+void CheckEpochs(const JobSpec& spec, Problems* problems) {
+  if (spec.epochs == 0) {
+    problems->CheckIn("steps", spec.steps, 1, kMaxTrainSteps);
+    return;
+  }
+  problems->CheckReal("epochs", spec.epochs, {kMinEpochs, kEpochsLimit});
+  if (spec.steps != 0) {
+    problems->Add("steps, epochs",
+                  absl::StrCat(spec.steps, " steps and ", spec.epochs, " epochs; one of both is wanted"));
+  }
+}
+
 void CheckShape(const JobSpec& spec, Problems* problems) {
-  problems->CheckIn("steps", spec.steps, 1, kMaxTrainSteps);
+  CheckEpochs(spec, problems);
+  if (spec.packing == WindowPacking::kBestFit && !spec.document_mask) {
+    problems->Add("packing", "best_fit keeps documents apart, which wants document_mask on; concatenate goes with off");
+  }
   problems->CheckIn("sequence_length", spec.sequence_length, 1, kMaxSequenceLength);
   problems->CheckIn("batch_sequences", spec.batch_sequences, 1, kMaxBatchSequences);
   problems->CheckIn("workers", spec.workers, 1, kMaxTrainWorkers);
@@ -142,9 +182,10 @@ absl::Status Validate(const JobSpec& spec) {
   CheckModel(spec, &problems);
   if (spec.datasets.empty()) problems.Add("datasets", "none");
   CheckFiles("datasets", spec.datasets, &problems);
+  CheckWeights(spec, &problems);
   CheckFiles("evaluation", spec.evaluation, &problems);
   CheckShape(spec, &problems);
-  CheckOptimizer(spec.optimizer, spec.steps, &problems);
+  CheckOptimizer(spec.optimizer, spec.epochs == 0 ? spec.steps : kMaxTrainSteps, &problems);
   problems.CheckReal("balance_weight", spec.balance_weight.value_or(kDefaultBalanceWeight), kRouterLossWeights);
   problems.CheckReal("z_weight", spec.z_weight, kRouterLossWeights);
   if (spec.capacity_factor != 0) {  // (NaN is not)

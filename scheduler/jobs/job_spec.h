@@ -21,6 +21,9 @@ enum class TrainDType : uint8_t { kF32, kBf16, kF64 };
 enum class OffloadPolicy : uint8_t { kNever, kAuto, kAlways };      // how: workers/train/parameters/state_offload.h
 enum class BalanceLoss : uint8_t { kNone, kAllLayers, kPerLayer };  // how: workers/train/step/router_losses.h
 
+// How documents are laid into sequences: workers/train/data/data_source.h.
+enum class WindowPacking : uint8_t { kConcatenate, kBestFit };
+
 struct OptimizerSpec {
   LrSchedule schedule = {};  // its total_steps is the job's
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
@@ -42,13 +45,17 @@ struct JobSpec {
   std::string base_checkpoint = {};
   std::string architecture = {};
   std::vector<std::string> datasets = {};    // .jsonl or .bin
-  std::vector<std::string> evaluation = {};  // likewise; none: nothing is evaluated
+  std::vector<double> dataset_weights = {};  // none, or one for each: of the job's sequences (mixture_order.h)
+  std::vector<std::string> evaluation = {};  // as datasets; none: nothing is evaluated
   TrainDType dtype = TrainDType::kF32;
-  int64_t steps = 0;
+  int64_t steps = 0;  // 0 with epochs, until workers have counted the sequences
+  double epochs = 0;  // 0 with steps
   int64_t sequence_length = 0;
   // Attention ends at a document's border, positions begin anew there, and no target is beyond it.  Off here, as in
   // specs of journals from before it was a field; what a user submits without the field has it on.
   bool document_mask = false;
+  // Likewise: with the mask, what a user submits without the field has kBestFit.
+  WindowPacking packing = WindowPacking::kConcatenate;
   int64_t batch_sequences = 0;        // of a step, on all ranks
   int64_t micro_batch_sequences = 0;  // of a rank at a time; 0 = all of its share
   int32_t workers = 1;
@@ -74,6 +81,9 @@ struct JobSpec {
 };
 
 inline constexpr double kDefaultBalanceWeight = 0.01;
+inline constexpr double kMinEpochs = 1e-3, kEpochsLimit = 1e6;
+inline constexpr double kMinDatasetWeight = 1e-6, kDatasetWeightLimit = 1e9;
+inline constexpr int64_t kMixtureSequences = 1 << 14;  // so many in a row have each dataset's part; none is smaller
 inline constexpr int64_t kMaxTrainSteps = int64_t{1} << 53;
 inline constexpr int64_t kMaxSequenceLength = int64_t{1} << 20;
 inline constexpr int64_t kMaxBatchSequences = int64_t{1} << 20;

@@ -159,6 +159,11 @@ absl::Status CheckTokens(absl::string_view bytes, int64_t first, int32_t token_b
   return absl::OkStatus();
 }
 
+TargetSearch TargetSearchOf(const JobSpec& spec) {
+  return {.length = spec.packing == WindowPacking::kBestFit ? 1 : spec.sequence_length,
+          .document_mask = spec.document_mask};
+}
+
 absl::StatusOr<bool> HasTarget(const TokenFileHeader& header, const TargetSearch& search, ReadTokenBytes read) {
   const int64_t last = (header.num_tokens - 1) / search.length * search.length;  // of the last whole window
   const bool borders = search.document_mask && header.num_documents > 0;
@@ -182,6 +187,15 @@ absl::StatusOr<bool> HasTarget(const TokenFileHeader& header, const TargetSearch
     if (std::any_of(bytes.begin(), bytes.end(), [](char byte) { return byte != 0; })) return true;
   }
   return false;
+}
+
+bool HasWindow(const JobSpec& spec, int64_t tokens, int64_t documents) {
+  return spec.packing == WindowPacking::kBestFit ? tokens > documents : tokens > spec.sequence_length;
+}
+
+absl::Status NoWindowError(absl::string_view name, int64_t tokens, int64_t length) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, " has a weight, but its ", tokens, " tokens fill no window of ", length));
 }
 
 absl::Status NoTargetError(size_t files, int64_t tokens, int64_t length) {

@@ -32,6 +32,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "scheduler/jobs/job_spec.h"
 
 namespace switchyard::jobs {
 
@@ -77,12 +78,20 @@ struct TargetSearch {
   int64_t length = 0;          // tokens of a window, at least 1
   bool document_mask = false;  // the first token of a document is nobody's target (JobSpec::document_mask)
 };
+// Of a job's data.  Windows of whole documents cover every token, as windows of one token do.
+TargetSearch TargetSearchOf(const JobSpec& spec);
 
 // Whether some token that windows cover is a target.  Window w of a file are the tokens [w * length,
 // w * length + length]; all but the first are targets where the mask says so.  Reads the mask and documents' begins, no
 // token (so that of an llm.c file any token counts), and no further than the first target.
 // Errors: those of `read`; InvalidArgument for begins that do not rise.  REQUIRES: the header is of a whole file.
 absl::StatusOr<bool> HasTarget(const TokenFileHeader& header, const TargetSearch& search, ReadTokenBytes read);
+
+// Whether a file of so many tokens in so many documents fills a window of the job.  (Where documents are not counted,
+// as in llm.c's files, 0: they may.)
+bool HasWindow(const JobSpec& spec, int64_t tokens, int64_t documents);
+// InvalidArgument: why a dataset of so many tokens can have no weight.
+absl::Status NoWindowError(absl::string_view name, int64_t tokens, int64_t length);
 
 // InvalidArgument: why so many files of so many tokens in all are of no use.
 absl::Status NoTargetError(size_t files, int64_t tokens, int64_t length);

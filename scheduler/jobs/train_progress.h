@@ -30,6 +30,8 @@ struct TrainProgress {
   int64_t dead_experts = 0;   // of the step, of all layers
   int32_t packing = 0;        // replicas of every expert; 0: an older worker's
   int32_t chunks = 0;         // into which MoE layers cut their rows; 0: an older worker's, or a skipped step
+  double padding = 0;         // part of the step's sequences that no document filled
+  int64_t total_steps = 0;    // of the job; 0: an older worker's
   bool skipped = false;       // the step had no target: losses and norm were not measured
   int64_t skipped_steps = 0;  // so far
   bool operator==(const TrainProgress& other) const = default;

@@ -58,4 +58,9 @@ struct Job {
   int64_t prepared_bytes = 0, prepare_bytes = 0;  // of text that is packed
 };
 
+// The job's steps in all; 0: they follow from its epochs, and no worker has reported them yet.
+inline int64_t StepsOf(const Job& job) {
+  return job.spec.steps > 0 || !job.progress.has_value() ? job.spec.steps : job.progress->total_steps;
+}
+
 }  // namespace switchyard::server

@@ -184,7 +184,9 @@ absl::StatusOr<JobManager::Submitted> JobManager::AddJob(Job job, const std::str
   absl::StatusOr<Job*> added = book_.Add(std::move(job), reason);
   if (!added.ok()) return JournalError(added.status());
   const jobs::JobSpec& spec = (*added)->spec;
-  LogInfo((*added)->id, " is ", reason, ": ", spec.steps, " steps on ", spec.workers, " workers");
+  LogInfo((*added)->id, " is ", reason, ": ",
+          spec.steps > 0 ? absl::StrCat(spec.steps, " steps") : absl::StrCat(spec.epochs, " epochs"), " on ",
+          spec.workers, " workers");
   return Submitted{JobBook::Picture(**added), false};
 }
 

@@ -72,6 +72,8 @@ const SlotRow kSlotGauges[] = {
     {"switchyard_train_step", "Steps done.", [](const Slot& s) { return static_cast<double>(s.progress.step); }},
     {"switchyard_train_dead_experts", "Experts of all layers that no token of the last step has chosen.",
      [](const Slot& s) { return static_cast<double>(s.progress.dead_experts); }},
+    {"switchyard_train_padding_ratio", "Part of the last step's sequences that no document filled.",
+     [](const Slot& s) { return s.progress.padding; }},
     {"switchyard_train_packing", "Replicas of every expert that the workers keep.",
      [](const Slot& s) { return static_cast<double>(s.progress.packing); }},
     {"switchyard_train_chunks", "Chunks into which each MoE layer's rows were cut in the last step.",

@@ -44,6 +44,7 @@ const Families& SlotFamilies() {
       {"switchyard_train_tokens_per_second", {"gauge", "job_id,slot", ""}},
       {"switchyard_train_step", {"gauge", "job_id,slot", ""}},
       {"switchyard_train_dead_experts", {"gauge", "job_id,slot", ""}},
+      {"switchyard_train_padding_ratio", {"gauge", "job_id,slot", ""}},
       {"switchyard_train_packing", {"gauge", "job_id,slot", ""}},
       {"switchyard_train_chunks", {"gauge", "job_id,slot", ""}},
       {"switchyard_train_checkpoint_step", {"gauge", "job_id,slot", ""}},

@@ -47,6 +47,8 @@ jobs::TrainProgress ProgressOf(const train::StepProgress& progress) {
           .dead_experts = report.dead_experts,
           .packing = progress.packing,
           .chunks = report.skipped ? 0 : report.chunks,
+          .padding = progress.padding,
+          .total_steps = progress.total_steps,
           .skipped = report.skipped,
           .skipped_steps = progress.skipped_steps};
 }

@@ -1,9 +1,15 @@
 // The flags of `switchyard train submit` and `train fork`: a row for each field of JobSpec.
 #include <cstddef>
+#include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "clients/cli/json.h"
 #include "clients/cli/message_json.h"
 #include "clients/cli/request_fields.h"
+#include "scheduler/base/status_macros.h"
 #include "switchyard/v1/training.pb.h"
 
 namespace switchyard::cli {
@@ -29,6 +35,36 @@ constexpr RequestField<v1::JobSpec> Row(const char* name, FieldKind kind, const 
   return {name, kind, help, Set<kPath>, group, kPath.text};
 }
 
+// The datasets, each with the weight behind its last colon; without any there is none, with some 1 for the others.
+absl::Status SetDatasets(const Json& value, v1::JobSpec* spec) {
+  std::vector<std::string> texts, paths;
+  RETURN_IF_ERROR(Read(value, &texts));
+  std::vector<double> weights;
+  bool weighted = false;
+  for (const std::string& text : texts) {
+    const size_t colon = text.rfind(':');
+    const absl::string_view path = absl::string_view(text).substr(0, colon);
+    // (A path may have colons itself.)
+    if (colon == std::string::npos || !(absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".bin"))) {
+      paths.push_back(text);
+      weights.push_back(1);
+      continue;
+    }
+    double weight = 0;
+    if (!absl::SimpleAtod(absl::string_view(text).substr(colon + 1), &weight) || !(weight > 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("must be PATH or PATH:WEIGHT with a positive weight, is \"", text, "\""));
+    }
+    paths.emplace_back(path);
+    weights.push_back(weight);
+    weighted = true;
+  }
+  spec->mutable_datasets()->Assign(paths.begin(), paths.end());
+  spec->clear_dataset_weights();
+  if (weighted) spec->mutable_dataset_weights()->Add(weights.begin(), weights.end());
+  return absl::OkStatus();
+}
+
 using enum FieldKind;
 constexpr RequestField<v1::JobSpec> kFields[] = {
     Row<"base_checkpoint">("base_checkpoint", kText,
@@ -36,14 +72,21 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
                            "Job"),
     Row<"architecture">("architecture", kText,
                         "or draw the weights anew, for the config and tokenizer of this folder there"),
-    Row<"datasets">("dataset", kTexts, "train on this .jsonl or .bin of the server's dataset root; may be repeated"),
+    {"dataset", kTexts,
+     "train on this .jsonl or .bin of the server's dataset root; may be repeated; PATH:WEIGHT: its sequences are this "
+     "weight over the sum of weights (1 where none is given) of the job's",
+     SetDatasets, nullptr, "datasets,dataset_weights"},
     Row<"evaluation">("evaluation", kTexts, "evaluate on this file; likewise"),
     Row<"precision">("precision", kText, "fp32, bf16 (masters, moments and sums fp32) or fp64"),
     Row<"steps">("steps", kNumber, "number of optimizer steps"),
+    Row<"epochs">("epochs", kNumber, "instead of --steps: so many times as many sequences as the datasets have"),
     Row<"sequence_length">("sequence_length", kNumber, "tokens of a sequence"),
     Row<"document_mask">("document_mask", kText,
                          "on (default): attention ends at a document's border and positions begin anew there; off: a "
                          "sequence is one text"),
+    Row<"packing">("packing", kText,
+                   "best_fit (default with document_mask on): a sequence has whole documents and may have room left; "
+                   "concatenate: it is the next tokens of a file, whatever document they are of"),
     Row<"batch_sequences">("batch_sequences", kNumber, "sequences of a step, on all workers"),
     Row<"micro_batch_sequences">("micro_batch_sequences", kNumber,
                                  "sequences of a worker at a time; 0 = all of its share"),

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "clients/cli/command.h"
 #include "clients/cli/commands/train_watch.h"
@@ -68,7 +69,8 @@ absl::Status SetGiven(const RequestFlags<v1::JobSpec>& flags, v1::JobSpec* spec,
     const auto field = FindField<v1::JobSpec>(RequestFields<v1::JobSpec>(), name);
     const absl::Status status = field.ok() ? (*field)->set(value, spec) : field.status();
     if (!status.ok()) return BadInput(absl::StrCat("--", name, " ", status.message()));
-    if (mask != nullptr) mask->add_paths((*field)->path);
+    if (mask == nullptr) continue;
+    for (const absl::string_view path : absl::StrSplit((*field)->path, ',')) mask->add_paths(std::string(path));
   }
   return absl::OkStatus();
 }
@@ -197,7 +199,7 @@ void PrintJobRow(std::ostream& out, const v1::Job& job) {
   std::vector<std::string> labels;
   for (const auto& [name, value] : job.spec().labels()) labels.push_back(absl::StrCat(name, "=", value));
   std::sort(labels.begin(), labels.end());
-  const std::string step = absl::StrCat(job.progress().step(), "/", job.spec().steps());
+  const std::string step = absl::StrCat(job.progress().step(), "/", TotalSteps(job));
   const bool has_loss = job.has_progress() && !job.progress().skipped();
   const std::string loss = has_loss ? absl::StrFormat("%.4f", job.progress().loss()) : "";
   out << absl::StreamFormat("%-24s %-10s %15s %9s  %s  %s\n", job.id(), StateName(job.state()), step, loss,

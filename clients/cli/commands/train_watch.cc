@@ -92,6 +92,10 @@ bool IsFinal(v1::JobState state) {
   return state == v1::JOB_STATE_SUCCEEDED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
 }
 
+int64_t TotalSteps(const v1::Job& job) {
+  return job.spec().steps() > 0 ? job.spec().steps() : job.progress().total_steps();
+}
+
 std::string ProgressLine(const v1::Job& job) {
   std::string line;
   if (job.state() != v1::JOB_STATE_RUNNING || !job.has_progress()) {
@@ -103,7 +107,7 @@ std::string ProgressLine(const v1::Job& job) {
   }
   if (job.has_progress()) {
     const v1::TrainProgress& progress = job.progress();
-    absl::StrAppendFormat(&line, "%sstep %d/%d | ", line.empty() ? "" : " | ", progress.step(), job.spec().steps());
+    absl::StrAppendFormat(&line, "%sstep %d/%d | ", line.empty() ? "" : " | ", progress.step(), TotalSteps(job));
     if (progress.skipped()) {
       absl::StrAppend(&line, "skipped");
     } else {
@@ -113,6 +117,7 @@ std::string ProgressLine(const v1::Job& job) {
     if (!progress.skipped()) absl::StrAppendFormat(&line, " | norm %.2f", progress.gradient_norm());
     absl::StrAppendFormat(&line, " | lr %.2e | %.0f tok/s", progress.learning_rate(), progress.tokens_per_second());
     if (progress.packing() > 1) absl::StrAppend(&line, " | packing ", progress.packing());
+    if (progress.padding() >= 0.0005) absl::StrAppendFormat(&line, " | %.1f%% padding", 100 * progress.padding());
     if (progress.chunks() > 1) absl::StrAppend(&line, " | ", progress.chunks(), " chunks");
     if (progress.dropped_rows() > 0) absl::StrAppend(&line, " | ", progress.dropped_rows(), " dropped");
   }

@@ -16,6 +16,8 @@ namespace switchyard::cli {
 // Returns "step 120/2000 | loss 3.2140 | eval 3.3010 | norm 0.87 | lr 3.00e-04 | 12345 tok/s | 40 dropped | 1m20s
 // left", or what the job does while it is not training.  Dropped: (token, choice) pairs of the step beyond an expert's
 // capacity.
+// The job's steps in all; 0: they follow from its epochs, and none was done yet.
+int64_t TotalSteps(const v1::Job& job);
 std::string ProgressLine(const v1::Job& job);
 // "SUCCEEDED", "PAUSING" …
 std::string StateName(v1::JobState state);

@@ -42,7 +42,8 @@ class Job:
 
     @property
     def steps(self) -> int:
-        return self.message.spec.steps
+        """Of the job in all; 0: they follow from its epochs, and none was done yet."""
+        return self.message.spec.steps or self.message.progress.total_steps
 
     @property
     def loss(self) -> Optional[float]:

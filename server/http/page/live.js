@@ -187,7 +187,7 @@ function curveOf(losses) {
 
 function jobFigures(job) {
   const progress = job.progress || {}, parts = [];
-  const step = Number(progress.step || 0), steps = Number(job.spec && job.spec.steps || 0);
+  const step = Number(progress.step || 0), steps = Number(job.spec && job.spec.steps || progress.total_steps || 0);
   if (steps) parts.push(`step ${whole.format(step)} of ${whole.format(steps)}`);
   if (step && !progress.skipped) parts.push(`loss ${Number(progress.loss || 0).toFixed(3)}`);
   if (job.evaluation) parts.push(`evaluated ${Number(job.evaluation.loss || 0).toFixed(3)}`);

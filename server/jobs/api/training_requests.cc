@@ -70,6 +70,9 @@ absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message) {
   ASSIGN_OR_RETURN(args.spec, FromProto(message.spec()));
   // (A journal's spec without it is from before it was a field.)
   if (message.spec().document_mask() == v1::DOCUMENT_MASK_UNSPECIFIED) args.spec.document_mask = true;
+  if (message.spec().packing() == v1::WINDOW_PACKING_UNSPECIFIED && args.spec.document_mask) {
+    args.spec.packing = jobs::WindowPacking::kBestFit;
+  }
   if (const absl::Status status = jobs::Validate(args.spec); !status.ok()) {
     return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
   }

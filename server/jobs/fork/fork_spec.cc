@@ -1,5 +1,6 @@
 #include "server/jobs/fork/fork_spec.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -61,6 +62,14 @@ absl::StatusOr<jobs::JobSpec> ForkedSpec(const jobs::JobSpec& parent, const v1::
   RETURN_IF_ERROR(CheckForkMask(mask));
   FieldMask changed = mask;
   if (changed.paths().empty()) AddSetFields(changes, "", &changed);
+  const auto named = [&](const char* path) {
+    const auto& paths = changed.paths();
+    return std::find(paths.begin(), paths.end(), path) != paths.end();
+  };
+  // Steps and epochs are instead of each other, and weights are those of the datasets.
+  if (named("steps") && changes.steps() > 0) changed.add_paths("epochs");
+  if (named("epochs") && changes.epochs() > 0) changed.add_paths("steps");
+  if (named("datasets")) changed.add_paths("dataset_weights");
   const v1::JobSpec before = link::ToProto(parent);
   v1::JobSpec message = before;
   FieldMaskUtil::MergeOptions replace;
@@ -70,6 +79,8 @@ absl::StatusOr<jobs::JobSpec> ForkedSpec(const jobs::JobSpec& parent, const v1::
   ASSIGN_OR_RETURN(jobs::JobSpec spec, FromProto(message));
   // (Unset again, it is what a submitted spec without it has.)
   if (message.document_mask() == v1::DOCUMENT_MASK_UNSPECIFIED) spec.document_mask = true;
+  if (message.packing() == v1::WINDOW_PACKING_UNSPECIFIED && spec.document_mask)
+    spec.packing = jobs::WindowPacking::kBestFit;
   RETURN_IF_ERROR(CheckForm(before, link::ToProto(spec)));
   if (const absl::Status status = jobs::Validate(spec); !status.ok()) {
     return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
@@ -78,7 +89,7 @@ absl::StatusOr<jobs::JobSpec> ForkedSpec(const jobs::JobSpec& parent, const v1::
 }
 
 absl::Status CheckStepsLeft(const jobs::JobSpec& spec, int64_t step) {
-  if (spec.steps > step) return absl::OkStatus();
+  if (spec.steps > step || spec.steps == 0) return absl::OkStatus();  // 0: workers count those of its epochs
   return rpc::BadField("spec.steps",
                        absl::StrCat(spec.steps, ", but the fork begins after step ", step, ": nothing is left to do"),
                        absl::StrCat(step + 1), absl::StrCat(spec.steps));
@@ -86,7 +97,8 @@ absl::Status CheckStepsLeft(const jobs::JobSpec& spec, int64_t step) {
 
 jobs::ForkOrigin ForkOriginOf(const Job& parent, const jobs::JobSpec& spec, int64_t step, int64_t skip_batches) {
   jobs::ForkOrigin origin = {.job = parent.id, .step = step, .attempts = parent.attempt};
-  origin.other_data = spec.datasets != parent.spec.datasets || spec.seed != parent.spec.seed ||
+  origin.other_data = spec.datasets != parent.spec.datasets || spec.dataset_weights != parent.spec.dataset_weights ||
+                      spec.packing != parent.spec.packing || spec.seed != parent.spec.seed ||
                       spec.sequence_length != parent.spec.sequence_length;
   if (!origin.other_data && parent.origin.has_value() && parent.origin->step == step) {
     origin.other_data = parent.origin->other_data;

@@ -42,11 +42,13 @@ absl::StatusOr<int64_t> ChooseStep(const RootDir& root, const Job& parent, const
 int32_t FilesOfParent(const Job& parent, const jobs::JobSpec& spec) {
   const jobs::JobSpec& was = parent.spec;
   // (With other batches the check of their number is to run again.)
-  if (spec.datasets != was.datasets || spec.batch_sequences != was.batch_sequences ||
+  if (spec.datasets != was.datasets || spec.dataset_weights.empty() != was.dataset_weights.empty() ||
+      spec.packing != was.packing || spec.batch_sequences != was.batch_sequences ||
       spec.sequence_length != was.sequence_length) {
     return 0;
   }
-  return std::min<int32_t>(parent.files_ready, spec.evaluation == was.evaluation ? 2 : 1);
+  const auto all = static_cast<int32_t>(JobPreparation::Outputs(spec).size());
+  return std::min<int32_t>(parent.files_ready, spec.evaluation == was.evaluation ? all : all - 1);
 }
 
 // Whether ranks would decide on the same grounds.
@@ -57,14 +59,12 @@ bool HaveSameDecisions(const jobs::JobSpec& a, const jobs::JobSpec& b) {
 }
 
 // A packed output that the spec has, but that is no longer there, is to be packed again, and those after it.
-int32_t FilesReady(int32_t ready, const jobs::JobSpec& spec, const std::vector<std::string>& found) {
-  const std::vector<jobs::TrainFile> data[] = {JobPreparation::Training(spec), JobPreparation::Evaluation(spec)};
-  for (int32_t kind = 0; kind < ready; ++kind) {
-    for (const jobs::TrainFile& file : data[kind]) {
-      if (file.of_job && std::find(found.begin(), found.end(), file.name) == found.end()) return kind;
-    }
+int32_t FilesReady(const std::vector<std::string>& outputs, const std::vector<std::string>& found) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].empty() && std::find(found.begin(), found.end(), outputs[i]) == found.end())
+      return static_cast<int32_t>(i);
   }
-  return ready;
+  return static_cast<int32_t>(outputs.size());
 }
 
 }  // namespace
@@ -72,12 +72,10 @@ int32_t FilesReady(int32_t ready, const jobs::JobSpec& spec, const std::vector<s
 absl::StatusOr<ForkedJob> SeedFork(const RootDir& root, const Job& parent, const ForkRequest& request,
                                    const jobs::JobSpec& spec, const std::string& id, int64_t unix_ms) {
   ForkFiles files = {.parent = parent.id, .fork = id};
-  const int32_t ready = FilesOfParent(parent, spec);
-  for (const jobs::TrainFile& file : JobPreparation::Training(spec)) {
-    if (file.of_job && ready > 0) files.also.push_back(file.name);
-  }
-  for (const jobs::TrainFile& file : JobPreparation::Evaluation(spec)) {
-    if (file.of_job && ready > 1) files.also.push_back(file.name);
+  std::vector<std::string> outputs = JobPreparation::Outputs(spec);
+  outputs.resize(static_cast<size_t>(FilesOfParent(parent, spec)));
+  for (const std::string& output : outputs) {
+    if (!output.empty()) files.also.push_back(output);
   }
   if (HaveSameDecisions(spec, parent.spec)) {
     files.also.insert(files.also.end(), std::begin(kDecisionLogs), std::end(kDecisionLogs));
@@ -93,7 +91,7 @@ absl::StatusOr<ForkedJob> SeedFork(const RootDir& root, const Job& parent, const
                          .folder = absl::StrCat(id, "/", jobs::StepFolder(files.step)),
                          .bytes = made->checkpoint_bytes,
                          .saved_unix_ms = unix_ms};
-    forked.files_ready = FilesReady(ready, spec, made->also);
+    forked.files_ready = FilesReady(outputs, made->also);
     return forked;
   }
 }

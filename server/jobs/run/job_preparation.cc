@@ -7,59 +7,103 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/quote.h"
 #include "scheduler/jobs/token_format.h"
 
 namespace switchyard::server {
 namespace {
 
-// Names of the packed files in the job's folder.
-constexpr const char* kPackedNames[] = {"datasets.bin", "evaluation.bin"};
-constexpr int kPackedFiles = 2;
-constexpr int kDatasets = 0, kEvaluation = 1;  // indexes of kPackedNames
+// One call of the host's packer, and its place in the spec.
+struct PackStep {
+  bool evaluation = false;
+  std::vector<std::string> inputs = {};  // may be none: nothing is packed
+  std::string output = {};               // in the job's folder
+  int dataset = -1;                      // the only input's index among those with weights
+};
 
-const std::vector<std::string>& FilesOf(const jobs::JobSpec& spec, int kind) {
-  return kind == kDatasets ? spec.datasets : spec.evaluation;
-}
+bool IsText(const std::string& name) { return absl::EndsWith(name, ".jsonl"); }
 
-std::vector<std::string> NamesOf(const jobs::JobSpec& spec, int kind, bool text) {
+std::vector<std::string> NamesOf(const std::vector<std::string>& files, bool text) {
   std::vector<std::string> names;
-  for (const std::string& name : FilesOf(spec, kind)) {
-    if (absl::EndsWith(name, ".jsonl") == text) names.push_back(name);
+  for (const std::string& name : files) {
+    if (IsText(name) == text) names.push_back(name);
   }
   return names;
 }
 
-std::vector<jobs::TrainFile> DataOf(const jobs::JobSpec& spec, int kind) {
+std::string WeightedOutput(size_t dataset) { return absl::StrCat("dataset-", dataset, ".bin"); }
+constexpr char kDatasetsOutput[] = "datasets.bin", kEvaluationOutput[] = "evaluation.bin";
+
+// Text of datasets with weights stays apart.  Job::files_ready counts these, in this order.
+std::vector<PackStep> StepsToPack(const jobs::JobSpec& spec) {
+  std::vector<PackStep> steps;
+  if (spec.dataset_weights.empty()) {
+    steps.push_back({.inputs = NamesOf(spec.datasets, /*text=*/true), .output = kDatasetsOutput});
+  } else {
+    for (size_t i = 0; i < spec.datasets.size(); ++i) {
+      if (!IsText(spec.datasets[i])) continue;
+      steps.push_back({.inputs = {spec.datasets[i]}, .output = WeightedOutput(i), .dataset = static_cast<int>(i)});
+    }
+  }
+  steps.push_back({.evaluation = true, .inputs = NamesOf(spec.evaluation, /*text=*/true), .output = kEvaluationOutput});
+  return steps;
+}
+
+// Token files first, then all text as one.
+std::vector<jobs::TrainFile> Together(const std::vector<std::string>& files, const char* output) {
   std::vector<jobs::TrainFile> data;
-  for (const std::string& name : NamesOf(spec, kind, /*text=*/false)) data.push_back({.of_job = false, .name = name});
-  if (data.size() < FilesOf(spec, kind).size()) data.push_back({.of_job = true, .name = kPackedNames[kind]});
+  for (const std::string& name : NamesOf(files, /*text=*/false)) data.push_back({.of_job = false, .name = name});
+  if (data.size() < files.size()) data.push_back({.of_job = true, .name = output});
   return data;
 }
 
 }  // namespace
 
-std::vector<jobs::TrainFile> JobPreparation::Training(const jobs::JobSpec& spec) { return DataOf(spec, kDatasets); }
+std::vector<jobs::TrainFile> JobPreparation::Training(const jobs::JobSpec& spec) {
+  if (spec.dataset_weights.empty()) return Together(spec.datasets, kDatasetsOutput);
+  std::vector<jobs::TrainFile> data;
+  for (size_t i = 0; i < spec.datasets.size(); ++i) {
+    const bool text = IsText(spec.datasets[i]);
+    data.push_back({.of_job = text, .name = text ? WeightedOutput(i) : spec.datasets[i]});
+  }
+  return data;
+}
 
-std::vector<jobs::TrainFile> JobPreparation::Evaluation(const jobs::JobSpec& spec) { return DataOf(spec, kEvaluation); }
+std::vector<jobs::TrainFile> JobPreparation::Evaluation(const jobs::JobSpec& spec) {
+  return Together(spec.evaluation, kEvaluationOutput);
+}
+
+std::vector<std::string> JobPreparation::Outputs(const jobs::JobSpec& spec) {
+  std::vector<std::string> outputs;
+  for (const PackStep& step : StepsToPack(spec)) outputs.push_back(step.inputs.empty() ? "" : step.output);
+  return outputs;
+}
 
 bool JobPreparation::StartNext() {
-  for (; job_->files_ready < kPackedFiles; ++job_->files_ready) {
-    const int kind = job_->files_ready;
-    const jobs::JobSpec& spec = job_->spec;
+  const jobs::JobSpec& spec = job_->spec;
+  const std::vector<PackStep> steps = StepsToPack(spec);
+  for (; job_->files_ready < static_cast<int32_t>(steps.size()); ++job_->files_ready) {
+    const PackStep& step = steps[static_cast<size_t>(job_->files_ready)];
+    if (step.inputs.empty()) continue;
     PackRequest request;
-    request.inputs = NamesOf(spec, kind, /*text=*/true);
-    if (request.inputs.empty()) continue;
-    if (kind == kDatasets) request.counted = NamesOf(spec, kind, /*text=*/false);
+    request.inputs = step.inputs;
+    if (!step.evaluation) request.counted = NamesOf(spec.datasets, /*text=*/false);
     request.output_root = PackRoot::kCheckpoints;
-    request.output = absl::StrCat(job_->id, "/", kPackedNames[kind]);
+    request.output = absl::StrCat(job_->id, "/", step.output);
     request.replace = true;  // an earlier try may have left an incomplete file
     request.tokenizer = spec.base_checkpoint.empty() ? spec.architecture : spec.base_checkpoint;
     packing_ = true;
-    context_.book->Note(job_, absl::StrCat("turns text into tokens: ", kPackedNames[kind]));
+    context_.book->Note(job_, absl::StrCat("turns text into tokens: ", step.output));
     context_.host->Prepare(job_->id, std::move(request));
     return true;
   }
   return false;
+}
+
+// Whether the datasets' tokens in all must fill a batch: windows of whole documents may have few.
+bool JobPreparation::NeedsBatch(bool evaluation) const {
+  const jobs::JobSpec& spec = job_->spec;
+  return !evaluation && spec.packing == jobs::WindowPacking::kConcatenate && spec.dataset_weights.empty();
 }
 
 void JobPreparation::OnProgress(int64_t done, int64_t total) {
@@ -70,8 +114,11 @@ void JobPreparation::OnProgress(int64_t done, int64_t total) {
 }
 
 absl::Status JobPreparation::Check(const PackedData& packed) const {
-  if (job_->files_ready == kDatasets) RETURN_IF_ERROR(CheckBatch(packed));
-  return CheckTargets(packed);
+  const std::vector<PackStep> steps = StepsToPack(job_->spec);
+  const PackStep& step = steps[static_cast<size_t>(job_->files_ready)];
+  if (NeedsBatch(step.evaluation)) RETURN_IF_ERROR(CheckBatch(packed));
+  if (step.dataset >= 0) RETURN_IF_ERROR(CheckWindow(packed, step.dataset));
+  return CheckTargets(packed, step.evaluation);
 }
 
 absl::Status JobPreparation::CheckBatch(const PackedData& packed) const {
@@ -83,13 +130,23 @@ absl::Status JobPreparation::CheckBatch(const PackedData& packed) const {
                         {{"field", "spec.datasets"}, {"limit", absl::StrCat(batch)}, {"actual", absl::StrCat(tokens)}});
 }
 
-// Token files beside the text may have targets; workers check before step 1 whether a window has one.
-absl::Status JobPreparation::CheckTargets(const PackedData& packed) const {
-  const int kind = job_->files_ready;
-  if (packed.trained_tokens > 0 || !NamesOf(job_->spec, kind, /*text=*/false).empty()) return absl::OkStatus();
-  const char* const field = kind == kDatasets ? "datasets" : "evaluation";
-  const absl::Status none =
-      jobs::NoTargetError(FilesOf(job_->spec, kind).size(), packed.tokens, job_->spec.sequence_length);
+absl::Status JobPreparation::CheckWindow(const PackedData& packed, int dataset) const {
+  const jobs::JobSpec& spec = job_->spec;
+  if (jobs::HasWindow(spec, packed.tokens, packed.documents)) return absl::OkStatus();
+  const std::string field = absl::StrCat("datasets[", dataset, "]");
+  const std::string& name = spec.datasets[static_cast<size_t>(dataset)];
+  const absl::Status none = jobs::NoWindowError(Quote(name), packed.tokens, spec.sequence_length);
+  return rpc::MakeError(none.code(), v1::BAD_FILE, absl::StrCat(field, ": ", none.message()),
+                        {{"field", absl::StrCat("spec.", field)}});
+}
+
+// Other files of the list may have targets; workers check before step 1 whether a window has one.
+absl::Status JobPreparation::CheckTargets(const PackedData& packed, bool evaluation) const {
+  const std::vector<std::string>& files = evaluation ? job_->spec.evaluation : job_->spec.datasets;
+  const bool others = !NamesOf(files, /*text=*/false).empty() || (!evaluation && !job_->spec.dataset_weights.empty());
+  if (packed.trained_tokens > 0 || others) return absl::OkStatus();
+  const char* const field = evaluation ? "evaluation" : "datasets";
+  const absl::Status none = jobs::NoTargetError(files.size(), packed.tokens, job_->spec.sequence_length);
   return rpc::MakeError(none.code(), v1::BAD_FILE, absl::StrCat(field, ": ", none.message()),
                         {{"field", absl::StrCat("spec.", field)}});
 }

@@ -1,8 +1,10 @@
-// Prepares a job's data before it takes workers: packs text files into tokens, one file for datasets, then one for
-// evaluation.  The host packs on another thread; this class starts that and checks the result.  Thread-compatible.
+// Prepares a job's data before it takes workers: packs text files into tokens, one file for datasets (with weights one
+// for each), then one for evaluation.  The host packs on another thread; this class starts that and checks the result.
+// Thread-compatible.
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,13 +30,18 @@ class JobPreparation {
   // submitted.)
   absl::Status Check(const PackedData& packed) const;
 
-  // The files that ranks read: the spec's token files, then the packed text.
+  // The files that ranks read: the spec's token files, then the packed text; datasets with weights in the spec's order.
   static std::vector<jobs::TrainFile> Training(const jobs::JobSpec& spec);
   static std::vector<jobs::TrainFile> Evaluation(const jobs::JobSpec& spec);
+  // What text is packed into, in the order that Job::files_ready counts; "" where there is no text.  Evaluation is
+  // last.
+  static std::vector<std::string> Outputs(const jobs::JobSpec& spec);
 
  private:
   absl::Status CheckBatch(const PackedData& packed) const;
-  absl::Status CheckTargets(const PackedData& packed) const;
+  absl::Status CheckTargets(const PackedData& packed, bool evaluation) const;
+  absl::Status CheckWindow(const PackedData& packed, int dataset) const;
+  bool NeedsBatch(bool evaluation) const;
 
   RunContext& context_;
   Job* const job_;

@@ -26,7 +26,7 @@ void RunProgress::OnStep(const jobs::TrainProgress& progress) {
     first_step_ = progress.step;
   } else if (progress.step > first_step_) {
     const double each = absl::ToDoubleSeconds(now - first_step_at_) / static_cast<double>(progress.step - first_step_);
-    job_->seconds_left = each * static_cast<double>(std::max<int64_t>(job_->spec.steps - progress.step, 0));
+    job_->seconds_left = each * static_cast<double>(std::max<int64_t>(StepsOf(*job_) - progress.step, 0));
   }
   job_->note =
       progress.skipped ? absl::StrCat("step ", progress.step, " was skipped: none of its tokens is a target") : "";

@@ -19,7 +19,8 @@ namespace switchyard::server {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
-constexpr int64_t kMaxScannedBytes = 64 << 20;  // of tokens, over all files of a list
+constexpr absl::string_view kDatasets = "datasets", kEvaluation = "evaluation";  // lists of a spec
+constexpr int64_t kMaxScannedBytes = 64 << 20;                                   // of tokens, over all files of a list
 
 absl::Status BadFile(absl::string_view field, const absl::Status& status) {
   return rpc::MakeError(status.code(), v1::BAD_FILE, absl::StrCat(field, ": ", status.message()),
@@ -44,8 +45,12 @@ struct DataFacts {
   bool has_target = false;  // some .bin file has a target
 };
 
-absl::StatusOr<DataFacts> CheckData(const std::vector<std::string>& names, absl::string_view list, const RootDir& root,
-                                    int64_t vocab, const jobs::TargetSearch& search) {
+absl::StatusOr<DataFacts> CheckData(const jobs::JobSpec& spec, absl::string_view list, const RootDir& root,
+                                    int64_t vocab) {
+  const bool evaluation = list == kEvaluation;
+  const std::vector<std::string>& names = evaluation ? spec.evaluation : spec.datasets;
+  const bool weighted = !evaluation && !spec.dataset_weights.empty();
+  const jobs::TargetSearch search = jobs::TargetSearchOf(spec);
   DataFacts facts;
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string field = absl::StrCat("spec.", list, "[", i, "]");
@@ -59,6 +64,9 @@ absl::StatusOr<DataFacts> CheckData(const std::vector<std::string>& names, absl:
     if (header->vocab_size > vocab) {
       return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(names[i]), ": made for a vocabulary of ",
                                                                     header->vocab_size, ", the model has ", vocab)));
+    }
+    if (weighted && !jobs::HasWindow(spec, header->num_tokens, header->num_documents)) {
+      return BadFile(field, jobs::NoWindowError(Quote(names[i]), header->num_tokens, spec.sequence_length));
     }
     const auto share = kMaxScannedBytes / static_cast<int64_t>(names.size());
     const absl::Status inside = ScanTokens(root, names[i], *header, vocab, share);
@@ -192,12 +200,13 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
   ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(model, checkpoints, check_model));
   RETURN_IF_ERROR(CheckFits(spec, facts));
   const int64_t window = spec.sequence_length;
-  const jobs::TargetSearch search = {.length = window, .document_mask = spec.document_mask};
   DataFacts data, evaluation;
-  ASSIGN_OR_RETURN(data, CheckData(spec.datasets, "datasets", datasets, facts.vocab, search));
-  ASSIGN_OR_RETURN(evaluation, CheckData(spec.evaluation, "evaluation", datasets, facts.vocab, search));
+  ASSIGN_OR_RETURN(data, CheckData(spec, kDatasets, datasets, facts.vocab));
+  ASSIGN_OR_RETURN(evaluation, CheckData(spec, kEvaluation, datasets, facts.vocab));
   const int64_t batch = spec.batch_sequences * window + 1;
-  if (!data.text && data.tokens < batch) {
+  // (Otherwise a window may have few tokens; workers count windows before step 1.)
+  const bool needs_batch = spec.packing == jobs::WindowPacking::kConcatenate && spec.dataset_weights.empty();
+  if (needs_batch && !data.text && data.tokens < batch) {
     return BadFile("spec.datasets", absl::InvalidArgumentError(
                                         absl::StrCat("dataset has ", data.tokens, " tokens, batch needs ", batch)));
   }

@@ -74,6 +74,34 @@ TEST_F(TrainCommandTest, SpecsComeBack) {
   EXPECT_EQ(ToJson(first)["labels"], Json({{"a", "b"}, {"c", "d"}}));
 }
 
+TEST_F(TrainCommandTest, ADatasetMayHaveAWeight) {
+  const auto sent = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), "submit");
+    const client::CliRun run = Train(flags);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return training_.submitted.spec();
+  };
+  const v1::JobSpec first =
+      sent({"--dataset=a.jsonl:3", "--dataset=b:c.bin", "--dataset=d:1.bin:0.5", "--epochs=1.5", "--packing=best_fit"});
+  EXPECT_THAT(first.datasets(), ElementsAre("a.jsonl", "b:c.bin", "d:1.bin"));
+  EXPECT_THAT(first.dataset_weights(), ElementsAre(3, 1, 0.5));
+  EXPECT_EQ(first.epochs(), 1.5);
+  EXPECT_EQ(first.steps(), 0);
+  EXPECT_EQ(first.packing(), v1::WINDOW_PACKING_BEST_FIT);
+  EXPECT_EQ(ToJson(sent({SpecFile(Dump(ToJson(first)))})), ToJson(first)) << "a job's JSON can be submitted again";
+  EXPECT_TRUE(sent({"--dataset=a.jsonl", "--dataset=b.bin"}).dataset_weights().empty());
+  for (const std::string weight : {"many", "", "0", "-1", "nan"}) {
+    const client::CliRun run = Train({"submit", "--dataset=a.jsonl:" + weight});
+    EXPECT_EQ(run.exit_code, 2) << weight;
+    EXPECT_THAT(
+        run.err,
+        HasSubstr("--dataset must be PATH or PATH:WEIGHT with a positive weight, is \"a.jsonl:" + weight + "\""));
+  }
+  const client::CliRun run = Train({"submit", SpecFile(R"({"dataset_weights": [1, "x"]})")});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("dataset_weights item 1 must be a number, is \"x\""));
+}
+
 TEST_F(TrainCommandTest, WrongSpecsAreNotSent) {
   struct Case {
     std::vector<std::string> args;
@@ -128,7 +156,8 @@ TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
     }
     return names.size();
   };
-  EXPECT_EQ(RequestFields<v1::JobSpec>().size(),
+  // (A dataset's weight is part of --dataset.)
+  EXPECT_EQ(RequestFields<v1::JobSpec>().size() + 1,
             names(v1::JobSpec::descriptor()) + names(v1::OptimizerSpec::descriptor()) +
                 names(v1::CheckpointSpec::descriptor()) + names(v1::CommunicationSpec::descriptor()));
   // Each sets a field of its own.
@@ -140,6 +169,7 @@ TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
                        : name == "schedule"               ? Json("wsd")
                        : name == "balance"                ? Json("none")
                        : name == "document_mask"          ? Json("off")
+                       : name == "packing"                ? Json("best_fit")
                        : name == "offload"                ? Json("always")
                        : name == "restore_input"          ? Json("resend")
                        : name == "restore_hidden"         ? Json("recompute")

@@ -35,6 +35,11 @@ TEST(ProgressLineTest, SaysHowFarItIs) {
             "step 120/2000 | loss 3.2500 | eval 3.5000 | norm 0.88 | lr 3.00e-04 | 12345 tok/s | packing 2 | 4 chunks "
             "| 40 dropped | 1m20s left");
   job = JobIn(v1::JOB_STATE_RUNNING, 120);
+  job.mutable_spec()->set_steps(0);  // of a job of epochs
+  job.mutable_progress()->set_total_steps(400);
+  job.mutable_progress()->set_padding(0.0234);
+  EXPECT_EQ(ProgressLine(job), "step 120/400 | loss 3.2500 | norm 0.88 | lr 3.00e-04 | 12345 tok/s | 2.3% padding");
+  job = JobIn(v1::JOB_STATE_RUNNING, 120);
   job.mutable_progress()->set_skipped(true);
   job.set_note("step 120 was skipped");
   EXPECT_EQ(ProgressLine(job), "step 120/2000 | skipped | lr 3.00e-04 | 12345 tok/s | step 120 was skipped");

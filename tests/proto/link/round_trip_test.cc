@@ -101,15 +101,16 @@ batching::RankResult Result() {
 
 jobs::JobSpec Spec() {
   jobs::JobSpec out;
-  auto& [base, architecture, datasets, evaluation, dtype, steps, length, document_mask, batch, micro_batch, workers,
-         on_serving, optimizer, balance, balance_weight, z_weight, capacity, bias_rate, recompute, restore,
-         communication, offload, seed, evaluate_every, checkpoints, max_runtime, labels] = out;
+  auto& [base, architecture, datasets, weights, evaluation, dtype, steps, epochs, length, document_mask, packing, batch,
+         micro_batch, workers, on_serving, optimizer, balance, balance_weight, z_weight, capacity, bias_rate, recompute,
+         restore, communication, offload, seed, evaluate_every, checkpoints, max_runtime, labels] = out;
   test::Distinct values;
-  values.Fill(base, architecture, datasets, evaluation, steps, length, document_mask, batch, micro_batch, workers,
-              on_serving, balance_weight.emplace(), z_weight, capacity, bias_rate, recompute, seed, evaluate_every,
-              max_runtime, labels);
+  values.Fill(base, architecture, datasets, weights, evaluation, steps, epochs, length, document_mask, batch,
+              micro_batch, workers, on_serving, balance_weight.emplace(), z_weight, capacity, bias_rate, recompute,
+              seed, evaluate_every, max_runtime, labels);
   dtype = jobs::TrainDType::kF64;
   balance = jobs::BalanceLoss::kPerLayer;
+  packing = jobs::WindowPacking::kBestFit;
   offload = jobs::OffloadPolicy::kNever;
   auto& [input, hidden] = restore;
   input = pipeline::InputRestore::kResend;
@@ -310,11 +311,12 @@ TEST(LinkRoundTrip, AnAttempt) {
 
 TEST(LinkRoundTrip, Progress) {
   jobs::TrainProgress progress;
-  auto& [step, loss, balance, z, rate, norm, tokens, speed, seconds, dropped, dead, packing, chunks, skipped,
-         num_skipped] = progress;
+  auto& [step, loss, balance, z, rate, norm, tokens, speed, seconds, dropped, dead, packing, chunks, padding,
+         total_steps, skipped, num_skipped] = progress;
   auto& [total, forward, backward, experts, all_to_all, all_reduce, optimizer, data] = seconds;
-  test::Distinct().Fill(step, loss, balance, z, rate, norm, tokens, speed, dropped, dead, packing, chunks, skipped,
-                        num_skipped, total, forward, backward, experts, all_to_all, all_reduce, optimizer, data);
+  test::Distinct().Fill(step, loss, balance, z, rate, norm, tokens, speed, dropped, dead, packing, chunks, padding,
+                        total_steps, skipped, num_skipped, total, forward, backward, experts, all_to_all, all_reduce,
+                        optimizer, data);
   const v1::TrainProgress message = test::OverTheWire(ToProto(progress));
   EXPECT_THAT(test::Unset(message), IsEmpty());
   EXPECT_EQ(FromProto(message), progress);

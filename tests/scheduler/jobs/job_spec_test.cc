@@ -33,6 +33,50 @@ TEST(JobSpecTest, AGoodOne) {
   EXPECT_EQ(Wrong([](JobSpec*) {}), "");
 }
 
+TEST(JobSpecTest, EpochsStandInForSteps) {
+  const auto epochs = [](double epochs, int64_t steps = 0) {
+    return Wrong([&](JobSpec* s) {
+      s->steps = steps;
+      s->epochs = epochs;
+      s->optimizer.schedule.warmup_steps = 1000;  // how many steps there are is not known yet
+    });
+  };
+  EXPECT_EQ(epochs(3), "");
+  EXPECT_EQ(epochs(0.001), "");
+  EXPECT_EQ(epochs(-1), "epochs: -1 is outside [0.001, 1e+06)");
+  EXPECT_EQ(epochs(1e6), "epochs: 1e+06 is outside [0.001, 1e+06)");
+  EXPECT_EQ(epochs(std::numeric_limits<double>::quiet_NaN()), "epochs: nan is outside [0.001, 1e+06)");
+  EXPECT_EQ(epochs(2, 10), "steps, epochs: 10 steps and 2 epochs; one of both is wanted");
+}
+
+TEST(JobSpecTest, WeightsAreOneForEachDataset) {
+  const auto weights = [](std::vector<double> weights) {
+    return Wrong([&](JobSpec* s) { s->dataset_weights = std::move(weights); });
+  };
+  EXPECT_EQ(weights({3, 1}), "");
+  EXPECT_EQ(weights({1, 16383}), "");
+  EXPECT_EQ(weights({1, 16384}), "dataset_weights[0]: 1 of 16385 is less than one of 16384 sequences");
+  EXPECT_EQ(weights({1}), "dataset_weights: 1 for 2 datasets; none, or one for each is wanted");
+  EXPECT_EQ(weights({1, 0}), "dataset_weights[1]: 0 is outside [1e-06, 1e+09)");
+  EXPECT_EQ(weights({-1, 1}), "dataset_weights[0]: -1 is outside [1e-06, 1e+09)");
+  EXPECT_EQ(weights({1, std::numeric_limits<double>::infinity()}), "dataset_weights[1]: inf is outside [1e-06, 1e+09)");
+  EXPECT_EQ(Wrong([](JobSpec* s) {
+              s->datasets = {"a.bin"};
+              s->dataset_weights = {1};
+            }),
+            "dataset_weights: one dataset is all of the data and needs no weight");
+}
+
+TEST(JobSpecTest, WholeDocumentsAreApart) {
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->packing = WindowPacking::kBestFit; }),
+            "packing: best_fit keeps documents apart, which wants document_mask on; concatenate goes with off");
+  EXPECT_EQ(Wrong([](JobSpec* s) {
+              s->packing = WindowPacking::kBestFit;
+              s->document_mask = true;
+            }),
+            "");
+}
+
 TEST(JobSpecTest, EachFieldHasItsLimits) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(Wrong([](JobSpec* s) { s->architecture = "a"; }), "base_checkpoint, architecture: exactly one is wanted");

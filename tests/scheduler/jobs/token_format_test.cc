@@ -105,5 +105,20 @@ TEST(TokenFormatTest, ReadsLlmcs) {
             "token file: an llm.c header has 1024 bytes, the file 500");
 }
 
+TEST(TokenFormatTest, AWindowWantsItsLastTarget) {
+  JobSpec spec;
+  spec.sequence_length = 8;
+  EXPECT_FALSE(HasWindow(spec, 8, 1));
+  EXPECT_TRUE(HasWindow(spec, 9, 1));
+  EXPECT_EQ(TargetSearchOf(spec).length, 8);
+  spec.document_mask = true;
+  spec.packing = WindowPacking::kBestFit;
+  EXPECT_FALSE(HasWindow(spec, 8, 8)) << "documents of one token have no target";
+  EXPECT_TRUE(HasWindow(spec, 9, 8));
+  EXPECT_TRUE(HasWindow(spec, 8, 0)) << "nobody knows";
+  EXPECT_EQ(TargetSearchOf(spec).length, 1) << "no tail is left out";
+  EXPECT_TRUE(TargetSearchOf(spec).document_mask);
+}
+
 }  // namespace
 }  // namespace switchyard::jobs

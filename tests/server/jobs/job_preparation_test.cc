@@ -45,6 +45,65 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
   ASSERT_EQ(assignment.evaluation.size(), 1u);
 }
 
+// Each dataset with a weight is a file of its own, in the spec's order.
+TEST_F(ManagerTest, TextWithWeightsStaysApart) {
+  jobs::JobSpec spec = Spec();
+  spec.datasets = {"a.jsonl", "b.bin", "c.jsonl"};
+  spec.dataset_weights = {1, 2, 3};
+  spec.evaluation = {"e.jsonl"};
+  const std::string id = Begun(spec);
+  const PackedData packed = {.tokens = 17, .trained_tokens = 1};  // a window, less than a batch
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(host_.packs[id].size(), i + 1);
+    const std::vector<const char*> inputs = {"a.jsonl", "c.jsonl", "e.jsonl"};
+    const std::vector<const char*> outputs = {"/dataset-0.bin", "/dataset-2.bin", "/evaluation.bin"};
+    EXPECT_THAT(host_.packs[id][i].inputs, ElementsAre(inputs[i]));
+    EXPECT_EQ(host_.packs[id][i].output, id + outputs[i]);
+    if (i == 1) {  // the next server packs only what is left
+      Restart();
+      ConnectBoth();
+      manager_->Tick();
+      ASSERT_EQ(host_.packs[id].size(), 1u);
+      EXPECT_EQ(host_.packs[id][0].output, id + "/dataset-2.bin");
+      host_.packs[id].insert(host_.packs[id].begin(), PackRequest());
+    }
+    manager_->runs().OnPrepared(id, packed);
+  }
+  ASSERT_EQ(trainers_[1]->assignments.size(), 1u);
+  const jobs::TrainingAssignment& assignment = trainers_[1]->assignments[0];
+  EXPECT_THAT(assignment.data, ElementsAre(jobs::TrainFile{true, "dataset-0.bin"}, jobs::TrainFile{false, "b.bin"},
+                                           jobs::TrainFile{true, "dataset-2.bin"}));
+  EXPECT_THAT(assignment.evaluation, ElementsAre(jobs::TrainFile{true, "evaluation.bin"}));
+}
+
+TEST_F(ManagerTest, TextWithAWeightFillsASequence) {
+  jobs::JobSpec spec = Spec();
+  spec.datasets = {"a.bin", "b.jsonl"};
+  spec.dataset_weights = {1, 2};
+  const std::string few = Begun(spec);
+  manager_->runs().OnPrepared(few, PackedData{.documents = 2, .tokens = 8, .trained_tokens = 8});
+  EXPECT_EQ(StateOf(few), jobs::JobState::kFailed);
+  EXPECT_EQ(Get(few)->error.message(), "datasets[1]: \"b.jsonl\" has a weight, but its 8 tokens fill no window of 8");
+  EXPECT_EQ(ReasonIn(Get(few)->error), "BAD_FILE");
+  spec.document_mask = true;
+  spec.packing = jobs::WindowPacking::kBestFit;
+  const std::string enough = Submit(spec);
+  manager_->Tick();
+  manager_->runs().OnPrepared(enough, PackedData{.documents = 2, .tokens = 3, .trained_tokens = 3});
+  EXPECT_EQ(StateOf(enough), jobs::JobState::kPreparing);
+}
+
+// A window may have few tokens.
+TEST_F(ManagerTest, TextInWholeDocumentsNeedsNoBatch) {
+  jobs::JobSpec spec = TextSpec();
+  spec.document_mask = true;
+  spec.packing = jobs::WindowPacking::kBestFit;
+  const std::string id = Begun(spec);
+  manager_->runs().OnPrepared(id, PackedData{.tokens = 5, .trained_tokens = 1});
+  EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
+  ASSERT_EQ(trainers_[1]->assignments.size(), 1u);
+}
+
 TEST_F(ManagerTest, TextWithoutATargetFailsTheJob) {
   jobs::JobSpec spec = TextSpec();
   const std::string none = Begun(spec);

@@ -95,6 +95,7 @@ TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
   slot.progress.gradient_norm = 3;
   slot.progress.tokens_per_second = 640;
   slot.progress.dead_experts = 4;
+  slot.progress.padding = .125;
   slot.progress.packing = 2;
   slot.progress.chunks = 4;
   slot.checkpoint_step = 6;
@@ -110,6 +111,7 @@ TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
                                                 {"tokens_per_second", 640},
                                                 {"step", 7},
                                                 {"dead_experts", 4},
+                                                {"padding_ratio", .125},
                                                 {"packing", 2},
                                                 {"chunks", 4},
                                                 {"checkpoint_step", 6},

@@ -10,46 +10,17 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "scheduler/base/io/byte_io.h"
-#include "scheduler/base/io/fnv1a.h"
 #include "tests/workers/model/temp_dir.h"
+#include "tests/workers/train/token_contents.h"
 
 namespace switchyard::train {
 namespace {
 
 constexpr int64_t kVocab = 1000;
 
-struct Contents {
-  int token_bytes = 2;
-  std::vector<int32_t> tokens = {};
-  std::vector<bool> trained = {};  // empty: all are
-  std::vector<int64_t> documents = {0};
-};
+using Contents = TokenContents;
 
-std::string FileOf(const Contents& contents) {
-  std::string body;
-  const auto pad = [&] { body.resize((body.size() + jobs::kTokenHeaderBytes + 7) / 8 * 8 - jobs::kTokenHeaderBytes); };
-  for (const int32_t token : contents.tokens) {
-    contents.token_bytes == 2 ? AppendInt(static_cast<uint16_t>(token), &body) : AppendInt(token, &body);
-  }
-  pad();
-  if (!contents.trained.empty()) {
-    std::string mask((contents.trained.size() + 7) / 8, '\0');
-    for (size_t i = 0; i < contents.trained.size(); ++i) {
-      if (contents.trained[i]) mask[i / 8] = static_cast<char>(mask[i / 8] | (1 << (i % 8)));
-    }
-    body += mask;
-    pad();
-  }
-  for (const int64_t begin : contents.documents) AppendInt(begin, &body);
-  return jobs::EncodeTokenHeader({.token_bytes = contents.token_bytes,
-                                  .vocab_size = kVocab,
-                                  .num_tokens = static_cast<int64_t>(contents.tokens.size()),
-                                  .num_documents = static_cast<int64_t>(contents.documents.size()),
-                                  .masked = !contents.trained.empty(),
-                                  .contents = Fnv1a(body)}) +
-         body;
-}
+std::string FileOf(const Contents& contents) { return FileOf(contents, kVocab); }
 
 std::vector<int32_t> Counting(int32_t begin, int32_t count) {
   std::vector<int32_t> tokens = {};
@@ -231,10 +202,7 @@ TEST_F(DataSourceTest, BordersOfManyDocumentsAreFoundAtTheirWindows) {
 
 // Its files say with a token where documents begin.
 TEST_F(DataSourceTest, DocumentsOfLlmcsFilesBeginWithATokenOfTheirTokenizer) {
-  std::string bytes;
-  for (const int32_t value : {20240520, 1, 9}) AppendInt(value, &bytes);
-  bytes.resize(jobs::kLlmcHeaderBytes);
-  for (const int token : {50256, 3, 4, 50256, 5, 6, 7, 50256, 8}) AppendInt(static_cast<uint16_t>(token), &bytes);
+  const std::string bytes = LlmcFileOf({50256, 3, 4, 50256, 5, 6, 7, 50256, 8});
   Write("a.bin", bytes);
   const absl::StatusOr<TokenFile> file = Open("a.bin");
   ASSERT_TRUE(file.ok()) << file.status();

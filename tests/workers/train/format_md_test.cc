@@ -35,6 +35,8 @@ TEST(FormatMdTest, NamesEveryKeyOfTrainerState) {
   spec.capacity_factor = 1.25;
   spec.balance_bias_rate = 0.5;
   spec.document_mask = true;
+  spec.packing = jobs::WindowPacking::kBestFit;
+  spec.dataset_weights = {1, 2};
   const TrainerState state = {.skipped = 1, .shape = ShapeOf(spec, "{}", std::vector<NamedTokens>{{"a.bin", {}}})};
   const nlohmann::json json = nlohmann::json::parse(EncodeTrainerState(state));
   for (const auto& [key, unused] : json.items()) EXPECT_THAT(section, HasSubstr(absl::StrCat("`", key, "`")));

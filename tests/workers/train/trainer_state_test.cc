@@ -70,6 +70,12 @@ TEST(TrainerStateTest, SaysWhatDiffers) {
               HasSubstr("capacity: was not there, is factor 1.25 of 4 sequences"));
   EXPECT_THAT(problem([](jobs::JobSpec* s) { s->document_mask = true; }),
               HasSubstr("document_mask: was not there, is on"));
+  EXPECT_THAT(problem([](jobs::JobSpec* s) { s->packing = jobs::WindowPacking::kBestFit; }),
+              HasSubstr("packing: was not there, is best_fit"));
+  EXPECT_THAT(problem([](jobs::JobSpec* s) {
+                s->dataset_weights = {1, 0.5};
+              }),
+              HasSubstr("dataset_weights: was not there, is 1 0.5"));
   EXPECT_THAT(problem([](jobs::JobSpec* s) { s->balance_bias_rate = 0.5; }),
               HasSubstr("balance_bias_rate: was not there, is 0.5"));
   for (const auto& change : std::vector<std::function<void(jobs::JobSpec*)>>{

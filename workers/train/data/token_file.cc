@@ -202,4 +202,41 @@ absl::Status TokenFile::AppendBegins(int64_t first, absl::Span<const int32_t> to
   return absl::OkStatus();
 }
 
+absl::Status TokenFile::ReadBegins(int64_t document, absl::Span<int64_t> begins) const {
+  SY_CHECK(document >= 0 && document + static_cast<int64_t>(begins.size()) <= header_.num_documents);
+  RETURN_IF_ERROR(CheckUnchanged());
+  std::vector<char> bytes(8 * begins.size());
+  RETURN_IF_ERROR(ReadBytes(header_.documents_at() + 8 * document, absl::MakeSpan(bytes)));
+  int64_t before = document - 1;  // each document before has a token at least
+  for (size_t i = 0; i < begins.size(); ++i) {
+    begins[i] = LoadInt<int64_t>(bytes.data() + 8 * i);
+    const int64_t number = document + static_cast<int64_t>(i);
+    if (begins[i] <= before || begins[i] >= header_.num_tokens || (number == 0 && begins[i] != 0)) {
+      return Wrong(absl::StrCat("document ", number, " begins at token ", begins[i], " of ", header_.num_tokens,
+                                ", expected more than ", before));
+    }
+    before = begins[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<int64_t>> TokenFile::FindBegins(absl::FunctionRef<bool(int64_t)> progress) const {
+  std::vector<int64_t> begins = {0};
+  const int64_t end = header_.num_tokens * header_.token_bytes;
+  std::vector<char> chunk(static_cast<size_t>(std::min(kChunkBytes, end)));
+  for (int64_t at = 0; at < end;) {
+    const int64_t count = std::min(kChunkBytes, end - at), first = at / header_.token_bytes;
+    RETURN_IF_ERROR(ReadBytes(header_.tokens_at() + at, absl::MakeSpan(chunk).subspan(0, static_cast<size_t>(count))));
+    for (int64_t i = 0; i < count / header_.token_bytes; ++i) {
+      if (first + i > 0 && TokenAt({chunk.data(), chunk.size()}, i, header_.token_bytes) == header_.document_token) {
+        begins.push_back(first + i);
+      }
+    }
+    at += count;
+    if (!progress(at)) return absl::CancelledError(absl::StrCat(name_, ": no longer wanted"));
+  }
+  RETURN_IF_ERROR(CheckUnchanged());
+  return begins;
+}
+
 }  // namespace switchyard::train

@@ -36,6 +36,15 @@ class TokenFile {
   absl::Status Read(int64_t first, absl::Span<int32_t> tokens, absl::Span<uint8_t> trained) const;
   // Appends the documents' begins in [first, first + tokens.size()), rising.  tokens: what Read gave for them.
   absl::Status AppendBegins(int64_t first, absl::Span<const int32_t> tokens, std::vector<int64_t>* begins) const;
+  // Where the documents from this one on begin.  REQUIRES: the file has a list of them, and these are in it.
+  absl::Status ReadBegins(int64_t document, absl::Span<int64_t> begins) const;
+  // Where all documents of an llm.c file begin: reads all tokens.  The first token always begins one.  progress: as
+  // Verify's, of the tokens' bytes.
+  absl::StatusOr<std::vector<int64_t>> FindBegins(absl::FunctionRef<bool(int64_t bytes_done)> progress) const;
+  // Bytes that are read to know where all documents begin.
+  int64_t begins_bytes() const {
+    return header_.document_token >= 0 ? header_.num_tokens * header_.token_bytes : 8 * header_.num_documents;
+  }
 
  private:
   TokenFile(int fd, std::string name) : fd_(fd), name_(std::move(name)) {}

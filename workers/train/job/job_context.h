@@ -55,6 +55,8 @@ class JobContext {
   // Its balance_weight is set when the model's config.json has been read.
   const jobs::JobSpec& spec() const { return spec_; }
   void set_balance_weight(double weight) { spec_.balance_weight = weight; }
+  // Likewise its steps, when the data of a job of epochs has been opened.
+  void set_steps(int64_t steps) { spec_.steps = spec_.optimizer.schedule.total_steps = steps; }
   const Stream& stream() const { return stream_; }
   comm::Communicator* comm() const { return comm_; }
   DType dtype() const { return dtype_; }

@@ -126,6 +126,9 @@ absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double
   progress.tokens_per_second = meter_.TokensPerSecond(progress.report.tokens, progress.total_seconds);
   progress.packing = job_.packing->packing();
   progress.packing_decided = packed.has_value();
+  progress.total_steps = spec_.steps;
+  progress.padding = 1 - static_cast<double>(progress.report.step_rows) /
+                             static_cast<double>(spec_.batch_sequences * spec_.sequence_length);
   progress.skipped_steps = job_.trainer->skipped_steps();
   listener_->StepDone(progress);
   if (progress.report.skipped) ReportSkipped();

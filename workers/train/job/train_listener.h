@@ -18,6 +18,8 @@ struct StepProgress {
   double learning_rate = 0;
   int64_t tokens = 0;            // trained since the job began, in all attempts
   int64_t skipped_steps = 0;     // of `step`: those without a target, likewise
+  int64_t total_steps = 0;       // of the job
+  double padding = 0;            // part of the step's sequences that no document filled
   double tokens_per_second = 0;  // lately
   double total_seconds = 0;      // of the step on this rank, with the work after it
   double data_seconds = 0;       // reading tokens

@@ -8,11 +8,14 @@
 namespace switchyard::train {
 
 struct TrainRows {
-  int64_t length = 0;            // tokens of a sequence
-  std::vector<int32_t> tokens;   // [S * length]
-  std::vector<int32_t> targets;  // [S * length] the next token; negative = not trained
+  int64_t length = 0;                 // tokens of a sequence
+  std::vector<int32_t> tokens = {};   // [S * length]
+  std::vector<int32_t> targets = {};  // [S * length] the next token; negative = not trained
   // Indexes of tokens, rising, at which attention and positions begin anew as at the beginning of each sequence.
   std::vector<int32_t> borders = {};
+  // Only borders begin anew, and [S * length] above are fewer: sequences have documents of at most `length` tokens, and
+  // no rows where none is (WindowPacking::kBestFit).
+  bool packed = false;
 };
 
 }  // namespace switchyard::train

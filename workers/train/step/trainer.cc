@@ -107,7 +107,7 @@ void Trainer::BuildBatch(const TrainRows& rows) {
   auto border = rows.borders.begin();
   int64_t used_blocks = 0;
   for (int64_t begin = 0; begin < NumRows(rows);) {
-    int64_t end = begin + rows.length - begin % rows.length;
+    int64_t end = rows.packed ? NumRows(rows) : begin + rows.length - begin % rows.length;
     border = std::upper_bound(border, rows.borders.end(), begin);
     if (border != rows.borders.end() && *border < end) end = *border;
     const int64_t count = end - begin, blocks = BlocksOf(count, cache_.block_size());
@@ -206,7 +206,10 @@ void Trainer::CountChosen() {
 absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index,
                                     absl::Time deadline, StepReport* report) {
   const double share = 1.0 / static_cast<double>(counts.rows.size());
-  ChooseSchedule(counts.rows[index], true);
+  // (Packed micro-batches differ in rows; chunks are chosen for full ones, so that they do not change by the step.)
+  const int64_t nominal_rows =
+      rows.packed ? options_.max_sequences * options_.max_length * group_.world->world() : counts.rows[index];
+  ChooseSchedule(nominal_rows, true);
   moe::MoeStats stats;
   moe::MoeContext moe = ContextOf(CapacityFor(counts.rows[index]), deadline, &stats);
   TensorView residual;
@@ -218,7 +221,8 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   CountChosen();
   report->expert_ops += schedule_.num_chunks * model_->config().num_moe_layers();
   report->chunks = schedule_.num_chunks;
-  report->rows = counts.rows[index];
+  report->rows = nominal_rows;
+  report->step_rows += counts.rows[index];
   const comm::Timed timed(&seconds_.backward);
   const RouterLosses router =
       ComputeRouterLosses(options_.router, saved_.router_statistics(), counts.rows[index], share);
@@ -290,7 +294,8 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   if (counts.tokens == 0) {
     ++steps_;
     ++skipped_steps_;
-    return StepReport{.skipped = true};
+    return StepReport{.skipped = true,
+                      .step_rows = std::accumulate(counts.rows.begin(), counts.rows.end(), int64_t{0})};
   }
   RETURN_IF_ERROR(parameters_->ZeroGradients());
   const ActivationFileCounters activations = Activations();

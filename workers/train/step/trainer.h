@@ -72,7 +72,8 @@ struct StepReport {
   int64_t saved_bytes = 0;      // of this rank's activations, written to a file
   int64_t expert_ops = 0;       // in forward, on each rank: experts' micro-ops, one for each layer and chunk
   int32_t chunks = 1;           // into which a MoE layer's rows were cut
-  int64_t rows = 0;             // of a micro-batch (the last), on all ranks
+  int64_t rows = 0;             // of a micro-batch (the last), on all ranks; of packed ones as if they were full
+  int64_t step_rows = 0;        // computed in the step, on all ranks
   RankStepSeconds seconds = {};
 };
 

@@ -1,5 +1,7 @@
 #include "workers/train/step/trainer_options.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/reduce_policy.h"
@@ -24,7 +26,16 @@ absl::Status CheckNumbers(const TrainerOptions& options) {
   return jobs::CheckReal("trainer: z_weight", options.router.z_weight, jobs::kRouterLossWeights);
 }
 
+absl::Status CheckPacked(const TrainRows& rows, int64_t begin, int64_t end) {
+  if (end - begin <= rows.length) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("trainer: a document at token ", begin, " of ", end - begin,
+                                                 " tokens, at most ", rows.length, " are allowed"));
+}
+
 absl::Status CheckBorders(const TrainerOptions& options, const TrainRows& rows) {
+  if (rows.packed && !options.document_mask) {
+    return absl::InvalidArgumentError("trainer: packed rows, but document_mask is off");
+  }
   if (!rows.borders.empty() && !options.document_mask) {
     return absl::InvalidArgumentError(
         absl::StrCat("trainer: ", rows.borders.size(), " borders of documents, but document_mask is off"));
@@ -35,9 +46,11 @@ absl::Status CheckBorders(const TrainerOptions& options, const TrainRows& rows) 
       return absl::InvalidArgumentError(absl::StrCat("trainer: a border at token ", border, " of ", rows.tokens.size(),
                                                      ", the one before at ", before));
     }
+    if (rows.packed) RETURN_IF_ERROR(CheckPacked(rows, std::max<int64_t>(before, 0), border));
     before = border;
   }
-  return absl::OkStatus();
+  return rows.packed ? CheckPacked(rows, std::max<int64_t>(before, 0), static_cast<int64_t>(rows.tokens.size()))
+                     : absl::OkStatus();
 }
 
 }  // namespace
@@ -70,8 +83,8 @@ absl::Status CheckMicroBatches(const TrainerOptions& options, int64_t vocab_size
   for (const TrainRows& rows : micro_batches) {
     const auto num_rows = static_cast<int64_t>(rows.tokens.size());
     if (num_rows == 0 && rows.targets.empty()) continue;
-    if (rows.length < 1 || rows.length > options.max_length || num_rows % rows.length != 0 ||
-        num_rows / rows.length > options.max_sequences || rows.targets.size() != rows.tokens.size()) {
+    if (rows.length < 1 || rows.length > options.max_length || (!rows.packed && num_rows % rows.length != 0) ||
+        num_rows > options.max_sequences * rows.length || rows.targets.size() != rows.tokens.size()) {
       return absl::InvalidArgumentError(absl::StrCat(
           "trainer: a micro-batch of ", num_rows, " tokens and ", rows.targets.size(), " targets in sequences of ",
           rows.length, "; the limits are ", options.max_sequences, " sequences of ", options.max_length));

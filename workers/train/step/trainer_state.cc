@@ -65,6 +65,11 @@ JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl:
         absl::StrCat("factor ", Exact(spec.capacity_factor), " of ", micro * spec.workers, " sequences");
   }
   if (spec.document_mask) shape["document_mask"] = "on";
+  if (spec.packing == jobs::WindowPacking::kBestFit) shape["packing"] = "best_fit";
+  if (!spec.dataset_weights.empty()) {
+    shape["dataset_weights"] = absl::StrJoin(
+        spec.dataset_weights, " ", [](std::string* out, double weight) { absl::StrAppend(out, Exact(weight)); });
+  }
   if (spec.balance_bias_rate != 0) shape["balance_bias_rate"] = Exact(spec.balance_bias_rate);
   for (size_t i = 0; i < data.size(); ++i) {
     shape[absl::StrCat("datasets[", i, "]")] =

@@ -103,6 +103,65 @@ std::vector<BadSpec> BadCommunication() {
   };
 }
 
+// How sequences are made of the data.
+std::vector<BadSpec> BadSequences() {
+  const auto concatenated = [](const char* path) {
+    return [path](v1::JobSpec* spec) {
+      spec->set_datasets(0, path);
+      spec->set_packing(v1::WINDOW_PACKING_CONCATENATE);
+    };
+  };
+  return {
+      {"EpochsAndSteps", [](auto* s) { s->set_epochs(2); }, kBad, "BAD_FIELD", "epochs; one of both is wanted"},
+      {"EpochsNegative",
+       [](auto* s) {
+         s->set_steps(0);
+         s->set_epochs(-1);
+       },
+       kBad, "BAD_FIELD", "epochs: -1 is outside [0.001, 1e+06)"},
+      {"OneWeight", [](auto* s) { s->add_dataset_weights(2); }, kBad, "BAD_FIELD",
+       "dataset_weights: one dataset is all of the data and needs no weight"},
+      {"WeightsWithoutDatasets",
+       [](auto* s) {
+         s->add_dataset_weights(2);
+         s->add_dataset_weights(3);
+       },
+       kBad, "BAD_FIELD", "dataset_weights: 2 for 1 datasets; none, or one for each is wanted"},
+      {"WeightNegative",
+       [](auto* s) {
+         s->add_datasets("a.bin");
+         s->add_dataset_weights(1);
+         s->add_dataset_weights(-1);
+       },
+       kBad, "BAD_FIELD", "dataset_weights[1]: -1 is outside [1e-06, 1e+09)"},
+      {"BestFitWithoutDocuments",
+       [](auto* s) {
+         s->set_document_mask(v1::DOCUMENT_MASK_OFF);
+         s->set_packing(v1::WINDOW_PACKING_BEST_FIT);
+       },
+       kBad, "BAD_FIELD", "packing: best_fit keeps documents apart, which wants document_mask on"},
+      {"WeightWithoutASequence",
+       [](auto* s) {
+         s->set_packing(v1::WINDOW_PACKING_CONCATENATE);
+         s->set_sequence_length(64);
+         s->add_datasets("few.bin");
+         s->add_dataset_weights(1);
+         s->add_dataset_weights(1);
+       },
+       kBad, "BAD_FILE", "spec.datasets[1]: \"few.bin\" has a weight, but its 64 tokens fill no window of 64"},
+      {"FewTokens", concatenated("few.bin"), kBad, "BAD_FILE", "spec.datasets: dataset has 64 tokens, batch needs 65"},
+      {"NoTargetInAWindow", concatenated("tail.bin"), kBad, "BAD_FILE",
+       "spec.datasets: none of the 1000 tokens of 1 file is"},
+      {"NoTargetOfAny",
+       [](auto* s) {
+         s->set_packing(v1::WINDOW_PACKING_CONCATENATE);
+         s->set_datasets(0, "untrained.bin");
+         s->add_datasets("tail.bin");
+       },
+       kBad, "BAD_FILE", "spec.datasets: none of the 2000 tokens of 2 files is a target"},
+  };
+}
+
 std::vector<BadSpec> BadFiles() {
   const auto data = [](const char* path) { return [path](v1::JobSpec* spec) { spec->set_datasets(0, path); }; };
   return {
@@ -135,16 +194,8 @@ std::vector<BadSpec> BadFiles() {
       {"TokenOutside", data("outside.bin"), kBad, "BAD_FILE",
        "spec.datasets[0]: \"outside.bin\": token 999 is 300, outside [0, 300)"},
       {"LlmcTokenOutside", data("llmc.bin"), kBad, "BAD_FILE", "\"llmc.bin\": token 7 is 65535, outside [0, 300)"},
-      {"FewTokens", data("few.bin"), kBad, "BAD_FILE", "spec.datasets: dataset has 64 tokens, batch needs 65"},
       {"NoTarget", data("untrained.bin"), kBad, "BAD_FILE",
        "spec.datasets: none of the 1000 tokens of 1 file is a target in a window of 16 tokens, at least 1 is wanted"},
-      {"NoTargetInAWindow", data("tail.bin"), kBad, "BAD_FILE", "spec.datasets: none of the 1000 tokens of 1 file is"},
-      {"NoTargetOfAny",
-       [](auto* s) {
-         s->set_datasets(0, "untrained.bin");
-         s->add_datasets("tail.bin");
-       },
-       kBad, "BAD_FILE", "spec.datasets: none of the 2000 tokens of 2 files is a target"},
       {"NoTargetToEvaluate", [](auto* s) { s->add_evaluation("untrained.bin"); }, kBad, "BAD_FILE",
        "spec.evaluation: none of the 1000 tokens of 1 file is a target in a window of 16 tokens"},
       {"EmptyText", data("empty.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: \"empty.jsonl\": is empty"},
@@ -254,7 +305,7 @@ class BadSpecsTest : public TrainingTest {
 TEST_F(BadSpecsTest, EachIsRefusedWithItsReason) {
   MakeFiles();
   std::vector<BadSpec> catalogue = BadNumbers();
-  for (const auto& more : {BadCommunication(), BadFiles(), BadModels()})
+  for (const auto& more : {BadCommunication(), BadSequences(), BadFiles(), BadModels()})
     catalogue.insert(catalogue.end(), more.begin(), more.end());
   for (const BadSpec& bad : catalogue) {
     v1::SubmitJobRequest request = Request();

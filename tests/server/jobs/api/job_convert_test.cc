@@ -41,6 +41,8 @@ Job FullJob() {
                                      .dead_experts = 18,
                                      .packing = 19,
                                      .chunks = 39,
+                                     .padding = 40.5,
+                                     .total_steps = 41,
                                      .skipped = true,
                                      .skipped_steps = 38};
   job.evaluation = jobs::EvaluationResult{.step = 20, .loss = 21.5, .tokens = 22};
@@ -85,6 +87,8 @@ void ExpectProgress(const v1::TrainProgress& progress) {
   EXPECT_EQ(progress.dead_experts(), 18);
   EXPECT_EQ(progress.packing(), 19);
   EXPECT_EQ(progress.chunks(), 39);
+  EXPECT_EQ(progress.padding(), 40.5);
+  EXPECT_EQ(progress.total_steps(), 41);
   EXPECT_TRUE(progress.skipped());
   EXPECT_EQ(progress.skipped_steps(), 38);
   const v1::StepSeconds& seconds = progress.seconds();

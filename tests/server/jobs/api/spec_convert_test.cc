@@ -19,7 +19,8 @@ TEST(SpecConvertTest, WhatIsUnsetHasTheDefault) {
   wanted.optimizer.schedule.total_steps = 20;
   EXPECT_EQ(EncodeSpec(*spec), EncodeSpec(wanted));
   EXPECT_EQ(spec->workers, 1);
-  EXPECT_FALSE(spec->document_mask);  // of a journal from before it was a field
+  EXPECT_FALSE(spec->document_mask);                            // of a journal from before it was a field
+  EXPECT_EQ(spec->packing, jobs::WindowPacking::kConcatenate);  // likewise
   EXPECT_EQ(spec->optimizer.schedule.total_steps, 20);
 }
 
@@ -28,9 +29,12 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   spec.base_checkpoint = "base";
   spec.architecture = "arch";
   spec.datasets = {"a.bin", "b.jsonl"};
+  spec.dataset_weights = {0.25, 3};
   spec.evaluation = {"e.bin"};
   spec.dtype = jobs::TrainDType::kF64;
   spec.steps = 1;
+  spec.epochs = 1.5;
+  spec.packing = jobs::WindowPacking::kBestFit;
   spec.sequence_length = 2;
   spec.batch_sequences = 3;
   spec.micro_batch_sequences = 4;
@@ -77,6 +81,7 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   EXPECT_EQ(back->capacity_factor, 1.25);
   EXPECT_EQ(back->balance_bias_rate, 0.001);
   EXPECT_TRUE(back->document_mask);
+  EXPECT_EQ(back->packing, jobs::WindowPacking::kBestFit);
   EXPECT_EQ(back->optimizer.schedule.decay_fraction, 0.3);
 }
 
@@ -99,6 +104,9 @@ TEST(SpecConvertTest, WhatTheServerDoesNotKnowIsNamed) {
   message = {};
   message.set_document_mask(static_cast<v1::DocumentMask>(3));
   ExpectBad(message, "spec.document_mask: value 3");
+  message = {};
+  message.set_packing(static_cast<v1::WindowPacking>(3));
+  ExpectBad(message, "spec.packing: value 3");
   message = {};
   message.mutable_communication()->set_mode("fastest");
   ExpectBad(message, "spec.communication.mode: ");

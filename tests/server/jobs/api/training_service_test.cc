@@ -15,9 +15,15 @@ TEST_F(TrainingTest, DocumentsAreApartUnlessTheSpecSaysOtherwise) {
   v1::SubmitJobRequest request = Request();
   ASSERT_TRUE(Submit(request, &response).ok());
   EXPECT_EQ(response.job().spec().document_mask(), v1::DOCUMENT_MASK_ON);
+  EXPECT_EQ(response.job().spec().packing(), v1::WINDOW_PACKING_BEST_FIT);
+  request.mutable_spec()->set_packing(v1::WINDOW_PACKING_CONCATENATE);
+  ASSERT_TRUE(Submit(request, &response).ok());
+  EXPECT_EQ(response.job().spec().packing(), v1::WINDOW_PACKING_CONCATENATE);
+  request.mutable_spec()->clear_packing();
   request.mutable_spec()->set_document_mask(v1::DOCUMENT_MASK_OFF);
   ASSERT_TRUE(Submit(request, &response).ok());
   EXPECT_EQ(response.job().spec().document_mask(), v1::DOCUMENT_MASK_OFF);
+  EXPECT_EQ(response.job().spec().packing(), v1::WINDOW_PACKING_CONCATENATE);
 }
 
 TEST_F(TrainingTest, AJobFromSubmitToItsEnd) {
@@ -214,6 +220,7 @@ TEST_F(TrainingTest, MixedDataIsCountedTogether) {
   base_.Write("data/few.bin", TokenFileBytes(40));
   LinkTrainer* trainer = Connect();
   v1::SubmitJobRequest request = Request();
+  request.mutable_spec()->set_packing(v1::WINDOW_PACKING_CONCATENATE);
   request.mutable_spec()->set_workers(1);
   request.mutable_spec()->set_datasets(0, "few.bin");
   request.mutable_spec()->add_datasets("sub/text.jsonl");

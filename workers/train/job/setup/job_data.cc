@@ -1,5 +1,8 @@
 #include "workers/train/job/setup/job_data.h"
 
+#include <algorithm>
+#include <cmath>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,6 +53,39 @@ absl::Status CheckTargets(JobContext* context, const DataSource& source, size_t 
   return In(what, jobs::NoTargetError(num_files, source.num_tokens(), context->spec().sequence_length));
 }
 
+DataOptions OptionsOf(JobContext* context, int64_t vocab, absl::string_view what) {
+  const jobs::JobSpec& spec = context->spec();
+  return {.length = spec.sequence_length,
+          .vocab = vocab,
+          .seed = spec.seed,
+          .document_mask = spec.document_mask,
+          .packing = spec.packing,
+          .progress = [context, what = std::string(what)](int64_t done, int64_t total) {
+            YieldPoint::PassOwn();
+            return context->NotePart(absl::StrCat("looks for documents of ", what), done, total);
+          }};
+}
+
+// Of a job of epochs.  From here on they are part of the job's spec, and of its checkpoints (ShapeOf).
+absl::Status SetSteps(JobContext* context, int64_t windows) {
+  const jobs::JobSpec& spec = context->spec();
+  if (spec.epochs == 0) return absl::OkStatus();
+  const double samples = spec.epochs * static_cast<double>(windows);
+  // (3 * 0.1 of 10 sequences are 3, whatever the last bit of the product says.)
+  const double steps = std::ceil(samples / static_cast<double>(spec.batch_sequences) * (1 - 1e-12));
+  if (steps > static_cast<double>(jobs::kMaxTrainSteps)) {
+    return absl::InvalidArgumentError(absl::StrCat("epochs: ", spec.epochs, " of ", windows, " sequences are ", steps,
+                                                   " steps, at most ", jobs::kMaxTrainSteps));
+  }
+  context->set_steps(std::max<int64_t>(1, static_cast<int64_t>(steps)));
+  const std::string are = absl::StrCat(spec.epochs, " epochs of ", windows, " sequences are ", spec.steps, " steps");
+  if (const absl::Status fits = jobs::Validate(spec.optimizer.schedule); !fits.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("epochs: ", are, "; ", fits.message()));
+  }
+  if (context->leads()) context->notes().Stage(are);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status OfData(const absl::Status& status, bool were_right) {
@@ -69,16 +105,17 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfi
       seen = Fnv1a(absl::StrCat(files[i].name, " ", header.num_tokens, " ", header.contents, "\n"), seen);
       if (!in_order) data.names.push_back({files[i].name, header});
     }
-    ASSIGN_OR_RETURN(*source,
-                     In(what, DataSource::Create(std::move(tokens), {.length = context->spec().sequence_length,
-                                                                     .vocab = config.vocab_size,
-                                                                     .seed = context->spec().seed,
-                                                                     .in_order = in_order,
-                                                                     .document_mask = context->spec().document_mask})));
+    DataOptions options = OptionsOf(context, config.vocab_size, what);
+    options.in_order = in_order;
+    if (!in_order) options.weights = context->spec().dataset_weights;
+    ASSIGN_OR_RETURN(*source, In(what, DataSource::Create(std::move(tokens), options)));
+    seen = Fnv1a(absl::StrCat((*source)->num_windows(), "\n"), seen);
+    if (context->leads()) context->notes().Stage(absl::StrCat(what, ": ", (*source)->ToString()));
     return CheckTargets(context, **source, files.size(), what);
   };
   context->notes().Stage("checks its data");
   absl::Status mine = open(input.data, "datasets", false, &data.training);
+  if (mine.ok()) mine = SetSteps(context, data.training->num_windows());
   if (mine.ok() && !input.evaluation.empty()) mine = open(input.evaluation, "evaluation", true, &data.evaluation);
   const bool were_right = context->had_data();  // so they were valid
   RankWord word;
