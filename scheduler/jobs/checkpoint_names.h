@@ -12,6 +12,7 @@
 namespace switchyard::jobs {
 
 inline constexpr char kCheckpointManifest[] = "MANIFEST.json";
+inline constexpr char kLatestCheckpoint[] = "LATEST";
 
 // "step-00001000"; at least eight digits.
 inline std::string StepFolder(int64_t step) { return absl::StrFormat("step-%08d", step); }

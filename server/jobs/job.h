@@ -17,6 +17,9 @@
 
 namespace switchyard::server {
 
+// "job-" and this many hex digits are an id.
+inline constexpr size_t kJobIdDigits = 12;
+
 struct StateChange {
   jobs::JobState state = jobs::JobState::kPending;
   int64_t unix_ms = 0;
@@ -51,6 +54,7 @@ struct Job {
   // Time since which a full disk blocks the job; 0 = none does.
   int64_t full_since_unix_ms = 0;
   int32_t files_ready = 0;  // packed outputs so far: datasets first, then evaluation
+  std::string fork_digest;  // ForkRequest::digest; empty: the job is no fork
   // Not kept:
   int64_t most_tokens = 0;                        // highest token count since the server's start
   double seconds_left = 0;                        // expected; 0 = unknown

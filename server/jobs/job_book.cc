@@ -35,7 +35,7 @@ bool Fits(const Job& job, const JobFilter& filter) {
 
 // Returns about how many bytes a copy of the job takes.
 size_t BytesAbout(const Job& job) {
-  size_t bytes = sizeof(Job) + job.note.size() + job.error.message().size();
+  size_t bytes = sizeof(Job) + job.note.size() + job.error.message().size() + job.fork_digest.size();
   for (const std::vector<std::string>* names : {&job.spec.datasets, &job.spec.evaluation}) {
     for (const std::string& name : *names) bytes += sizeof(name) + name.size();
   }

@@ -26,7 +26,7 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
  public:
   using Task = absl::AnyInvocable<void(JobManager&)>;
   static constexpr size_t kMostWaiting = 4096;
-  // Called on the loop's thread, except for `end_of`.  None may block.
+  // Called on the loop's thread, except for `end_of`.  None may block, but `checkpoints_of` reads a folder.
   struct Hooks {
     std::function<void(const std::string&token)> open_store, close_store;
     std::function<void(int local_index, int64_t pid)> kill_worker;
@@ -34,6 +34,7 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
     std::function<void(const TrainingCounts&)> on_counts;      // every second or so
     std::function<absl::Duration(bool wanted)> share_serving;  // TrainingHost::ShareServing
     std::function<bool(const fleet::WorkerInfo&)> has_unread;  // TrainingHost::HasUnread; may be empty
+    std::function<std::vector<int64_t>(const std::string& job_id)> checkpoints_of;  // TrainingHost::CheckpointsOf
   };
 
   // Borrows runner and sink; sink may be null.
@@ -67,6 +68,7 @@ class JobLoop final : public TrainerEvents, private TrainingHost {
   void KillWorker(int local_index, int64_t pid) override { hooks_.kill_worker(local_index, pid); }
   std::string EndOf(int local_index, int64_t pid) override { return hooks_.end_of(local_index, pid); }
   absl::Duration ShareServing(bool wanted) override { return hooks_.share_serving(wanted); }
+  std::vector<int64_t> CheckpointsOf(const std::string& job_id) override { return hooks_.checkpoints_of(job_id); }
   bool HasUnread(const fleet::WorkerInfo& info) override { return hooks_.has_unread && hooks_.has_unread(info); }
 
   void Run();

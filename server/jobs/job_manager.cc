@@ -13,8 +13,6 @@
 namespace switchyard::server {
 namespace {
 
-constexpr size_t kIdDigits = 12;
-
 // Returns the error of a request that could not be journaled, and so was not carried out.
 absl::Status JournalError(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kResourceExhausted) {
@@ -96,16 +94,11 @@ absl::StatusOr<JobPtr> JobManager::FindRequest(const std::string& request_id, co
   return OtherJobError(request_id, *job);
 }
 
-absl::StatusOr<JobPtr> JobManager::FindFork(const ForkRequest& request, const Job& parent, const jobs::JobSpec& spec,
-                                            const std::string& owner) {
+absl::StatusOr<JobPtr> JobManager::FindFork(const ForkRequest& request, const std::string& owner) {
   const Job* job = request.request_id.empty() ? nullptr : book_.FindRequest(owner, request.request_id);
   if (job == nullptr) return JobPtr();
-  if (!job->origin.has_value() || !HasSpec(*job, spec)) return OtherJobError(request.request_id, *job);
-  // The newest checkpoint may be another one by now.
-  const int64_t step = request.step.value_or(job->origin->step);
-  jobs::ForkOrigin wanted = ForkOriginOf(parent, spec, step, request.skip_batches);
-  wanted.attempts = job->origin->attempts;
-  if (wanted == *job->origin) return JobBook::Picture(*job);
+  // The parent may be forgotten, resumed on other workers, or have newer checkpoints by now.
+  if (job->origin.has_value() && job->fork_digest == request.digest) return JobBook::Picture(*job);
   return OtherJobError(request.request_id, *job);
 }
 
@@ -143,7 +136,7 @@ absl::StatusOr<JobManager::Submitted> JobManager::Submit(const std::string& requ
 
 absl::StatusOr<JobManager::Submitted> JobManager::Fork(const ForkRequest& request, const Job& parent,
                                                        const ForkedJob& forked, const std::string& owner) {
-  ASSIGN_OR_RETURN(JobPtr before, FindFork(request, parent, forked.spec, owner));
+  ASSIGN_OR_RETURN(JobPtr before, FindFork(request, owner));
   if (before != nullptr) return Submitted{before, true};
   Job job;
   job.id = forked.id;
@@ -157,6 +150,7 @@ absl::StatusOr<JobManager::Submitted> JobManager::Fork(const ForkRequest& reques
   job.best_step = forked.origin.step;
   job.checkpoint = forked.checkpoint;
   job.files_ready = forked.files_ready;
+  job.fork_digest = request.digest;
   ASSIGN_OR_RETURN(const Submitted added, AddJob(std::move(job), DescribeFork(forked.origin)));
   ++counts_.forks;
   return added;
@@ -164,22 +158,30 @@ absl::StatusOr<JobManager::Submitted> JobManager::Fork(const ForkRequest& reques
 
 std::string JobManager::DrawId() {
   for (;;) {
-    std::string id = absl::StrCat("job-", host_->DrawHex().substr(0, kIdDigits));
+    std::string id = absl::StrCat("job-", host_->DrawHex().substr(0, kJobIdDigits));
     if (book_.Find(id) == nullptr) return id;
   }
 }
 
-absl::StatusOr<JobManager::Submitted> JobManager::AddJob(Job job, const std::string& reason) {
+absl::Status JobManager::CheckNew(const jobs::JobSpec& spec) const {
   if (runs_.draining()) return ServerStopsError();
-  if (const absl::Status status = jobs::Validate(job.spec); !status.ok()) {
+  if (const absl::Status status = jobs::Validate(spec); !status.ok()) {
     return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
   }
-  RETURN_IF_ERROR(CheckWorkers(job.spec));
-  if (book_.num_open() >= options_.max_open_jobs) {
-    return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_JOBS,
-                          absl::StrCat("open jobs: limit ", options_.max_open_jobs),
-                          {{"limit", absl::StrCat(options_.max_open_jobs)}});
-  }
+  RETURN_IF_ERROR(CheckWorkers(spec));
+  if (book_.num_open() < options_.max_open_jobs) return absl::OkStatus();
+  return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_JOBS,
+                        absl::StrCat("open jobs: limit ", options_.max_open_jobs),
+                        {{"limit", absl::StrCat(options_.max_open_jobs)}});
+}
+
+absl::Status JobManager::CheckFork(const jobs::JobSpec& spec) const {
+  RETURN_IF_ERROR(CheckNew(spec));
+  return book_.journal_status().ok() ? absl::OkStatus() : JournalError(book_.journal_status());
+}
+
+absl::StatusOr<JobManager::Submitted> JobManager::AddJob(Job job, const std::string& reason) {
+  RETURN_IF_ERROR(CheckNew(job.spec));
   job.created_unix_ms = host_->UnixMs();
   absl::StatusOr<Job*> added = book_.Add(std::move(job), reason);
   if (!added.ok()) return JournalError(added.status());

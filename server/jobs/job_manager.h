@@ -53,9 +53,11 @@ class JobManager {
                                    const std::string& owner = "");
   // An id that no job has.
   std::string DrawId();
-  // As FindRequest, for a fork of this job.
-  absl::StatusOr<JobPtr> FindFork(const ForkRequest& request, const Job& parent, const jobs::JobSpec& spec,
-                                  const std::string& owner = "");
+  // As FindRequest, for a fork: ALREADY_EXISTS if the request was another one.  Needs no parent.
+  absl::StatusOr<JobPtr> FindFork(const ForkRequest& request, const std::string& owner = "");
+  // Returns the errors of Fork that are certain before the fork has its folder; also if the last write of the journal
+  // failed.
+  absl::Status CheckFork(const jobs::JobSpec& spec) const;
   // Makes a job of a fork that has its folder, with the errors of Submit.
   absl::StatusOr<Submitted> Fork(const ForkRequest& request, const Job& parent, const ForkedJob& forked,
                                  const std::string& owner = "");
@@ -83,7 +85,8 @@ class JobManager {
 
  private:
   absl::StatusOr<Job*> FindJob(const std::string& id);
-  // Adds a new job, unless its spec or the server does not allow it.
+  // Whether spec and server allow a new job.
+  absl::Status CheckNew(const jobs::JobSpec& spec) const;
   absl::StatusOr<Submitted> AddJob(Job job, const std::string& reason);
   // Moves a job as a user asked; succeeds without a change if the job is in one of the states `already`.  `edit`: as
   // for JobBook::Move.

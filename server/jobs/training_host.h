@@ -1,9 +1,10 @@
 // Interface through which the job manager reaches the server around it: its clock, stores, packing threads, processes
-// and engine.  No method blocks; all are called on the manager's thread.
+// and engine.  No method blocks but CheckpointsOf, which reads a folder; all are called on the manager's thread.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "server/fleet/worker_client.h"
@@ -30,6 +31,8 @@ class TrainingHost {
   virtual std::string EndOf(int local_index, int64_t pid) = 0;
   // Sets whether a job would train on serving workers now.  Returns the total time in which jobs could do so.
   virtual absl::Duration ShareServing(bool wanted) = 0;
+  // Returns the steps of a job's finished checkpoints, in the order in which a resume would choose.  Reads a folder.
+  virtual std::vector<int64_t> CheckpointsOf(const std::string& job_id) = 0;
   // Whether the worker's connection has unread bytes.
   virtual bool HasUnread(const fleet::WorkerInfo&) { return false; }
 };

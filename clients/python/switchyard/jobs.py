@@ -71,11 +71,16 @@ class Job:
         return of_status(self.message.error) if self.message.HasField("error") else None
 
 
+def _field(kind: Any, name: str) -> Any:
+    """By either of its names, learning_rate or learningRate; None: there is none."""
+    return kind.fields_by_name.get(name) or kind.fields_by_camelcase_name.get(name)
+
+
 def _full_names(values: Mapping[str, Any], kind: Any) -> Dict[str, Any]:
     """Names of enums as protobuf has them: "bf16" becomes "TRAIN_PRECISION_BF16"."""
     out: Dict[str, Any] = {}
     for name, value in values.items():
-        field = kind.fields_by_name.get(name)
+        field = _field(kind, name)
         if field is not None and field.enum_type is not None and isinstance(value, str):
             prefix = field.enum_type.values_by_number[0].name.replace("UNSPECIFIED", "")
             value = value if value.startswith(prefix) else prefix + value.upper()
@@ -87,15 +92,18 @@ def _full_names(values: Mapping[str, Any], kind: Any) -> Dict[str, Any]:
 
 
 def _paths(values: Mapping[str, Any], kind: Any, prefix: str = "") -> List[str]:
-    """Of the fields that are given; those of inner messages singly."""
+    """Of the fields that are given, which exist; those of inner messages singly."""
     out: List[str] = []
     for name, value in values.items():
-        field = kind.fields_by_name[name]
+        field = _field(kind, name)
+        path = prefix + field.name
+        if value is None:  # JSON's null would set the field to its default
+            raise bad_input(f"changes: {path}: None is no value; leave it out to keep the parent's")
         inner = field.message_type if isinstance(value, Mapping) else None
         if inner is not None and not inner.GetOptions().map_entry:
-            out += _paths(value, inner, f"{prefix}{name}.")
+            out += _paths(value, inner, f"{path}.")
         else:
-            out.append(prefix + name)
+            out.append(path)
     return out
 
 

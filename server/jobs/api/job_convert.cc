@@ -47,15 +47,17 @@ absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message) {
                                    }});
 }
 
-std::string EncodeSpec(const jobs::JobSpec& spec) {
+std::string EncodeAlike(const google::protobuf::Message& message) {
   std::string bytes;
   google::protobuf::io::StringOutputStream stream(&bytes);
   google::protobuf::io::CodedOutputStream out(&stream);
   out.SetSerializationDeterministic(true);  // sorts maps
-  link::ToProto(spec).SerializeToCodedStream(&out);
+  message.SerializeToCodedStream(&out);
   out.Trim();
   return bytes;
 }
+
+std::string EncodeSpec(const jobs::JobSpec& spec) { return EncodeAlike(link::ToProto(spec)); }
 
 absl::Status CheckNoUnknownFields(const google::protobuf::Message& message) { return CheckKnown(message, ""); }
 

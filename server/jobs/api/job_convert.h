@@ -17,7 +17,8 @@ inline constexpr size_t kMaxSpecBytes = size_t{1} << 20;
 
 // Unset fields get the struct's defaults; labels are sorted by name.  INVALID_ARGUMENT names field and value.
 absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message);
-// Serializes a spec; equal specs give equal bytes.
+// Serialize a message, or a spec; equal ones give equal bytes.
+std::string EncodeAlike(const google::protobuf::Message& message);
 std::string EncodeSpec(const jobs::JobSpec& spec);
 // Returns INVALID_ARGUMENT "spec.optimizer: field 77 is not known to this server" if `message`, or a message in it, has
 // such a field.

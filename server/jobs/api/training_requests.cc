@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "proto/support/api_key.h"
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 #include "scheduler/base/status_macros.h"
@@ -92,6 +93,9 @@ absl::StatusOr<ForkArgs> FromProto(const v1::ForkJobRequest& message) {
   args.id = message.id();
   args.request = {.request_id = message.request_id(), .skip_batches = message.skip_batches()};
   if (message.has_step()) args.request.step = message.step();
+  v1::ForkJobRequest without_id = message;
+  without_id.clear_request_id();
+  args.request.digest = rpc::DigestOfKey(EncodeAlike(without_id));
   args.changes = message.changes();
   args.mask = message.mask();
   return args;

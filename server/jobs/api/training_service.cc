@@ -103,43 +103,54 @@ void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs
   });
 }
 
+// On the jobs' thread: makes the job of a fork that has its folder.  Files are removed where files are handled.
+void AddFork(UnaryCall* call, const RootDir* checkpoints, const ForkRequest& request, const Job& parent,
+             const ForkedJob& forked, JobManager& manager) {
+  const absl::StatusOr<JobManager::Submitted> submitted = manager.Fork(request, parent, forked, call->caller().name);
+  if (submitted.ok() && !submitted->existed) {
+    if (const absl::Status confirmed = ConfirmForkFolder(*checkpoints, forked.id); !confirmed.ok()) {
+      LogWarn(forked.id, ": ", confirmed.message());  // the next start of the server tries again
+    }
+    return AnswerSubmit<v1::ForkJobResponse>(call, submitted->job, /*existed=*/false);
+  }
+  // (If the pool takes no more calls, the next start of the server removes the folder.)
+  call->StartOn(call->request_context()->file_pool, [checkpoints, submitted, id = forked.id](UnaryCall* call) {
+    RemoveForkFolder(*checkpoints, id);
+    if (!submitted.ok()) return call->Fail(submitted.status());
+    AnswerSubmit<v1::ForkJobResponse>(call, submitted->job, /*existed=*/true);
+  });
+}
+
 // Makes the fork's folder, then its job.  Not on the jobs' thread at first, since this reads and writes files.
 void MakeFork(UnaryCall* call, const TrainingContext& training_context, const ForkRequest& request,
               const JobPtr& parent, const jobs::JobSpec& spec, const std::string& id) {
   const RootDir* const checkpoints = training_context.checkpoints;
-  const absl::Status files =
-      CheckSpecFiles(spec, *training_context.datasets, *checkpoints, training_context.check_model);
+  const absl::Status files = CheckSpecFiles(spec, *training_context.datasets, *checkpoints,
+                                            training_context.check_model, PackedForFork(*checkpoints, *parent, spec));
   if (!files.ok()) return call->Fail(files);
-  absl::StatusOr<ForkedJob> made = SeedFork(*checkpoints, *parent, request, spec, id, absl::ToUnixMillis(absl::Now()));
+  absl::StatusOr<ForkedJob> made = SeedFork(*checkpoints, *parent, request, spec, id, absl::ToUnixMillis(absl::Now()),
+                                            [call] { return call->cancelled().load(); });
   if (!made.ok()) return call->Fail(OfFiles(made.status()));
   CopyLosses(*checkpoints, parent->id, id, made->origin.step, spec.evaluation == parent->spec.evaluation);
   const bool posted =
       training_context.jobs->Post([call, checkpoints, request, parent, forked = *std::move(made)](JobManager& manager) {
-        const absl::StatusOr<JobManager::Submitted> submitted =
-            manager.Fork(request, *parent, forked, call->caller().name);
-        if (!submitted.ok() || submitted->existed) {
-          RemoveForkFolder(*checkpoints, forked.id);
-        } else if (const absl::Status confirmed = ConfirmForkFolder(*checkpoints, forked.id); !confirmed.ok()) {
-          LogWarn(forked.id, ": ", confirmed.message());  // the next start of the server tries again
-        }
-        if (!submitted.ok()) return call->Fail(submitted.status());
-        AnswerSubmit<v1::ForkJobResponse>(call, submitted->job, submitted->existed);
+        AddFork(call, checkpoints, request, *parent, forked, manager);
       });
   if (posted) return;
   RemoveForkFolder(*checkpoints, id);
   call->Fail(ServerStopsError());
 }
 
-// On the jobs' thread: finds the parent, and a fork that the request has made before.
+// On the jobs' thread: finds a fork that the request has made before, then the parent, which may be gone by then.
 void Fork(UnaryCall* call, const TrainingContext& training_context, const ForkArgs& args, JobManager& manager) {
+  const absl::StatusOr<JobPtr> before = manager.FindFork(args.request, call->caller().name);
+  if (!before.ok()) return call->Fail(before.status());
+  if (*before != nullptr) return AnswerSubmit<v1::ForkJobResponse>(call, *before, /*existed=*/true);
   const absl::StatusOr<JobPtr> parent = GetAs(call->caller(), manager, args.id);
   if (!parent.ok()) return call->Fail(parent.status());
   const absl::StatusOr<jobs::JobSpec> spec = ForkedSpec((*parent)->spec, args.changes, args.mask);
   if (!spec.ok()) return call->Fail(spec.status());
-  const absl::StatusOr<JobPtr> before = manager.FindFork(args.request, **parent, *spec, call->caller().name);
-  if (!before.ok()) return call->Fail(before.status());
-  if (*before != nullptr) return AnswerSubmit<v1::ForkJobResponse>(call, *before, /*existed=*/true);
-  if (const absl::Status workers = manager.CheckWorkers(*spec); !workers.ok()) return call->Fail(workers);
+  if (const absl::Status allowed = manager.CheckFork(*spec); !allowed.ok()) return call->Fail(allowed);
   call->StartOn(call->request_context()->file_pool,
                 [training_context, request = args.request, parent = *parent, spec = *spec, id = manager.DrawId()](
                     UnaryCall* call) { MakeFork(call, training_context, request, parent, spec, id); });

@@ -124,12 +124,27 @@ absl::Status TrainingSubsystem::OpenJobs() {
     return training_context->engine->slices()->given(MonotonicNow());
   };
   hooks.has_unread = training_context_->has_unread;
+  hooks.checkpoints_of = [root = &*checkpoints_](const std::string& job_id) {
+    return ListCheckpoints(*root, job_id).value_or(std::vector<int64_t>());
+  };
   hooks.on_counts = [this](const TrainingCounts& counts) { metrics_->Update(counts); };
   jobs_ =
       std::make_unique<JobLoop>(std::move(options), std::move(journal), packs_.get(), sink_.get(), std::move(hooks));
   RETURN_IF_ERROR(jobs_->Start());
-  static_cast<void>(jobs_->Post([root = &*checkpoints_](JobManager& jobs) {
-    RemoveUnfinishedForks(*root, [&jobs](const std::string& id) { return jobs.Get(id).ok(); });
+  // The loop's first task, so that no fork is being made; files are removed where files are handled.
+  static_cast<void>(jobs_->Post([root = &*checkpoints_, pool = training_context_->file_pool](JobManager& jobs) {
+    std::vector<std::string> unfinished =
+        FindUnfinishedForks(*root, [&jobs](const std::string& id) { return jobs.Get(id).ok(); });
+    if (unfinished.empty()) return;
+    pool->Post({.client = "forks",
+                .run =
+                    [root, unfinished] {
+                      for (const std::string& id : unfinished) {
+                        LogInfo(id, ": removed: the folder of a fork that the last server did not finish");
+                        RemoveForkFolder(*root, id);
+                      }
+                    },
+                .refuse = [](const absl::Status&) {}});
   }));
   return absl::OkStatus();
 }

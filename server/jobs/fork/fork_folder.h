@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,9 @@ namespace switchyard::server {
 
 inline constexpr char kForking[] = "FORKING";
 
-// The steps of a job's finished checkpoints, in falling order; none if it has no folder.
+// The steps of a job's finished checkpoints, in the order in which workers look for one to go on from
+// (workers/checkpoint/manifest/find_checkpoint.h): that which LATEST names, those before it, then those after it, which
+// an earlier attempt has left or an attempt has found damaged.  None if the job has no folder.
 absl::StatusOr<std::vector<int64_t>> ListCheckpoints(const RootDir& root, const std::string& job);
 
 struct ForkFiles {
@@ -27,19 +30,23 @@ struct ForkFiles {
   int64_t step = 0;                    // of the checkpoint
   std::vector<std::string> also = {};  // files of the parent's folder that the fork gets if they are there
   bool may_link = true;                // false: always copies
+  std::function<bool()> give_up = {};  // asked before each file and each MiB of a copy; empty: never
 };
 struct ForkFolder {
   int64_t checkpoint_bytes = 0;
   std::vector<std::string> also = {};  // those that were there
 };
 // Makes the fork's folder, durable.  After an error there is none.  Errors: NotFound: the checkpoint is not there, or
-// was removed meanwhile; AlreadyExists: the fork's folder; ResourceExhausted: the disk is full; the file system's.
+// was removed meanwhile; AlreadyExists: the fork's folder; ResourceExhausted: the disk is full; Cancelled: give_up; the
+// file system's.
 absl::StatusOr<ForkFolder> MakeForkFolder(const RootDir& root, const ForkFiles& files);
 // The job is in the journal.
 absl::Status ConfirmForkFolder(const RootDir& root, const std::string& fork);
 // Logs an error.
 void RemoveForkFolder(const RootDir& root, const std::string& fork);
-// Removes the folders that were not confirmed and are of no job; confirms those of jobs.  Logs errors.
-void RemoveUnfinishedForks(const RootDir& root, absl::FunctionRef<bool(const std::string& id)> is_job);
+// Returns the folders of forks that were not confirmed and are of no job, which have a job's id as their name and
+// ForkFiles' mark; confirms those of jobs.  Logs errors.  REQUIRES: no fork is being made.
+std::vector<std::string> FindUnfinishedForks(const RootDir& root,
+                                             absl::FunctionRef<bool(const std::string& id)> is_job);
 
 }  // namespace switchyard::server

@@ -49,6 +49,10 @@ absl::Status CheckForm(const v1::JobSpec& parent, const v1::JobSpec& wanted) {
 }  // namespace
 
 absl::Status CheckForkMask(const FieldMask& mask) {
+  if (mask.paths_size() > kMaxMaskPaths) {
+    return rpc::BadField("mask", absl::StrCat(mask.paths_size(), " paths, at most ", kMaxMaskPaths),
+                         absl::StrCat(kMaxMaskPaths), absl::StrCat(mask.paths_size()));
+  }
   for (const std::string& path : mask.paths()) {
     if (FieldMaskUtil::IsValidPath<v1::JobSpec>(path)) continue;
     return rpc::BadField("mask", absl::StrCat(Quote(path), " names no field of a JobSpec"), "fields of JobSpec",
@@ -115,10 +119,16 @@ std::string DescribeFork(const jobs::ForkOrigin& origin) {
       origin.skipped_sequences > 0 ? absl::StrCat("; ", origin.skipped_sequences, " sequences are passed over") : "");
 }
 
-std::string LowerRateCommand(const Job& job) {
-  if (!job.checkpoint.has_value()) return "";
-  return absl::StrFormat("switchyard train fork %s --step=%d --learning_rate=%g", job.id, job.checkpoint->step,
-                         job.spec.optimizer.schedule.peak / 2);
+std::string WayOutOfNotFinite(const Job& job, int64_t done, const std::vector<int64_t>& checkpoints) {
+  if (checkpoints.empty()) return "";
+  const int64_t end = std::min(done, job.spec.steps);
+  const auto early = std::find_if(checkpoints.begin(), checkpoints.end(), [end](int64_t step) { return step < end; });
+  if (early == checkpoints.end()) {
+    return absl::StrCat("; no checkpoint is from before step ", end, ", so a lower rate would not help");
+  }
+  return absl::StrFormat(
+      "; to go on from step %d at half the rate: switchyard train fork %s --step=%d --learning_rate=%g", *early, job.id,
+      *early, job.spec.optimizer.schedule.peak / 2);
 }
 
 }  // namespace switchyard::server

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,15 +15,17 @@
 namespace switchyard::server {
 
 inline constexpr int64_t kMaxSkippedBatches = int64_t{1} << 30;
+inline constexpr int kMaxMaskPaths = 100;
 
 // What a user asks for, besides the changes of the spec.
 struct ForkRequest {
   std::string request_id = {};       // empty: not given
   std::optional<int64_t> step = {};  // unset: the newest checkpoint's
   int64_t skip_batches = 0;
+  std::string digest = {};  // of the whole request but its id; the same for equal requests
 };
 
-// INVALID_ARGUMENT (BAD_FIELD, "mask") for a path that names no field of a spec.
+// INVALID_ARGUMENT (BAD_FIELD, "mask") for more than kMaxMaskPaths paths, or one that names no field of a spec.
 absl::Status CheckForkMask(const google::protobuf::FieldMask& mask);
 
 // The parent's spec with the changes that `mask` names; an empty mask names all fields that `changes` has set.
@@ -40,7 +43,10 @@ jobs::ForkOrigin ForkOriginOf(const Job& parent, const jobs::JobSpec& spec, int6
 // "forked from job-1 at step 20; its data begin at their first sequence"
 std::string DescribeFork(const jobs::ForkOrigin& origin);
 
-// The command that goes on from the job's newest checkpoint with half the learning rate; "" without a checkpoint.
-std::string LowerRateCommand(const Job& job);
+// What a user may do after a loss that was not finite once `done` steps were done, as an end of a sentence: the command
+// that forks, at half the learning rate, the first of `checkpoints` that has a step before `done` and before the last
+// one.  (The weights after step `done` gave that loss, whatever the rate of the next step.)  Says so if there is none;
+// "" if there are no checkpoints at all.
+std::string WayOutOfNotFinite(const Job& job, int64_t done, const std::vector<int64_t>& checkpoints);
 
 }  // namespace switchyard::server

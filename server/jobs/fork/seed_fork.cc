@@ -1,5 +1,7 @@
 #include "server/jobs/fork/seed_fork.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -38,17 +40,20 @@ absl::StatusOr<int64_t> ChooseStep(const RootDir& root, const Job& parent, const
                         {{"field", "step"}, {"limit", there}, {"actual", absl::StrCat(*wanted)}});
 }
 
-// How many packed outputs of the parent hold for the fork.
-int32_t FilesOfParent(const Job& parent, const jobs::JobSpec& spec) {
+// The packed outputs of the parent that hold for the fork, in their order; "" where there is no text.
+std::vector<std::string> OutputsOfParent(const Job& parent, const jobs::JobSpec& spec) {
   const jobs::JobSpec& was = parent.spec;
   // (With other batches the check of their number is to run again.)
   if (spec.datasets != was.datasets || spec.dataset_weights.empty() != was.dataset_weights.empty() ||
       spec.packing != was.packing || spec.batch_sequences != was.batch_sequences ||
       spec.sequence_length != was.sequence_length) {
-    return 0;
+    return {};
   }
-  const auto all = static_cast<int32_t>(JobPreparation::Outputs(spec).size());
-  return std::min<int32_t>(parent.files_ready, spec.evaluation == was.evaluation ? all : all - 1);
+  std::vector<std::string> outputs = JobPreparation::Outputs(spec);
+  size_t ready = static_cast<size_t>(parent.files_ready);
+  if (spec.evaluation != was.evaluation) ready = std::min(ready, outputs.size() - 1);
+  outputs.resize(std::min(ready, outputs.size()));
+  return outputs;
 }
 
 // Whether ranks would decide on the same grounds.
@@ -56,6 +61,18 @@ bool HaveSameDecisions(const jobs::JobSpec& a, const jobs::JobSpec& b) {
   return a.workers == b.workers && a.communication == b.communication && a.batch_sequences == b.batch_sequences &&
          a.micro_batch_sequences == b.micro_batch_sequences && a.sequence_length == b.sequence_length &&
          a.restore == b.restore && a.recompute == b.recompute;
+}
+
+bool IsFile(const RootDir& root, const std::string& name) {
+  const absl::StatusOr<int> fd = root.OpenFile(name);
+  if (fd.ok()) close(*fd);
+  return fd.ok();
+}
+
+absl::Status OfFork(const absl::Status& status) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL,
+                        absl::StrCat(status.message(), "; make room beneath the checkpoint root, then try again"));
 }
 
 // A packed output that the spec has, but that is no longer there, is to be packed again, and those after it.
@@ -69,11 +86,20 @@ int32_t FilesReady(const std::vector<std::string>& outputs, const std::vector<st
 
 }  // namespace
 
+int32_t PackedForFork(const RootDir& root, const Job& parent, const jobs::JobSpec& spec) {
+  const std::vector<std::string> outputs = OutputsOfParent(parent, spec);
+  std::vector<std::string> found;
+  for (const std::string& output : outputs) {
+    if (!output.empty() && IsFile(root, absl::StrCat(parent.id, "/", output))) found.push_back(output);
+  }
+  return FilesReady(outputs, found);
+}
+
 absl::StatusOr<ForkedJob> SeedFork(const RootDir& root, const Job& parent, const ForkRequest& request,
-                                   const jobs::JobSpec& spec, const std::string& id, int64_t unix_ms) {
-  ForkFiles files = {.parent = parent.id, .fork = id};
-  std::vector<std::string> outputs = JobPreparation::Outputs(spec);
-  outputs.resize(static_cast<size_t>(FilesOfParent(parent, spec)));
+                                   const jobs::JobSpec& spec, const std::string& id, int64_t unix_ms,
+                                   const std::function<bool()>& give_up) {
+  ForkFiles files = {.parent = parent.id, .fork = id, .give_up = give_up};
+  const std::vector<std::string> outputs = OutputsOfParent(parent, spec);
   for (const std::string& output : outputs) {
     if (!output.empty()) files.also.push_back(output);
   }
@@ -85,7 +111,7 @@ absl::StatusOr<ForkedJob> SeedFork(const RootDir& root, const Job& parent, const
     RETURN_IF_ERROR(CheckStepsLeft(spec, files.step));
     const absl::StatusOr<ForkFolder> made = MakeForkFolder(root, files);
     if (absl::IsNotFound(made.status()) && tries < kMostTries) continue;
-    RETURN_IF_ERROR(made.status());
+    if (!made.ok()) return OfFork(made.status());
     ForkedJob forked = {.id = id, .spec = spec, .origin = ForkOriginOf(parent, spec, files.step, request.skip_batches)};
     forked.checkpoint = {.step = files.step,
                          .folder = absl::StrCat(id, "/", jobs::StepFolder(files.step)),

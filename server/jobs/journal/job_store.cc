@@ -23,22 +23,27 @@ constexpr char kSchema[] = R"(
     ran_ms INTEGER NOT NULL,
     files_ready INTEGER NOT NULL,
     job BLOB NOT NULL,                -- switchyard.v1.Job
-    full_since_ms INTEGER NOT NULL DEFAULT 0
+    full_since_ms INTEGER NOT NULL DEFAULT 0,
+    fork_digest BLOB NOT NULL DEFAULT x''
   ) STRICT;
   PRAGMA application_id=0x53594a42;
-  PRAGMA user_version=2;
+  PRAGMA user_version=3;
 )";
-constexpr char kFromVersion1[] = R"(
-  ALTER TABLE jobs ADD COLUMN full_since_ms INTEGER NOT NULL DEFAULT 0;
-  PRAGMA user_version=2;
+constexpr char kFromVersion1[] = "ALTER TABLE jobs ADD COLUMN full_since_ms INTEGER NOT NULL DEFAULT 0";
+// A server of version 2 would also drop Job.origin, without which a fork's checkpoint is of no use.
+constexpr char kFromVersion2[] = R"(
+  ALTER TABLE jobs ADD COLUMN fork_digest BLOB NOT NULL DEFAULT x'';
+  PRAGMA user_version=3;
 )";
 constexpr char kSave[] =
     "INSERT INTO jobs(sequence, id, request_id, queued, losses, best_step, ran_ms, files_ready, job, "
-    "full_since_ms) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(sequence) DO UPDATE SET queued=excluded.queued, "
+    "full_since_ms, fork_digest) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(sequence) DO UPDATE SET "
+    "queued=excluded.queued, "
     "losses=excluded.losses, best_step=excluded.best_step, ran_ms=excluded.ran_ms, files_ready=excluded.files_ready, "
     "job=excluded.job, full_since_ms=excluded.full_since_ms";
 constexpr char kLoad[] =
-    "SELECT sequence, queued, losses, best_step, ran_ms, files_ready, job, full_since_ms FROM jobs ORDER BY sequence";
+    "SELECT sequence, queued, losses, best_step, ran_ms, files_ready, job, full_since_ms, fork_digest FROM jobs "
+    "ORDER BY sequence";
 
 absl::StatusOr<int64_t> ValueOf(const Sqlite& db, const char* sql) {
   SqliteStatement statement(db, sql);
@@ -64,9 +69,10 @@ absl::Status CheckSchema(Sqlite* db) {
   if (application != kApplicationId) {
     return absl::FailedPreconditionError(absl::StrCat(db->name(), ": is no journal of training jobs"));
   }
-  if (version == 1) {
+  if (version == 1 || version == 2) {
     RETURN_IF_ERROR(CheckWhole(*db));
-    return db->Run(kFromVersion1);
+    if (version == 1) RETURN_IF_ERROR(db->Run(kFromVersion1));
+    return db->Run(kFromVersion2);
   }
   if (version != JobStore::kSchemaVersion) {
     return absl::FailedPreconditionError(absl::StrCat(db->name(), ": schema version ", version, ", this server knows ",
@@ -111,6 +117,7 @@ absl::StatusOr<std::vector<Job>> JobStore::Load() {
     job->ran_ms = rows.Int(4);
     job->files_ready = static_cast<int32_t>(rows.Int(5));
     job->full_since_unix_ms = rows.Int(7);
+    job->fork_digest = rows.Bytes(8);
     jobs.push_back(*std::move(job));
   }
 }
@@ -120,7 +127,8 @@ absl::Status JobStore::Save(const Job& job) {
   save.Bind(job.sequence).Bind(job.id);
   job.request_id.empty() ? save.BindNull() : save.Bind(RequestKey(job.owner, job.request_id));
   save.Bind(job.queued).Bind(int64_t{job.losses}).Bind(job.best_step).Bind(job.ran_ms).Bind(int64_t{job.files_ready});
-  return save.BindBlob(ToProto(job).SerializeAsString()).Bind(job.full_since_unix_ms).Run();
+  save.BindBlob(ToProto(job).SerializeAsString()).Bind(job.full_since_unix_ms).BindBlob(job.fork_digest);
+  return save.Run();
 }
 
 absl::Status JobStore::Forget(const Job& job) {

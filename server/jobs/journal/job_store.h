@@ -31,9 +31,10 @@ class Sqlite;  // sqlite.h
 
 class JobStore final : public JobJournal {
  public:
-  static constexpr int kSchemaVersion = 2;
+  static constexpr int kSchemaVersion = 3;
 
-  // Opens or creates the journal, and holds its lock.  Upgrades version 1 to version 2, which older servers refuse.
+  // Opens or creates the journal, and holds its lock.  Upgrades versions 1 and 2 to version 3, which older servers
+  // refuse.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::string& path);
   ~JobStore() override;
 

@@ -35,14 +35,6 @@ bool IsFault(const absl::Status& status) {
          std::find(std::begin(kFaults), std::end(kFaults), status.code()) != std::end(kFaults);
 }
 
-// Adds to the error of a loss that is not finite the command that goes on from the last good checkpoint.
-absl::Status WithWayOut(const Job& job, const absl::Status& error) {
-  const std::string command = jobs::SaysNotFinite(error) ? LowerRateCommand(job) : "";
-  if (command.empty()) return error;
-  return absl::Status(error.code(),
-                      absl::StrCat(error.message(), "; to go on from the last checkpoint at half the rate: ", command));
-}
-
 // Moves the job to the state that follows its attempt.
 void MoveOn(const RunContext& context, Job* job, const jobs::TrainEnd& end, bool over_runtime, bool draining) {
   const auto happen = [&](jobs::JobEvent event, const std::string& reason) {
@@ -63,7 +55,7 @@ void MoveOn(const RunContext& context, Job* job, const jobs::TrainEnd& end, bool
     happen(stop, absl::StrCat(how, "; ", Kept(*job)));
   } else if (end.outcome == jobs::TrainOutcome::kFailed) {
     if (jobs::SaysNotFinite(end.status)) ++context.counts->not_finite;
-    context.retries->Fail(job, WithWayOut(*job, end.status));
+    context.retries->Fail(job, end.status);
   } else if (end.outcome == jobs::TrainOutcome::kBlocked) {
     context.retries->Block(job, rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DATASET_CHANGED, message));
   } else if (pausing) {
@@ -231,7 +223,13 @@ bool JobRun::HasWorker(WorkerId id) const {
 
 void JobRun::ConcludeIfOver() {
   if (!attempt_->over()) return;
-  const jobs::TrainEnd end = attempt_->Verdict();
+  jobs::TrainEnd end = attempt_->Verdict();
+  if (end.outcome == jobs::TrainOutcome::kFailed && jobs::SaysNotFinite(end.status)) {
+    const int64_t done = progress_.has_steps() ? job_->progress->step : attempt_->first_step();
+    end.status = absl::Status(
+        end.status.code(),
+        absl::StrCat(end.status.message(), WayOutOfNotFinite(*job_, done, context_.host->CheckpointsOf(job_->id))));
+  }
   for (const WorkerId id : attempt_->member_ids()) context_.pools->Of(job_->spec).Release(id);
   context_.host->CloseStore(store_token_);
   attempt_.reset();

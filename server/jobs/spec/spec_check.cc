@@ -40,23 +40,23 @@ absl::Status CheckText(const RootDir& root, const std::string& name, absl::strin
 
 // Facts about all files of a list together.
 struct DataFacts {
-  bool text = false;        // some files are text; their tokens are counted when they are packed
-  int64_t tokens = 0;       // of the .bin files
-  bool has_target = false;  // some .bin file has a target
+  bool text_is_packed = false;  // the job has its tokens already
+  bool text = false;            // some files are text; their tokens are counted when they are packed
+  int64_t tokens = 0;           // of the .bin files
+  bool has_target = false;      // some .bin file has a target
 };
 
-absl::StatusOr<DataFacts> CheckData(const jobs::JobSpec& spec, absl::string_view list, const RootDir& root,
-                                    int64_t vocab) {
+absl::Status CheckData(const jobs::JobSpec& spec, absl::string_view list, const RootDir& root, int64_t vocab,
+                       DataFacts* facts) {
   const bool evaluation = list == kEvaluation;
   const std::vector<std::string>& names = evaluation ? spec.evaluation : spec.datasets;
   const bool weighted = !evaluation && !spec.dataset_weights.empty();
   const jobs::TargetSearch search = jobs::TargetSearchOf(spec);
-  DataFacts facts;
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string field = absl::StrCat("spec.", list, "[", i, "]");
     if (absl::EndsWith(names[i], ".jsonl")) {
-      RETURN_IF_ERROR(CheckText(root, names[i], field));
-      facts.text = true;
+      if (!facts->text_is_packed) RETURN_IF_ERROR(CheckText(root, names[i], field));
+      facts->text = true;
       continue;
     }
     const absl::StatusOr<jobs::TokenFileHeader> header = ReadTokenHeader(root, names[i]);
@@ -71,13 +71,13 @@ absl::StatusOr<DataFacts> CheckData(const jobs::JobSpec& spec, absl::string_view
     const auto share = kMaxScannedBytes / static_cast<int64_t>(names.size());
     const absl::Status inside = ScanTokens(root, names[i], *header, vocab, share);
     if (!inside.ok()) return BadFile(field, inside);
-    facts.tokens += header->num_tokens;
-    if (facts.has_target) continue;
+    facts->tokens += header->num_tokens;
+    if (facts->has_target) continue;
     const absl::StatusOr<bool> found = ReadHasTarget(root, names[i], *header, search);
     if (!found.ok()) return BadFile(field, found.status());
-    facts.has_target = *found;
+    facts->has_target = *found;
   }
-  return facts;
+  return absl::OkStatus();
 }
 
 absl::Status CheckExperts(const jobs::JobSpec& spec, const TrainedModelFacts& facts, absl::string_view field) {
@@ -191,7 +191,7 @@ double CheckpointBytes(const jobs::JobSpec& spec, double parameters) {
 }
 
 absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
-                            const CheckModelFn& check_model) {
+                            const CheckModelFn& check_model, int32_t files_ready) {
   const ModelFolder model = ModelFolderOf(spec);
   if (const absl::Status mode = jobs::ReducePolicyOf(spec.communication).status(); !mode.ok()) {
     return rpc::MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
@@ -200,9 +200,14 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
   ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(model, checkpoints, check_model));
   RETURN_IF_ERROR(CheckFits(spec, facts));
   const int64_t window = spec.sequence_length;
-  DataFacts data, evaluation;
-  ASSIGN_OR_RETURN(data, CheckData(spec, kDatasets, datasets, facts.vocab));
-  ASSIGN_OR_RETURN(evaluation, CheckData(spec, kEvaluation, datasets, facts.vocab));
+  // (Text of datasets with weights is packed one by one, before that of evaluation.)
+  const auto is_text = [](const std::string& name) { return absl::EndsWith(name, ".jsonl"); };
+  const auto packs = spec.dataset_weights.empty()
+                         ? 1
+                         : static_cast<int32_t>(std::count_if(spec.datasets.begin(), spec.datasets.end(), is_text));
+  DataFacts data = {.text_is_packed = files_ready >= packs}, evaluation = {.text_is_packed = files_ready > packs};
+  RETURN_IF_ERROR(CheckData(spec, kDatasets, datasets, facts.vocab, &data));
+  RETURN_IF_ERROR(CheckData(spec, kEvaluation, datasets, facts.vocab, &evaluation));
   const int64_t batch = spec.batch_sequences * window + 1;
   // (Otherwise a window may have few tokens; workers count windows before step 1.)
   const bool needs_batch = spec.packing == jobs::WindowPacking::kConcatenate && spec.dataset_weights.empty();

@@ -2,6 +2,8 @@
 // is room for its checkpoints.  Blocks on the disk; thread-safe.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/jobs/job_spec.h"
@@ -14,9 +16,10 @@ namespace switchyard::server {
 // too short for a batch, empty text, or without a target in any list; a model that workers do not train.
 // INVALID_ARGUMENT (BAD_FIELD): spec and model do not fit.  FAILED_PRECONDITION (NO_TOKENIZER): text, but the model has
 // no tokenizer; (DISK_FULL): too little room.  Where check_model is null or gets no answer, a few keys of config.json
-// are checked, with a line in the log; workers refuse the rest at the job's turn.
+// are checked, with a line in the log; workers refuse the rest at the job's turn.  `files_ready`: as in Job: text that
+// is packed is not looked at.
 absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
-                            const CheckModelFn& check_model);
+                            const CheckModelFn& check_model, int32_t files_ready = 0);
 
 // Checks whether the job's model can be split among another number of workers.  INVALID_ARGUMENT (BAD_FIELD,
 // "workers"), or the errors above for a model that no longer exists.

@@ -94,6 +94,18 @@ class RequestsTest(unittest.TestCase):
         with self.assertRaisesRegex(switchyard.BadInput, "'done' is none, they are pending, "):
             jobs.list_request(["done"], None, "")
 
+    def test_changes_of_a_fork_are_a_mask(self):
+        request = jobs.fork_request("job-1", {"batchSequences": 8, "optimizer": {"learningRate": 0.5, "warmup_steps": 0}, "labels": {"a": "b"}}, 4, 2, "r")
+        self.assertEqual(sorted(request.mask.paths), ["batch_sequences", "labels", "optimizer.learning_rate", "optimizer.warmup_steps"])
+        self.assertEqual((request.changes.batch_sequences, request.changes.optimizer.learning_rate, request.step), (8, 0.5, 4))
+        self.assertEqual(list(jobs.fork_request("job-1", None, None, 0, "").mask.paths), [])
+        self.assertEqual(jobs.fork_request("job-1", {"precision": "bf16"}, None, 0, "").changes, jobs.submit_request({"precision": "bf16"}, "").spec)
+        for changes, path in (({"optimizer": None}, "optimizer"), ({"optimizer": {"learningRate": None}}, "optimizer.learning_rate")):
+            with self.assertRaisesRegex(switchyard.BadInput, f"^changes: {path}: None is no value"):
+                jobs.fork_request("job-1", changes, None, 0, "")
+        with self.assertRaisesRegex(switchyard.BadInput, "speed"):
+            jobs.fork_request("job-1", {"speed": 1}, None, 0, "")
+
 
 class AnswersTest(unittest.TestCase):
     def test_choices_are_joined(self):

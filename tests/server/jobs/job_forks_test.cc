@@ -1,4 +1,5 @@
 // Jobs that are forks of others: how they begin, how requests are repeated, and what a failed parent offers.
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "tests/server/jobs/manager_fixture.h"
 
@@ -64,7 +65,7 @@ TEST_F(JobForksTest, ItStartsFromItsParentsCheckpointWithLaterAttempts) {
 
 TEST_F(JobForksTest, ARequestFindsTheForkThatItHasMade) {
   const std::string parent = Parent();
-  const ForkRequest request = {.request_id = "r", .skip_batches = 3};
+  const ForkRequest request = {.request_id = "r", .skip_batches = 3, .digest = "of it"};
   const auto first = manager_->Fork(request, *Get(parent), Forked(parent, Longer(), request));
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->job->origin->skipped_sequences, 12);
@@ -78,12 +79,36 @@ TEST_F(JobForksTest, ARequestFindsTheForkThatItHasMade) {
     EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("of another spec, forked from "));
   };
-  exists(manager_->FindFork({.request_id = "r"}, *Get(parent), Longer()).status());
-  exists(manager_->FindFork({.request_id = "r", .step = 16, .skip_batches = 3}, *Get(parent), Longer()).status());
-  exists(manager_->FindFork(request, *Get(parent), Spec()).status());
-  exists(manager_->FindFork(request, *first->job, Longer()).status());
+  exists(manager_->FindFork({.request_id = "r", .skip_batches = 3, .digest = "of another"}).status());
   exists(manager_->Submit("r", Longer()).status());
-  EXPECT_EQ(*manager_->FindFork({.request_id = "other"}, *Get(parent), Longer()), nullptr);
+  EXPECT_EQ(*manager_->FindFork({.request_id = "other", .digest = "of it"}), nullptr);
+  Submit(Longer(), "s");
+  EXPECT_TRUE(absl::IsAlreadyExists(manager_->FindFork({.request_id = "s"}).status())) << "no fork";
+  // What becomes of the parent changes nothing.
+  ASSERT_TRUE(manager_->ResumeOn(parent, 1).ok());
+  Restart();
+  const absl::StatusOr<JobPtr> found = manager_->FindFork(request);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ((*found)->id, first->job->id);
+}
+
+TEST_F(JobForksTest, AForkThatCannotBeIsRefusedBeforeItHasAFolder) {
+  const std::string parent = Parent();
+  EXPECT_TRUE(manager_->CheckFork(Longer()).ok());
+  jobs::JobSpec many = Longer();
+  many.workers = 4;
+  EXPECT_EQ(ReasonIn(manager_->CheckFork(many)), "TOO_FEW_WORKERS");
+  journal_.error = absl::ResourceExhaustedError("full");
+  EXPECT_EQ(ReasonIn(manager_->Submit("", Longer()).status()), "DISK_FULL");
+  EXPECT_EQ(ReasonIn(manager_->CheckFork(Longer())), "DISK_FULL");
+  journal_.error = absl::OkStatus();
+  manager_->Tick();
+  EXPECT_TRUE(manager_->CheckFork(Longer()).ok()) << "the journal works again";
+  options_.max_open_jobs = 1;
+  Restart();
+  EXPECT_EQ(ReasonIn(manager_->CheckFork(Longer())), "TOO_MANY_JOBS");
+  manager_->Drain();
+  EXPECT_TRUE(absl::IsUnavailable(manager_->CheckFork(Longer()))) << manager_->CheckFork(Longer());
 }
 
 TEST_F(JobForksTest, WhatTheJournalRefusesIsNoJob) {
@@ -98,22 +123,40 @@ TEST_F(JobForksTest, WhatTheJournalRefusesIsNoJob) {
   EXPECT_EQ(ReasonIn(manager_->Fork({}, *Get(parent), Forked(parent, many)).status()), "TOO_FEW_WORKERS");
 }
 
-TEST_F(JobForksTest, AJobThatIsNotFiniteOffersAForkThatCanBePasted) {
-  const absl::Status nan = absl::DataLossError("loss is not finite: loss nan, norm of gradients nan");
-  const std::string without = Running();
-  AllEnd(jobs::TrainOutcome::kFailed, nan);
-  EXPECT_EQ(Get(without)->error.message(), nan.message()) << "there is nothing to go on from";
-  const std::string id = Submit(Spec());
-  manager_->Tick();
-  AllStart();
-  manager_->runs().OnTraining(1, trainers_.at(1)->epoch(), jobs::SavedCheckpoint{.step = 40, .folder = "x"});
-  AllEnd(jobs::TrainOutcome::kFailed, nan);
-  const Job job = *Get(id);
-  EXPECT_EQ(job.state, jobs::JobState::kFailed);
-  EXPECT_EQ(job.error.message(),
-            absl::StrCat(nan.message(), "; to go on from the last checkpoint at half the rate: switchyard train fork ",
-                         id, " --step=40 --learning_rate=0.00015"));
+class NotFiniteTest : public JobForksTest {
+ protected:
+  // The error of a job, here with the id JOB, that goes on from `first`, does steps up to `done`, and is then not
+  // finite.
+  std::string ErrorAfter(int64_t first, int64_t done, const std::vector<int64_t>& checkpoints) {
+    if (trainers_.empty()) ConnectBoth();
+    const std::string id = Submit(Spec());
+    manager_->Tick();
+    AllStart(first);
+    for (int64_t step = first + 1; step <= done; ++step) Step(step);
+    host_.checkpoints = checkpoints;
+    AllEnd(jobs::TrainOutcome::kFailed, absl::DataLossError("loss is not finite: loss nan"));
+    EXPECT_EQ(StateOf(id), jobs::JobState::kFailed);
+    return absl::StrReplaceAll(Get(id)->error.message(), {{id, "JOB"}});
+  }
+  static std::string Command(int64_t step) {
+    return absl::StrCat("loss is not finite: loss nan; to go on from step ", step,
+                        " at half the rate: switchyard train fork JOB --step=", step, " --learning_rate=0.00015");
+  }
+};
+
+TEST_F(NotFiniteTest, OffersAForkThatCanBePasted) {
+  EXPECT_EQ(ErrorAfter(0, 45, {40, 20}), Command(40));
+  EXPECT_EQ(ErrorAfter(0, 5, {}), "loss is not finite: loss nan") << "there is nothing to go on from";
   EXPECT_EQ(manager_->counts().not_finite, 2);
+}
+
+// The loss of step k + 1 is that of the weights after step k, which no rate changes.
+TEST_F(NotFiniteTest, OffersNoCheckpointWhoseNextStepFailsAgain) {
+  EXPECT_EQ(ErrorAfter(0, 45, {45, 44, 43}), Command(44)) << "every_steps=1";
+  EXPECT_EQ(ErrorAfter(40, 40, {40, 20}), Command(20)) << "the first step after a resume";
+  EXPECT_EQ(ErrorAfter(0, 100, {100, 60}), Command(60)) << "an evaluation after the last step";
+  EXPECT_EQ(ErrorAfter(0, 45, {45}),
+            "loss is not finite: loss nan; no checkpoint is from before step 45, so a lower rate would not help");
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ class JobLoopTest : public testing::Test {
     hooks.kill_worker = [](int, int64_t) {};
     hooks.end_of = [](int, int64_t) { return std::string(); };
     hooks.on_counts = [](const TrainingCounts&) {};
+    hooks.checkpoints_of = [](const std::string&) { return std::vector<int64_t>(); };
     hooks.share_serving = [](bool) { return absl::ZeroDuration(); };
     loop_ = std::make_unique<JobLoop>(options, std::make_unique<MemoryJournal>(), &packs_, nullptr, hooks);
     EXPECT_TRUE(loop_->Start().ok());

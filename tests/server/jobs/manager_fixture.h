@@ -60,6 +60,7 @@ class FakeHost final : public TrainingHost {
     serving_wanted = wanted;
     return slices_given;
   }
+  std::vector<int64_t> CheckpointsOf(const std::string&) override { return checkpoints; }
   bool HasUnread(const fleet::WorkerInfo&) override { return has_unread; }
 
   absl::Time now = absl::FromUnixSeconds(1'700'000'000);
@@ -72,6 +73,7 @@ class FakeHost final : public TrainingHost {
   bool serving_wanted = false;  // whether serving workers are to train
   absl::Duration slices_given;
   bool has_unread = false;
+  std::vector<int64_t> checkpoints;
 };
 
 class FakeTrainer final : public TrainerClient {

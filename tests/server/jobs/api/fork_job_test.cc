@@ -68,12 +68,15 @@ TEST_F(ForkJobTest, AForkIsAJobOfItsOwnAlsoOverARestart) {
   std::filesystem::remove_all(base_.path() + "/models/" + parent);
 
   // The folder of a fork that the server did not live to journal.
-  std::filesystem::create_directories(base_.path() + "/models/job-half");
-  base_.Write("models/job-half/FORKING", "");
+  const std::string half = "job-00000000000a";
+  std::filesystem::create_directories(base_.path() + "/models/" + half);
+  base_.Write("models/" + half + "/FORKING", "a fork of " + parent + " at step 8\n");
   StopServer();
   StartServer();
   EXPECT_EQ(Get(fork.id()).origin().job(), parent);
-  EXPECT_FALSE(Exists("job-half"));
+  StopServer();  // the pool has removed what was to be removed
+  EXPECT_FALSE(Exists(half));
+  StartServer();
   Connect();
   const v1::StartTraining start = Connect()->assignment();  // the parent's turn is first
   EXPECT_EQ(start.job_id(), parent);
@@ -84,6 +87,25 @@ TEST_F(ForkJobTest, AForkIsAJobOfItsOwnAlsoOverARestart) {
   EXPECT_EQ(forked.origin().step(), 8);
   EXPECT_EQ(forked.attempt(), 1);
   EXPECT_EQ(forked.spec().optimizer().learning_rate(), 0.5);
+}
+
+TEST_F(ForkJobTest, PackedTextOfTheParentIsEnough) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) text += " some words of text";
+  base_.Write("data/sub/text.jsonl", "{\"text\": \"" + text + "\"}\n");
+  v1::SubmitJobRequest submit = Request();
+  submit.mutable_spec()->clear_datasets();
+  submit.mutable_spec()->add_datasets("sub/text.jsonl");
+  const std::string parent = SubmitOk(submit);
+  Connect();
+  Connect()->assignment();  // its text is packed
+  Save(parent, 4);
+  std::filesystem::remove(base_.path() + "/data/sub/text.jsonl");
+  const v1::Job fork = ForkOk(Of(parent));
+  EXPECT_TRUE(Exists(fork.id() + "/datasets.bin"));
+  v1::ForkJobRequest other = Of(parent);
+  other.mutable_changes()->set_sequence_length(9);  // is packed again, to count its batches
+  Refused(other, grpc::StatusCode::NOT_FOUND, "BAD_FILE", "spec.datasets[0]: ");
 }
 
 TEST_F(ForkJobTest, ARepeatedRequestForksOnce) {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/base/io/crc32c.h"
 #include "server/jobs/fork/seed_fork.h"
 #include "server/jobs/journal/loss_log.h"
 #include "tests/server/tiny_text.h"
@@ -152,17 +153,68 @@ TEST_F(ForkFolderTest, AfterAnErrorThereIsNoFolder) {
 }
 
 // As a crash between the folder and the journal leaves it, or between the journal and the confirmation.
-TEST_F(ForkFolderTest, AStartRemovesWhatIsOfNoJob) {
-  for (const char* fork : {"job-2", "job-3"}) {
-    ASSERT_TRUE(MakeForkFolder(Root(), {.parent = "job-1", .fork = fork, .step = 8}).ok());
+TEST_F(ForkFolderTest, AStartFindsWhatIsOfNoJob) {
+  const std::string parent = "job-000000000001", half = "job-00000000000a", job = "job-00000000000b";
+  fs::rename(dir_.path() + "/job-1", dir_.path() + "/" + parent);
+  for (const std::string& fork : {half, job}) {
+    ASSERT_TRUE(MakeForkFolder(Root(), {.parent = parent, .fork = fork, .step = 8}).ok());
   }
-  RemoveUnfinishedForks(Root(), [](const std::string& id) { return id != "job-2"; });
-  EXPECT_FALSE(Exists("job-2"));
-  EXPECT_TRUE(Exists("job-3/step-00000008/MANIFEST.json"));
-  EXPECT_FALSE(Exists("job-3/FORKING"));
-  RemoveUnfinishedForks(Root(), [](const std::string&) { return false; });
-  EXPECT_TRUE(Exists("job-3")) << "the journal may have forgotten a job, its folder stays";
-  EXPECT_TRUE(Exists("job-1"));
+  // Whatever else has such a file is a user's.
+  for (const char* folder : {"models", "job-00000000000g", "job-00000000000", "job-00000000000c"}) {
+    fs::create_directories(dir_.path() + "/" + folder);
+    fs::copy_file(dir_.path() + "/" + half + "/FORKING", dir_.path() + "/" + folder + "/FORKING");
+  }
+  dir_.Write("job-00000000000c/FORKING", "of somebody\n");
+  const auto is_job = [&](const std::string& id) { return id == job; };
+  EXPECT_THAT(FindUnfinishedForks(Root(), is_job), ElementsAre(half));
+  EXPECT_TRUE(Exists(job + "/step-00000008/MANIFEST.json"));
+  EXPECT_FALSE(Exists(job + "/FORKING"));
+  EXPECT_THAT(FindUnfinishedForks(Root(), [](const std::string&) { return false; }), ElementsAre(half))
+      << "the journal may have forgotten a job, its folder stays";
+  RemoveForkFolder(Root(), half);
+  EXPECT_FALSE(Exists(half));
+}
+
+TEST_F(ForkFolderTest, ACopyIsGivenUpBetweenTwoMiB) {
+  dir_.Write("job-1/step-00000008/model.safetensors", std::string(size_t{3} << 20, 'x'));
+  for (const int most : {0, 3, 5}) {
+    int asked = 0;
+    const absl::Status status = MakeForkFolder(Root(), {.parent = "job-1",
+                                                        .fork = "job-2",
+                                                        .step = 8,
+                                                        .may_link = false,
+                                                        .give_up = [&] { return asked++ == most; }})
+                                    .status();
+    EXPECT_TRUE(absl::IsCancelled(status)) << status;
+    EXPECT_EQ(asked, most + 1);
+    EXPECT_FALSE(Exists("job-2"));
+  }
+}
+
+// Workers go on from the checkpoint that LATEST names, though a later one, which they found damaged, is still there.
+TEST_F(ForkFolderTest, TheCheckpointThatCountsIsTheFirst) {
+  const auto latest = [&](const std::string& step) {
+    const std::string text = step + " " + std::string(64, 'a') + " ";
+    dir_.Write("job-1/LATEST", text + absl::StrFormat("%08x\n", Crc32c(text)));
+  };
+  latest("step-00000012");
+  EXPECT_THAT(*ListCheckpoints(Root(), "job-1"), ElementsAre(12, 8, 20));
+  EXPECT_EQ(Seed(parent_.spec)->origin.step, 12);
+  latest("step-00000020");
+  EXPECT_THAT(*ListCheckpoints(Root(), "job-1"), ElementsAre(20, 12, 8));
+  dir_.Write("job-1/LATEST", "step-00000012 " + std::string(64, 'a') + " 00000000\n");
+  EXPECT_THAT(*ListCheckpoints(Root(), "job-1"), ElementsAre(20, 12, 8)) << "it is damaged";
+}
+
+TEST_F(ForkFolderTest, PackedTextOfTheParentCountsWhereItHolds) {
+  EXPECT_EQ(PackedForFork(Root(), parent_, parent_.spec), 2);
+  jobs::JobSpec spec = parent_.spec;
+  spec.evaluation = {"d.jsonl"};
+  EXPECT_EQ(PackedForFork(Root(), parent_, spec), 1);
+  spec.datasets = {"d.jsonl"};
+  EXPECT_EQ(PackedForFork(Root(), parent_, spec), 0);
+  fs::remove(dir_.path() + "/job-1/datasets.bin");
+  EXPECT_EQ(PackedForFork(Root(), parent_, parent_.spec), 0);
 }
 
 TEST_F(ForkFolderTest, LossesUpToTheForkAreItsOwn) {

@@ -130,5 +130,13 @@ TEST(ForkSpec, DataGoOnUnlessTheyAreOthers) {
   EXPECT_EQ(origin([](auto* s) { s->seed = 1; }).skipped_sequences, 0);
 }
 
+TEST(ForkSpec, AMaskIsBounded) {
+  FieldMask mask;
+  for (int i = 0; i < 100; ++i) mask.add_paths("steps");
+  EXPECT_TRUE(CheckForkMask(mask).ok());
+  mask.add_paths("steps");
+  EXPECT_EQ(CheckForkMask(mask).message(), "mask: 101 paths, at most 100");
+}
+
 }  // namespace
 }  // namespace switchyard::server

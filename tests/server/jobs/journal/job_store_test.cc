@@ -49,6 +49,7 @@ Job Example(int64_t sequence) {
   job.ran_ms = 77;
   job.files_ready = 1;
   job.full_since_unix_ms = 99;
+  job.fork_digest = std::string("\0digest", 7);
   return job;
 }
 
@@ -114,15 +115,16 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
   EXPECT_EQ(job.ran_ms, 77);
   EXPECT_EQ(job.files_ready, 1);
   EXPECT_EQ(job.full_since_unix_ms, 99);
+  EXPECT_EQ(job.fork_digest, wanted.fork_digest);
   EXPECT_EQ((*jobs)[1].state, jobs::JobState::kPaused);
   EXPECT_EQ((*jobs)[1].losses, 4);
   EXPECT_EQ((*jobs)[1].request_id, "");
 }
 
-// A journal of version 1, from before full_since_ms.
+// A journal of version 1, from before full_since_ms and fork_digest.
 TEST_F(JobStoreTest, AJournalOfVersion1GoesOn) {
   ASSERT_TRUE((*JobStore::Open(path_))->Save(Example(1)).ok());
-  Raw("ALTER TABLE jobs DROP COLUMN full_since_ms; PRAGMA user_version=1");
+  Raw("ALTER TABLE jobs DROP COLUMN full_since_ms; ALTER TABLE jobs DROP COLUMN fork_digest; PRAGMA user_version=1");
   for (const int64_t since : {0, 99}) {
     auto store = JobStore::Open(path_);
     ASSERT_TRUE(store.ok()) << store.status();
@@ -134,6 +136,24 @@ TEST_F(JobStoreTest, AJournalOfVersion1GoesOn) {
     EXPECT_EQ((*jobs)[0].full_since_unix_ms, since);
     ASSERT_TRUE((*store)->Save(Example(1)).ok());
   }
+}
+
+// A journal of version 2, from before forks.  A server of version 2 would read one of forks and drop their origins.
+TEST_F(JobStoreTest, AJournalOfVersion2GoesOnAsVersion3) {
+  ASSERT_TRUE((*JobStore::Open(path_))->Save(Example(1)).ok());
+  Raw("ALTER TABLE jobs DROP COLUMN fork_digest; PRAGMA user_version=2");
+  {
+    auto store = JobStore::Open(path_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto jobs = (*store)->Load();
+    ASSERT_TRUE(jobs.ok()) << jobs.status();
+    ASSERT_EQ(jobs->size(), 1u);
+    EXPECT_EQ((*jobs)[0].full_since_unix_ms, 99);
+    EXPECT_EQ((*jobs)[0].fork_digest, "");
+    ASSERT_TRUE((*store)->Save(Example(2)).ok());
+  }
+  EXPECT_EQ((*(*JobStore::Open(path_))->Load())[1].fork_digest, Example(2).fork_digest);
+  Raw("CREATE TABLE checked(version CHECK(version = 3)); INSERT INTO checked SELECT * FROM pragma_user_version");
 }
 
 TEST_F(JobStoreTest, TwoJobsOfOneRequestAreRefused) {
@@ -199,9 +219,9 @@ TEST_F(JobStoreTest, OneServerAtATime) {
 
 TEST_F(JobStoreTest, RefusesWhatItDoesNotKnow) {
   ASSERT_TRUE(OpenStatus().ok());
-  Raw("PRAGMA user_version=3");
+  Raw("PRAGMA user_version=4");
   EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("schema version 3, this server knows 2"));
+  EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("schema version 4, this server knows 3"));
   Raw("PRAGMA user_version=1; PRAGMA application_id=5");
   EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("is no journal of training jobs"));
   path_ = folder_ + "/other.sqlite";
@@ -222,7 +242,7 @@ TEST_F(JobStoreTest, DamageIsReported) {
   EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kDataLoss) << OpenStatus();
   std::filesystem::remove(path_);
   ASSERT_TRUE(OpenStatus().ok());
-  Raw("INSERT INTO jobs VALUES(1, 'a', NULL, 0, 0, 0, 0, 0, x'ffff', 0)");
+  Raw("INSERT INTO jobs VALUES(1, 'a', NULL, 0, 0, 0, 0, 0, x'ffff', 0, x'')");
   auto store = JobStore::Open(path_);
   EXPECT_EQ((*store)->Load().status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(JobStore::Open(folder_).status().code(), absl::StatusCode::kUnavailable);
@@ -235,11 +255,11 @@ TEST_F(JobStoreTest, ErrorsShowNeitherPathsNorStatements) {
   errors.push_back(OpenStatus());
   std::filesystem::remove(path_);
   ASSERT_TRUE(OpenStatus().ok());
-  Raw("PRAGMA user_version=3");
+  Raw("PRAGMA user_version=4");
   errors.push_back(OpenStatus());
   std::filesystem::remove(path_);
   ASSERT_TRUE(OpenStatus().ok());
-  Raw("INSERT INTO jobs VALUES(1, 'a', NULL, 0, 0, 0, 0, 0, x'ffff', 0)");
+  Raw("INSERT INTO jobs VALUES(1, 'a', NULL, 0, 0, 0, 0, 0, x'ffff', 0, x'')");
   {
     auto store = JobStore::Open(path_);
     errors.push_back((*store)->Load().status());
