@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "server/jobs/job_manager.h"
 #include "server/jobs/journal/job_store.h"
@@ -52,6 +53,7 @@ class JobServer final : public ServerProcess, private server::TrainingHost, priv
     return ServerProcess::EndOf(fleet::kRoleTrain, local_index, pid);
   }
   absl::Duration ShareServing(bool) override { return absl::ZeroDuration(); }
+  std::vector<int64_t> CheckpointsOf(const std::string&) override { return {}; }  // only words of an error need them
   bool HasUnread(const fleet::WorkerInfo& info) override { return ServerProcess::HasUnread(info); }
 
   // --- TrainerEvents, on the links' threads ---
