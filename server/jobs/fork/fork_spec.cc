@@ -46,6 +46,12 @@ absl::Status CheckForm(const v1::JobSpec& parent, const v1::JobSpec& wanted) {
   return check("precision", v1::TrainPrecision_Name(parent.precision()), v1::TrainPrecision_Name(wanted.precision()));
 }
 
+// Whether samples are others, or in another order.
+bool HasOtherData(const jobs::JobSpec& a, const jobs::JobSpec& b) {
+  return a.datasets != b.datasets || a.dataset_weights != b.dataset_weights || a.packing != b.packing ||
+         a.seed != b.seed || a.sequence_length != b.sequence_length;
+}
+
 }  // namespace
 
 absl::Status CheckForkMask(const FieldMask& mask) {
@@ -85,6 +91,8 @@ absl::StatusOr<jobs::JobSpec> ForkedSpec(const jobs::JobSpec& parent, const v1::
   if (message.document_mask() == v1::DOCUMENT_MASK_UNSPECIFIED) spec.document_mask = true;
   if (message.packing() == v1::WINDOW_PACKING_UNSPECIFIED && spec.document_mask)
     spec.packing = jobs::WindowPacking::kBestFit;
+  // Best fit is of documents that are apart.
+  if (!spec.document_mask && !named("packing")) spec.packing = jobs::WindowPacking::kConcatenate;
   RETURN_IF_ERROR(CheckForm(before, link::ToProto(spec)));
   if (const absl::Status status = jobs::Validate(spec); !status.ok()) {
     return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
@@ -93,17 +101,35 @@ absl::StatusOr<jobs::JobSpec> ForkedSpec(const jobs::JobSpec& parent, const v1::
 }
 
 absl::Status CheckStepsLeft(const jobs::JobSpec& spec, int64_t step) {
-  if (spec.steps > step || spec.steps == 0) return absl::OkStatus();  // 0: workers count those of its epochs
+  if (spec.steps > step || spec.steps == 0) return absl::OkStatus();  // 0: CheckEpochs
   return rpc::BadField("spec.steps",
                        absl::StrCat(spec.steps, ", but the fork begins after step ", step, ": nothing is left to do"),
                        absl::StrCat(step + 1), absl::StrCat(spec.steps));
 }
 
+absl::Status CheckEpochs(const Job& parent, const jobs::JobSpec& spec, int64_t step, int64_t skip_batches) {
+  if (spec.epochs == 0) return absl::OkStatus();
+  const jobs::JobSpec& was = parent.spec;
+  const int64_t total = parent.progress.has_value() ? parent.progress->total_steps : 0;
+  const std::string limit = total > 0 ? absl::StrCat("steps (the parent has ", total, ")") : "steps";
+  const std::string epochs = absl::StrCat(spec.epochs);
+  if (spec.epochs != was.epochs || HasOtherData(was, spec) || spec.batch_sequences != was.batch_sequences ||
+      skip_batches > 0) {
+    return rpc::BadField("spec.epochs",
+                         absl::StrCat(epochs, ": a fork with other data, batches or epochs than its parent's counts ",
+                                      limit, " instead"),
+                         limit, epochs);
+  }
+  if (total == 0 || step < total) return absl::OkStatus();
+  return rpc::BadField("spec.epochs",
+                       absl::StrCat(epochs, ", which are ", total, " steps, but the fork begins after step ", step,
+                                    ": nothing is left to do; set steps instead"),
+                       limit, epochs);
+}
+
 jobs::ForkOrigin ForkOriginOf(const Job& parent, const jobs::JobSpec& spec, int64_t step, int64_t skip_batches) {
   jobs::ForkOrigin origin = {.job = parent.id, .step = step, .attempts = parent.attempt};
-  origin.other_data = spec.datasets != parent.spec.datasets || spec.dataset_weights != parent.spec.dataset_weights ||
-                      spec.packing != parent.spec.packing || spec.seed != parent.spec.seed ||
-                      spec.sequence_length != parent.spec.sequence_length;
+  origin.other_data = HasOtherData(parent.spec, spec);
   if (!origin.other_data && parent.origin.has_value() && parent.origin->step == step) {
     origin.other_data = parent.origin->other_data;
     origin.skipped_sequences = parent.origin->skipped_sequences;
@@ -121,7 +147,10 @@ std::string DescribeFork(const jobs::ForkOrigin& origin) {
 
 std::string WayOutOfNotFinite(const Job& job, int64_t done, const std::vector<int64_t>& checkpoints) {
   if (checkpoints.empty()) return "";
-  const int64_t end = std::min(done, job.spec.steps);
+  // (The steps of epochs are known once a step was done.)
+  const int64_t counted = job.progress.has_value() ? job.progress->total_steps : 0;
+  const int64_t total = job.spec.steps > 0 ? job.spec.steps : counted;
+  const int64_t end = total > 0 ? std::min(done, total) : done;
   const auto early = std::find_if(checkpoints.begin(), checkpoints.end(), [end](int64_t step) { return step < end; });
   if (early == checkpoints.end()) {
     return absl::StrCat("; no checkpoint is from before step ", end, ", so a lower rate would not help");

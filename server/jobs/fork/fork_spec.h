@@ -37,6 +37,10 @@ absl::StatusOr<jobs::JobSpec> ForkedSpec(const jobs::JobSpec& parent, const v1::
 // INVALID_ARGUMENT (BAD_FIELD, "spec.steps") unless the job has steps to do after this one.
 absl::Status CheckStepsLeft(const jobs::JobSpec& spec, int64_t step);
 
+// INVALID_ARGUMENT (BAD_FIELD, "spec.epochs") for a spec of epochs that has no steps to do after this one, or whose
+// steps would not be the parent's: workers count epochs from the job's first sequence.
+absl::Status CheckEpochs(const Job& parent, const jobs::JobSpec& spec, int64_t step, int64_t skip_batches);
+
 // A fork of the checkpoint from which its parent itself was forked begins where that one did in the same data.
 jobs::ForkOrigin ForkOriginOf(const Job& parent, const jobs::JobSpec& spec, int64_t step, int64_t skip_batches);
 

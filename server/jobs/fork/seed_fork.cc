@@ -109,6 +109,7 @@ absl::StatusOr<ForkedJob> SeedFork(const RootDir& root, const Job& parent, const
   for (int tries = 1;; ++tries) {
     ASSIGN_OR_RETURN(files.step, ChooseStep(root, parent, request.step));
     RETURN_IF_ERROR(CheckStepsLeft(spec, files.step));
+    RETURN_IF_ERROR(CheckEpochs(parent, spec, files.step, request.skip_batches));
     const absl::StatusOr<ForkFolder> made = MakeForkFolder(root, files);
     if (absl::IsNotFound(made.status()) && tries < kMostTries) continue;
     if (!made.ok()) return OfFork(made.status());

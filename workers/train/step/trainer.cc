@@ -205,7 +205,8 @@ void Trainer::CountChosen() {
 
 absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index,
                                     absl::Time deadline, StepReport* report) {
-  const double share = 1.0 / static_cast<double>(counts.rows.size());
+  const int64_t step_rows = std::accumulate(counts.rows.begin(), counts.rows.end(), int64_t{0});
+  const double share = static_cast<double>(counts.rows[index]) / static_cast<double>(step_rows);
   // (Packed micro-batches differ in rows; chunks are chosen for full ones, so that they do not change by the step.)
   const int64_t nominal_rows =
       rows.packed ? options_.max_sequences * options_.max_length * group_.world->world() : counts.rows[index];

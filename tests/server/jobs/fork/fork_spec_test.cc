@@ -2,6 +2,8 @@
 #include "server/jobs/fork/fork_spec.h"
 
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -52,6 +54,58 @@ TEST(ForkSpec, WithoutAMaskWhatIsSetReplaces) {
   wanted.optimizer.schedule.peak = 0.125;
   wanted.labels = {{"c", "d"}};
   EXPECT_EQ(Forked(changes), wanted);
+}
+
+TEST(ForkSpec, StepsAndEpochsAreInsteadOfEachOther) {
+  v1::JobSpec changes;
+  changes.set_epochs(2);
+  const jobs::JobSpec spec = Forked(changes);
+  EXPECT_EQ(spec.epochs, 2);
+  EXPECT_EQ(spec.steps, 0);
+  const absl::StatusOr<jobs::JobSpec> back = ForkedSpec(spec,
+                                                        [] {
+                                                          v1::JobSpec steps;
+                                                          steps.set_steps(7);
+                                                          return steps;
+                                                        }(),
+                                                        {});
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->steps, 7);
+  EXPECT_EQ(back->epochs, 0);
+}
+
+// Workers count epochs from the job's first sequence, so other ones would end early or before the fork begins.
+TEST(ForkSpec, EpochsAreTheParentsOrSteps) {
+  Job parent = {.id = "job-1", .spec = ParentSpec()};
+  parent.spec.steps = 0;
+  parent.spec.epochs = 2;
+  parent.progress = jobs::TrainProgress{.step = 30, .total_steps = 40};
+  EXPECT_TRUE(CheckEpochs(parent, parent.spec, 30, 0).ok());
+  EXPECT_TRUE(CheckEpochs(parent, ParentSpec(), 30, 3).ok()) << "of steps";
+  const auto refusal = [&](const std::function<void(jobs::JobSpec*)>& change, int64_t step, int64_t skip) {
+    jobs::JobSpec spec = parent.spec;
+    change(&spec);
+    return std::string(CheckEpochs(parent, spec, step, skip).message());
+  };
+  const auto same = [](jobs::JobSpec*) {};
+  EXPECT_THAT(refusal(same, 40, 0), HasSubstr("2, which are 40 steps, but the fork begins after step 40"));
+  for (const auto& change : std::vector<std::function<void(jobs::JobSpec*)>>{
+           [](jobs::JobSpec* s) { s->epochs = 3; }, [](jobs::JobSpec* s) { s->datasets = {"c.bin"}; },
+           [](jobs::JobSpec* s) { s->batch_sequences = 8; }, [](jobs::JobSpec* s) { s->seed = 1; },
+           [](jobs::JobSpec* s) { s->packing = jobs::WindowPacking::kBestFit; }}) {
+    EXPECT_THAT(refusal(change, 30, 0), HasSubstr("counts steps (the parent has 40) instead"));
+  }
+  EXPECT_THAT(refusal(same, 30, 1), HasSubstr("counts steps (the parent has 40) instead"));
+}
+
+TEST(ForkSpec, DocumentsThatAreJoinedAreNotPackedWhole) {
+  jobs::JobSpec parent = ParentSpec();
+  parent.packing = jobs::WindowPacking::kBestFit;
+  v1::JobSpec changes;
+  changes.set_document_mask(v1::DOCUMENT_MASK_OFF);
+  const absl::StatusOr<jobs::JobSpec> spec = ForkedSpec(parent, changes, {});
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->packing, jobs::WindowPacking::kConcatenate);
 }
 
 TEST(ForkSpec, AMaskAlsoNamesZerosAndDefaults) {
