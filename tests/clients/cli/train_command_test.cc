@@ -65,8 +65,8 @@ TEST_F(TrainCommandTest, ForkSendsWhatIsGivenAndItsMask) {
   EXPECT_EQ(sent.request_id(), "r1");
   EXPECT_EQ(sent.step(), 800);
   EXPECT_EQ(sent.skip_batches(), 20);
-  EXPECT_THAT(sent.mask().paths(),
-              testing::UnorderedElementsAre("optimizer.learning_rate", "z_weight", "steps", "datasets", "labels"));
+  EXPECT_THAT(sent.mask().paths(), testing::UnorderedElementsAre("optimizer.learning_rate", "z_weight", "steps",
+                                                                 "datasets", "dataset_weights", "labels"));
   EXPECT_EQ(sent.changes().optimizer().learning_rate(), 1e-4);
   EXPECT_EQ(sent.changes().steps(), 3000);
   EXPECT_THAT(sent.changes().datasets(), ElementsAre("b.bin"));
