@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "tests/devices/test_device.h"
 #include "tests/workers/model/fixture.h"
+#include "tests/workers/model/quantized_goldens.h"
 #include "tests/workers/model/rank_group.h"
 #include "workers/model/families/family.h"
 #include "workers/model/weights/serving_type.h"
@@ -32,20 +33,6 @@ ops::WeightFormats Stored(const std::string& dir) {
   const auto params = BuildParams(*config, *FindFamily(config->model_type), *checkpoint, &*weights);
   SY_CHECK_OK(params.status());
   return StoredFormats(*params);
-}
-
-template <class Elem>
-std::vector<Elem> ReadGolden(const std::string& dir, absl::string_view name) {
-  const auto model_dir = ModelDir::Open(dir);
-  const auto file = checkpoint::WeightsFile::OpenSafetensors(*model_dir, "goldens.safetensors");
-  for (const auto& [tensor, entry] : (*file)->tensors()) {
-    if (tensor != name) continue;
-    std::vector<Elem> values(static_cast<size_t>(entry.bytes) / sizeof(Elem));
-    EXPECT_TRUE((*file)->Read(entry.begin, entry.bytes, values.data()).ok());
-    return values;
-  }
-  ADD_FAILURE() << name;
-  return {};
 }
 
 // The largest difference of logits, over the largest logit.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/workers/model/quantized_goldens.h"
 #include "tests/workers/model/rank_group.h"
 #include "tests/workers/model/small_checkpoint.h"
 #include "workers/model/families/family.h"
@@ -26,20 +27,6 @@ constexpr double kTolerance = 1e-4;  // of the largest logit
 std::string ReadText(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
-template <class Elem>
-std::vector<Elem> ReadGolden(const std::string& dir, absl::string_view name) {
-  const auto model_dir = ModelDir::Open(dir);
-  const auto file = checkpoint::WeightsFile::OpenSafetensors(*model_dir, "goldens.safetensors");
-  for (const auto& [tensor, entry] : (*file)->tensors()) {
-    if (tensor != name) continue;
-    std::vector<Elem> values(static_cast<size_t>(entry.bytes) / sizeof(Elem));
-    EXPECT_TRUE((*file)->Read(entry.begin, entry.bytes, values.data()).ok());
-    return values;
-  }
-  ADD_FAILURE() << name;
-  return {};
 }
 
 class QuantizedModelsTest : public ::testing::TestWithParam<std::string> {

@@ -99,7 +99,7 @@ absl::StatusOr<Weight> Weight::Allocate(const WeightDesc& desc, Device device) {
   weight.device_ = device;
   ASSIGN_OR_RETURN(weight.buffer_, Buffer::AllocateBesideOthers(PackedBytes(desc, device.kind), device));
   weight.data_ = weight.buffer_.data();
-  if (device.is_cpu()) weight.ZeroPadding();  // on a device PackRows writes a plain row's; panels' matter to no one
+  if (device.is_cpu()) weight.ZeroPadding();  // on a device PackRows writes it for plain rows
   return weight;
 }
 
