@@ -3,6 +3,7 @@
 #include <openssl/ssl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -28,6 +29,7 @@ constexpr absl::Duration kSoon = absl::Seconds(60);
 
 class TlsTest : public testing::Test {
  protected:
+  TlsTest() { std::signal(SIGPIPE, SIG_IGN); }  // OpenSSL writes to connections that the server has ended
   rpc::TlsFiles Of(TestAuthority& authority, const TestAuthority::Certificate& wanted) {
     const TestAuthority::Files own = authority.Issue(wanted);
     return {.ca = users_.file(), .cert = own.cert, .key = own.key};
