@@ -7,8 +7,10 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 
@@ -17,6 +19,8 @@ namespace {
 
 constexpr size_t kBlockBytes = 256 << 10;
 
+constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
+
 // First bytes of compressed files.
 struct Compression {
   absl::string_view magic;
@@ -24,7 +28,42 @@ struct Compression {
 };
 constexpr Compression kCompressions[] = {{"\x1f\x8b", "gzip"}, {"\x28\xb5\x2f\xfd", "zstd"}, {"\xfd\x37zXZ", "xz"}};
 
+v1::ErrorReason ReasonOf(const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) return v1::TEXT_LIMIT;
+  if (absl::IsFailedPrecondition(status)) return v1::NO_CHAT_TEMPLATE;
+  return v1::BAD_FILE;
+}
+
+absl::Status BadLine(const std::string& name, int64_t line, int64_t byte, const absl::Status& status) {
+  if (absl::IsCancelled(status)) return status;
+  return rpc::MakeError(status.code(), ReasonOf(status), AtLine(name, line, byte, status.message()),
+                        {{"file", name}, {"line", absl::StrCat(line)}, {"byte", absl::StrCat(byte)}});
+}
+
 }  // namespace
+
+absl::Status VisitLines(const std::string& name, const LineBlock& block, int64_t max_line_bytes,
+                        absl::FunctionRef<absl::Status(absl::string_view)> visit) {
+  absl::string_view rest = block.bytes;
+  if (block.first_byte == 0) absl::ConsumePrefix(&rest, kByteOrderMark);
+  for (int64_t number = block.first_line; !rest.empty(); ++number) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    const absl::string_view line = absl::StripSuffix(rest.substr(0, end), "\r");
+    const int64_t byte = block.first_byte + (rest.data() - block.bytes.data());
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (absl::StripAsciiWhitespace(line).empty()) continue;
+    const absl::Status status =
+        line.size() <= static_cast<size_t>(max_line_bytes)
+            ? visit(line)
+            : absl::InvalidArgumentError(absl::StrCat("a line of ", line.size(), " bytes, limit ", max_line_bytes));
+    if (!status.ok()) return BadLine(name, number, byte, status);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NoDocumentsError(const std::string& name) {
+  return absl::InvalidArgumentError(absl::StrCat(name, ": has no documents"));
+}
 
 std::string AtLine(absl::string_view name, int64_t line, int64_t byte, absl::string_view what) {
   return absl::StrCat(name, ":", line, " (byte ", byte, "): ", what);

@@ -10,11 +10,14 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace switchyard::server {
+
+inline constexpr int64_t kMaxLineBytes = 16 << 20;  // of training text
 
 // Whole lines; a file's last line may lack its newline.
 struct LineBlock {
@@ -46,6 +49,15 @@ class BlockReader {
   int64_t at_ = 0;         // offset of the byte after waiting_
   int64_t next_line_ = 1;  // number of waiting_'s first line
 };
+
+// Calls `visit` for each line that is not blank, without its newline and a carriage return before it; a byte order mark
+// at the beginning of the file is no part of a line.  Ends with the first error, of `visit` or of a line that is too
+// long: it gets the line's place (AtLine) and a reason, and ErrorInfo metadata file, line and byte.  Cancelled stays as
+// it is.
+absl::Status VisitLines(const std::string& name, const LineBlock& block, int64_t max_line_bytes,
+                        absl::FunctionRef<absl::Status(absl::string_view)> visit);
+
+absl::Status NoDocumentsError(const std::string& name);
 
 // Returns "NAME:LINE (byte BYTE): WHAT".  `byte`: where the line begins.
 std::string AtLine(absl::string_view name, int64_t line, int64_t byte, absl::string_view what);

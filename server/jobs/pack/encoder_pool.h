@@ -28,7 +28,6 @@ struct EncodeTask {
   bool done = false;
 };
 
-// Ignores blank lines, a byte order mark at the beginning of the file and carriage returns before newlines.
 absl::Status EncodeBlock(const DocumentEncoder& encoder, const std::function<bool()>& cancelled, EncodeTask* task);
 
 class EncoderPool {

@@ -12,7 +12,6 @@
 #include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/job_spec.h"
-#include "server/jobs/pack/block_reader.h"
 #include "server/jobs/pack/encoder_pool.h"
 #include "server/jobs/pack/token_header.h"
 #include "server/jobs/pack/token_writer.h"
@@ -103,7 +102,7 @@ class Packing {
     }
     RETURN_IF_ERROR(FinishTasks(0));
     if (writer_->num_documents() > documents) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(input, ": has no documents"));
+    return NoDocumentsError(input);
   }
 
   absl::Status Report() const {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "server/jobs/data_preparer.h"
+#include "server/jobs/pack/block_reader.h"
 #include "server/jobs/pack/document_encoder.h"
 #include "server/text/chat_template/model_chat_template.h"
 #include "server/text/tokenizer/tokenizer.h"
@@ -22,7 +23,7 @@ struct PackerOptions {
   const text::ModelChatTemplate* chat_template = nullptr;
   std::string model = {};  // its folder
   int num_threads = 1;
-  int64_t max_line_bytes = 16 << 20;
+  int64_t max_line_bytes = kMaxLineBytes;
 };
 
 class Packer final : public DataPreparer {

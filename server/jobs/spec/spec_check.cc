@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +15,8 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/reduce_policy.h"
 #include "scheduler/jobs/token_format.h"
+#include "server/jobs/pack/document_encoder.h"
+#include "server/jobs/pack/text_check.h"
 #include "server/jobs/pack/token_header.h"
 
 namespace switchyard::server {
@@ -20,22 +24,24 @@ namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr absl::string_view kDatasets = "datasets", kEvaluation = "evaluation";  // lists of a spec
-constexpr int64_t kMaxScannedBytes = 64 << 20;                                   // of tokens, over all files of a list
+constexpr int64_t kMaxScannedBytes = 64 << 20;  // of tokens or text, over all files of a list
+constexpr int64_t kMaxEncodedBytes = 1 << 20;   // of text, likewise; at least kLeastEncodedBytes of each file
+constexpr int64_t kLeastEncodedBytes = 16 << 10;
 
+// Keeps the reason and the place (VisitLines) of an error that has them.
 absl::Status BadFile(absl::string_view field, const absl::Status& status) {
-  return rpc::MakeError(status.code(), v1::BAD_FILE, absl::StrCat(field, ": ", status.message()),
-                        {{"field", std::string(field)}});
-}
-
-// Text is only packed at the job's turn, so this checks no more than that the file is not empty.
-absl::Status CheckText(const RootDir& root, const std::string& name, absl::string_view field) {
-  const absl::StatusOr<int> fd = root.OpenFile(name);
-  if (!fd.ok()) return BadFile(field, fd.status());
-  struct stat st = {};
-  const bool empty = fstat(*fd, &st) == 0 && st.st_size == 0;
-  close(*fd);
-  if (!empty) return absl::OkStatus();
-  return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(name), ": is empty: it has no documents")));
+  const v1::ErrorReason own = rpc::ReasonOf(status);
+  const v1::ErrorReason reason = own == v1::ERROR_REASON_UNSPECIFIED ? v1::BAD_FILE : own;
+  const std::string message = absl::StrCat(field, ": ", status.message()), name(field);
+  google::rpc::ErrorInfo info;
+  for (const google::protobuf::Any& detail : rpc::ToRpcStatus(status).details()) {
+    if (detail.UnpackTo(&info)) break;
+  }
+  if (info.metadata().count("line") == 0) return rpc::MakeError(status.code(), reason, message, {{"field", name}});
+  const auto& place = info.metadata();
+  return rpc::MakeError(
+      status.code(), reason, message,
+      {{"field", name}, {"file", place.at("file")}, {"line", place.at("line")}, {"byte", place.at("byte")}});
 }
 
 // Facts about all files of a list together.
@@ -46,16 +52,24 @@ struct DataFacts {
   bool has_target = false;      // some .bin file has a target
 };
 
+// encoder: null if no text is checked.
 absl::Status CheckData(const jobs::JobSpec& spec, absl::string_view list, const RootDir& root, int64_t vocab,
-                       DataFacts* facts) {
+                       const DocumentEncoder* encoder, DataFacts* facts) {
   const bool evaluation = list == kEvaluation;
   const std::vector<std::string>& names = evaluation ? spec.evaluation : spec.datasets;
   const bool weighted = !evaluation && !spec.dataset_weights.empty();
   const jobs::TargetSearch search = jobs::TargetSearchOf(spec);
+  const auto share = kMaxScannedBytes / std::max<int64_t>(1, static_cast<int64_t>(names.size()));
+  const TextCheck text = {.encoder = encoder,
+                          .read_bytes = share,
+                          .encoded_bytes = std::max(share * kMaxEncodedBytes / kMaxScannedBytes, kLeastEncodedBytes)};
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string field = absl::StrCat("spec.", list, "[", i, "]");
     if (absl::EndsWith(names[i], ".jsonl")) {
-      if (!facts->text_is_packed) RETURN_IF_ERROR(CheckText(root, names[i], field));
+      if (!facts->text_is_packed) {
+        if (const absl::Status status = CheckTextFile(root, names[i], text); !status.ok())
+          return BadFile(field, status);
+      }
       facts->text = true;
       continue;
     }
@@ -68,7 +82,6 @@ absl::Status CheckData(const jobs::JobSpec& spec, absl::string_view list, const 
     if (weighted && !jobs::HasWindow(spec, header->num_tokens, header->num_documents)) {
       return BadFile(field, jobs::NoWindowError(Quote(names[i]), header->num_tokens, spec.sequence_length));
     }
-    const auto share = kMaxScannedBytes / static_cast<int64_t>(names.size());
     const absl::Status inside = ScanTokens(root, names[i], *header, vocab, share);
     if (!inside.ok()) return BadFile(field, inside);
     facts->tokens += header->num_tokens;
@@ -181,6 +194,21 @@ absl::StatusOr<TrainedModelFacts> ReadFacts(const ModelFolder& model, const Root
   return *facts;
 }
 
+// The encoder that packs the job's text.
+absl::StatusOr<DocumentEncoder> LoadEncoder(const ModelFolder& model, const RootDir& checkpoints,
+                                            const TrainedModelFacts& facts) {
+  const absl::StatusOr<ModelDir> dir = ModelDir::Beneath(checkpoints, model.folder);
+  if (!dir.ok()) return BadFile(model.field, dir.status());
+  absl::StatusOr<DocumentEncoder> encoder = DocumentEncoder::Load(*dir, model.folder);
+  if (!encoder.ok()) return BadFile(model.field, encoder.status());
+  if (const int64_t ids = encoder->tokenizer().id_end(); ids > facts.vocab) {
+    return BadFile(model.field,
+                   absl::InvalidArgumentError(absl::StrCat(Quote(model.folder), ": its tokenizer has ids below ", ids,
+                                                           ", the model's vocab_size is ", facts.vocab)));
+  }
+  return encoder;
+}
+
 }  // namespace
 
 double CheckpointBytes(const jobs::JobSpec& spec, double parameters) {
@@ -206,8 +234,13 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
                          ? 1
                          : static_cast<int32_t>(std::count_if(spec.datasets.begin(), spec.datasets.end(), is_text));
   DataFacts data = {.text_is_packed = files_ready >= packs}, evaluation = {.text_is_packed = files_ready > packs};
-  RETURN_IF_ERROR(CheckData(spec, kDatasets, datasets, facts.vocab, &data));
-  RETURN_IF_ERROR(CheckData(spec, kEvaluation, datasets, facts.vocab, &evaluation));
+  std::optional<DocumentEncoder> encoder;
+  if (HasText(spec) && !evaluation.text_is_packed) {
+    ASSIGN_OR_RETURN(encoder, LoadEncoder(model, checkpoints, facts));
+  }
+  const DocumentEncoder* const encodes = encoder.has_value() ? &*encoder : nullptr;
+  RETURN_IF_ERROR(CheckData(spec, kDatasets, datasets, facts.vocab, encodes, &data));
+  RETURN_IF_ERROR(CheckData(spec, kEvaluation, datasets, facts.vocab, encodes, &evaluation));
   const int64_t batch = spec.batch_sequences * window + 1;
   // (Otherwise a window may have few tokens; workers count windows before step 1.)
   const bool needs_batch = spec.packing == jobs::WindowPacking::kConcatenate && spec.dataset_weights.empty();
