@@ -6,11 +6,11 @@
 //                                              ▼ │
 //                                           PAUSING ──stopped──► PAUSED ──resume──► PENDING
 //
-// A job waits for workers (PENDING), prepares its data (PREPARING: text becomes tokens), and runs.  PAUSING and
-// CANCELLING last until its workers have stopped at a step with a checkpoint.  A job that cannot go on until a user has
-// repaired something (its data, the disk) pauses by itself (`block`).  A job that loses its workers or its server waits
-// again, as another attempt, unless it has failed too often (the caller counts).  SUCCEEDED, FAILED, CANCELLED are
-// final.
+// A job waits for workers (PENDING), prepares its data (PREPARING: text becomes tokens), and runs.  Its data may be
+// prepared while it waits; then it is PENDING again (`lose`).  PAUSING and CANCELLING last until its workers have
+// stopped at a step with a checkpoint.  A job that cannot go on until a user has repaired something (its data, the
+// disk) pauses by itself (`block`).  A job that loses its workers or its server waits again, as another attempt, unless
+// it has failed too often (the caller counts).  SUCCEEDED, FAILED, CANCELLED are final.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +35,13 @@ enum class JobState : uint8_t {
 inline constexpr int kNumJobStates = 9;
 
 enum class JobEvent : uint8_t {
-  kAdmit,    // there are workers for it, and it is the first in the queue
+  kAdmit,    // there are workers for it, and it is the first in the queue; or its data is prepared while it waits
   kStart,    // its data is ready and its workers have formed a group
   kPause,    // by a user
   kResume,   // by a user
   kCancel,   // by a user
   kStopped,  // its workers have stopped as they were asked to
-  kLose,     // its workers are gone, or the server was: it may try again
+  kLose,     // its workers are gone, or the server was: it may try again; or its data is prepared, and it waits
   kFinish,   // its last step is done and its last checkpoint is written
   kFail,     // an error that trying again does not repair
   kBlock,    // an error that a user may repair: it waits for that

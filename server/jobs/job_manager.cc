@@ -13,6 +13,8 @@
 namespace switchyard::server {
 namespace {
 
+constexpr int kMaxEarly = 1;  // jobs that pack their text before their turn, as the processor is others'
+
 // Returns the error of a request that could not be journaled, and so was not carried out.
 absl::Status JournalError(const absl::Status& status) {
   if (status.code() == absl::StatusCode::kResourceExhausted) {
@@ -279,7 +281,7 @@ void JobManager::Admit() {
   if (runs_.draining()) return;
   std::vector<Job*> waiting;
   for (const auto& [sequence, job] : book_.jobs()) {
-    if (job->state == jobs::JobState::kPending) waiting.push_back(job.get());
+    if (job->state == jobs::JobState::kPending || runs_.IsEarly(*job)) waiting.push_back(job.get());
   }
   std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) { return a->queued < b->queued; });
   if (!book_.clean()) {
@@ -294,7 +296,6 @@ void JobManager::Admit() {
 }
 
 bool JobManager::Consider(Job* job, Room* room) {
-  if (room->held) return true;
   const int wanted = job->spec.workers;
   const TrainerPool& pool = pools_.Of(job->spec);
   if (wanted > pool.configured()) {  // submitted to an earlier server with more workers
@@ -302,22 +303,30 @@ bool JobManager::Consider(Job* job, Room* room) {
                                  job->spec.on_serving_workers ? " that serve and train" : ""));
     return true;
   }
-  if (wanted > room->available) {
+  const bool has_turn = !room->held && wanted <= room->available;
+  if (!has_turn && !room->held && !runs_.IsEarly(*job)) {
     book_.Note(job, absl::StrCat("waits for workers: ", std::max(room->available, 0), " of ", wanted, " are free"));
-    room->held = true;
-    return true;
   }
-  room->available -= pool.Cost(wanted);
+  if (!has_turn) room->held = true;
+  if (has_turn) room->available -= pool.Cost(wanted);
+  if (runs_.IsEarly(*job)) return true;  // it keeps its place; its turn waits for its text
   if (retries_.Pauses(*job)) {
-    book_.Note(job, "pauses after a loss");
+    if (has_turn) book_.Note(job, "pauses after a loss");
     return true;
   }
+  if (has_turn) return Begin(job, /*early=*/false);
+  if (runs_.NumEarly() < kMaxEarly && JobPreparation::IsNeeded(*job)) return Begin(job, /*early=*/true);
+  return true;
+}
+
+bool JobManager::Begin(Job* job, bool early) {
   retries_.EndPause(*job);
-  if (!book_.Move(job, jobs::JobEvent::kAdmit, "it is its turn", host_->UnixMs()).ok()) {
+  const char* const why = early ? "its text is packed while it waits" : "it is its turn";
+  if (!book_.Move(job, jobs::JobEvent::kAdmit, why, host_->UnixMs()).ok()) {
     book_.NoteUnwritten(job);
     return false;
   }
-  runs_.Begin(job);
+  runs_.Begin(job, early);
   return true;
 }
 

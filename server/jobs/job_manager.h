@@ -97,10 +97,11 @@ class JobManager {
     int available = 0;
     bool held = false;  // a job that waits for more workers holds back later ones
   };
-  // Begins jobs for which there are workers, and sets the notes of those that wait.
+  // Begins jobs for which there are workers, has one that waits pack its text, and sets the notes of those that wait.
   void Admit();
   // Returns false if the journal cannot be written; then no other job begins either.
   bool Consider(Job* job, Room* room);
+  bool Begin(Job* job, bool early);
 
   const Options options_;
   TrainingHost* const host_;

@@ -1,5 +1,7 @@
 #include "server/jobs/run/job_preparation.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -77,6 +79,13 @@ std::vector<std::string> JobPreparation::Outputs(const jobs::JobSpec& spec) {
   std::vector<std::string> outputs;
   for (const PackStep& step : StepsToPack(spec)) outputs.push_back(step.inputs.empty() ? "" : step.output);
   return outputs;
+}
+
+bool JobPreparation::IsNeeded(const Job& job) {
+  const std::vector<PackStep> steps = StepsToPack(job.spec);
+  const auto has_text = [](const PackStep& step) { return !step.inputs.empty(); };
+  return std::any_of(steps.begin() + std::min<std::ptrdiff_t>(job.files_ready, std::ssize(steps)), steps.end(),
+                     has_text);
 }
 
 bool JobPreparation::StartNext() {

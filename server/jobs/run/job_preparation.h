@@ -19,6 +19,9 @@ class JobPreparation {
  public:
   JobPreparation(RunContext* context, Job* job) : context_(*context), job_(job) {}
 
+  // Whether the job has text that is not packed yet.
+  static bool IsNeeded(const Job& job);
+
   // Starts the next pack.  Returns false if all data is ready.  REQUIRES: !packing().
   bool StartNext();
   bool packing() const { return packing_; }

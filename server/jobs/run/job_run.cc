@@ -78,7 +78,9 @@ void JobRun::EndAs(jobs::JobEvent event, const std::string& reason) {
 }
 
 void JobRun::Prepare() {
-  if (!preparation_.StartNext()) TryStart();
+  if (preparation_.StartNext()) return;
+  if (early_) return EndAs(jobs::JobEvent::kLose, "its text is packed");
+  TryStart();
 }
 
 void JobRun::OnPrepared(const absl::StatusOr<PackedData>& packed) {

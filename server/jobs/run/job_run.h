@@ -21,11 +21,13 @@ namespace switchyard::server {
 
 class JobRun {
  public:
-  // Context and job are borrowed.  metrics_slot: the lowest free one.  REQUIRES: the job is PREPARING.
-  JobRun(RunContext* context, Job* job, int metrics_slot)
+  // Context and job are borrowed.  metrics_slot: the lowest free one.  early: the job only prepares its data, and then
+  // waits for its turn again.  REQUIRES: the job is PREPARING.
+  JobRun(RunContext* context, Job* job, int metrics_slot, bool early)
       : context_(*context),
         job_(job),
         metrics_slot_(metrics_slot),
+        early_(early),
         preparation_(context, job),
         progress_(context, job) {}
 
@@ -50,6 +52,7 @@ class JobRun {
 
   const Job& job() const { return *job_; }
   int metrics_slot() const { return metrics_slot_; }
+  bool early() const { return early_; }
   const RunProgress& progress() const { return progress_; }
   bool has_workers() const { return attempt_ != nullptr; }
   bool HasWorker(WorkerId id) const;
@@ -65,6 +68,7 @@ class JobRun {
   RunContext& context_;
   Job* const job_;
   const int metrics_slot_;
+  const bool early_;
   JobPreparation preparation_;
   RunProgress progress_;
   std::unique_ptr<Attempt> attempt_;

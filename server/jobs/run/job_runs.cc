@@ -20,11 +20,21 @@ absl::Status ServerStopsError() {
   return rpc::MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping");
 }
 
-void JobRuns::Begin(Job* job) {
-  int slot = 0;
-  const auto is_taken = [&slot](const auto& entry) { return entry.second.metrics_slot() == slot; };
-  while (std::any_of(runs_.begin(), runs_.end(), is_taken)) ++slot;
-  runs_.try_emplace(job->sequence, &context_, job, slot).first->second.Prepare();
+void JobRuns::Begin(Job* job, bool early) {
+  int slot = early ? TrainingCounts::kSlots : 0;  // a job without steps has no metrics
+  const auto is_used = [&slot](const auto& entry) { return entry.second.metrics_slot() == slot; };
+  while (!early && std::any_of(runs_.begin(), runs_.end(), is_used)) ++slot;
+  runs_.try_emplace(job->sequence, &context_, job, slot, early).first->second.Prepare();
+}
+
+bool JobRuns::IsEarly(const Job& job) const {
+  const auto it = runs_.find(job.sequence);
+  return it != runs_.end() && it->second.early();
+}
+
+int JobRuns::NumEarly() const {
+  return static_cast<int>(
+      std::count_if(runs_.begin(), runs_.end(), [](const auto& entry) { return entry.second.early(); }));
 }
 
 void JobRuns::ForEach(const std::function<void(JobRun*)>& visit) {
@@ -48,7 +58,7 @@ int JobRuns::NumAwaited(bool on_serving_workers) const {
   int awaited = 0;
   for (const auto& [sequence, run] : runs_) {
     const jobs::JobSpec& spec = run.job().spec;
-    if (run.has_workers() || spec.on_serving_workers != on_serving_workers) continue;
+    if (run.has_workers() || run.early() || spec.on_serving_workers != on_serving_workers) continue;
     awaited += context_.pools->Of(spec).Cost(spec.workers);
   }
   return awaited;

@@ -28,11 +28,14 @@ class JobRuns final : public TrainerEvents {
  public:
   explicit JobRuns(const RunContext& context) : context_(context) {}
 
-  // REQUIRES: the job is PREPARING and not under way.
-  void Begin(Job* job);
+  // early: the job prepares its data while it waits for its turn.  REQUIRES: the job is PREPARING and not under way.
+  void Begin(Job* job, bool early);
+  // Whether the job prepares its data before its turn.
+  bool IsEarly(const Job& job) const;
+  int NumEarly() const;
   // Stops a job that a user has paused or cancelled, if it is under way.
   void StopAsAsked(const Job& job);
-  // Number of workers for which jobs under way still wait: workers that also serve, or training workers.
+  // Number of workers for which jobs whose turn it was still wait: workers that also serve, or training workers.
   int NumAwaited(bool on_serving_workers) const;
   void Tick();
   // Stops running jobs with a checkpoint, so that they wait for the next server; refuses further workers.

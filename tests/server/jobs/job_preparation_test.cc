@@ -153,6 +153,81 @@ TEST_F(ManagerTest, BadTextFailsTheJob) {
   EXPECT_EQ(ReasonIn(Get(gone)->error), "DATASET_CHANGED");
 }
 
+const PackedData kEnough = {.tokens = 100, .trained_tokens = 100};
+
+// Jobs that wait pack their text one after the other, and keep their places.
+TEST_F(ManagerTest, TextIsPackedWhileAnotherJobTrains) {
+  Running();
+  const std::string first = Submit(TextSpec()), second = Submit(TextSpec());
+  manager_->Tick();
+  EXPECT_EQ(StateOf(first), jobs::JobState::kPreparing);
+  EXPECT_EQ(ReasonOf(first), "its text is packed while it waits");
+  EXPECT_EQ(host_.packs[first].size(), 1u);
+  EXPECT_EQ(StateOf(second), jobs::JobState::kPending);
+  manager_->runs().OnPrepared(first, kEnough);
+  EXPECT_EQ(StateOf(first), jobs::JobState::kPending);
+  EXPECT_EQ(ReasonOf(first), "its text is packed");
+  EXPECT_EQ(Get(first)->attempt, 0);
+  manager_->Tick();
+  EXPECT_EQ(Get(first)->note, "waits for workers: 0 of 2 are free");
+  EXPECT_EQ(StateOf(second), jobs::JobState::kPreparing);
+  AllEnd(jobs::TrainOutcome::kFinished);
+  manager_->Tick();
+  ASSERT_EQ(trainers_[1]->assignments.size(), 2u) << "the first begins at once";
+  EXPECT_EQ(trainers_[1]->assignments[1].job_id, first);
+  EXPECT_EQ(host_.packs[first].size(), 1u);
+  // The second is packed when its turn comes, and waits for no other text.
+  AllStart();
+  manager_->runs().OnPrepared(second, kEnough);
+  AllEnd(jobs::TrainOutcome::kFinished);
+  manager_->Tick();
+  ASSERT_EQ(trainers_[1]->assignments.size(), 3u);
+  EXPECT_EQ(trainers_[1]->assignments[2].job_id, second);
+}
+
+// A job whose text is still packed at its turn holds back those behind it, as one that waits for workers.
+TEST_F(ManagerTest, AJobThatPacksEarlyKeepsItsPlace) {
+  Running();
+  const std::string first = Submit(Spec()), text = Submit(TextSpec()), last = Submit(Spec());
+  manager_->Tick();
+  EXPECT_EQ(StateOf(text), jobs::JobState::kPreparing);
+  AllEnd(jobs::TrainOutcome::kFinished);
+  manager_->Tick();
+  ASSERT_EQ(trainers_[1]->assignments.size(), 2u);
+  EXPECT_EQ(trainers_[1]->assignments[1].job_id, first);
+  AllStart();
+  AllEnd(jobs::TrainOutcome::kFinished);
+  manager_->Tick();
+  EXPECT_EQ(StateOf(last), jobs::JobState::kPending) << "it is the text's turn";
+  EXPECT_EQ(trainers_[1]->assignments.size(), 2u);
+  manager_->runs().OnPrepared(text, kEnough);
+  manager_->Tick();
+  ASSERT_EQ(trainers_[1]->assignments.size(), 3u);
+  EXPECT_EQ(trainers_[1]->assignments[2].job_id, text);
+}
+
+TEST_F(ManagerTest, EarlyTextThatIsBadFailsBeforeItsTurn) {
+  Running();
+  const std::string bad = Submit(TextSpec()), next = Submit(TextSpec()), paused = Submit(TextSpec());
+  manager_->Tick();
+  manager_->runs().OnPrepared(bad, absl::InvalidArgumentError("a.jsonl:3: no text"));
+  EXPECT_EQ(StateOf(bad), jobs::JobState::kFailed);
+  manager_->Tick();
+  ASSERT_EQ(StateOf(next), jobs::JobState::kPreparing);
+  manager_->runs().OnPrepared(next, absl::UnavailableError("the disk is slow"));
+  EXPECT_EQ(StateOf(next), jobs::JobState::kPending);
+  manager_->Tick();
+  EXPECT_EQ(StateOf(next), jobs::JobState::kPending) << "pauses after a loss";
+  ASSERT_EQ(StateOf(paused), jobs::JobState::kPreparing);
+  ASSERT_TRUE(manager_->Pause(paused).ok());
+  EXPECT_EQ(host_.cancelled, std::vector<std::string>{paused});
+  manager_->runs().OnPrepared(paused, absl::CancelledError("packing is no longer wanted"));
+  EXPECT_EQ(StateOf(paused), jobs::JobState::kPaused);
+  Restart();  // while nothing is packed
+  ConnectBoth();
+  EXPECT_TRUE(manager_->idle());
+}
+
 TEST_F(ManagerTest, AJobWithoutWorkersYetStopsAtOnce) {
   const std::string id = Begun(TextSpec());
   manager_->runs().OnTrainerLost(2, "gone");

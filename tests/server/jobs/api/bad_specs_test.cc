@@ -198,7 +198,15 @@ std::vector<BadSpec> BadFiles() {
        "spec.datasets: none of the 1000 tokens of 1 file is a target in a window of 16 tokens, at least 1 is wanted"},
       {"NoTargetToEvaluate", [](auto* s) { s->add_evaluation("untrained.bin"); }, kBad, "BAD_FILE",
        "spec.evaluation: none of the 1000 tokens of 1 file is a target in a window of 16 tokens"},
-      {"EmptyText", data("empty.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: \"empty.jsonl\": is empty"},
+      {"EmptyText", data("empty.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: empty.jsonl: has no documents"},
+      {"BlankText", data("blank.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: blank.jsonl: has no documents"},
+      {"BrokenLine", data("broken.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: broken.jsonl:4 (byte 30): "},
+      {"BrokenLineFarAway", data("far.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: far.jsonl:200001 (byte 3000000): "},
+      {"BrokenEvaluation", [](auto* s) { s->add_evaluation("broken.jsonl"); }, kBad, "BAD_FILE",
+       "spec.evaluation[0]: broken.jsonl:4 (byte 30): "},
+      {"CompressedText", data("zip.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: zip.jsonl: is compressed (gzip)"},
+      {"ConversationWithoutTemplate", data("chat.jsonl"), kCannot, "NO_CHAT_TEMPLATE",
+       "spec.datasets[0]: chat.jsonl:1 (byte 0): messages: "},
       {"BadEvaluation", [](auto* s) { s->add_evaluation("none.jsonl"); }, kNone, "BAD_FILE", "spec.evaluation[0]"},
   };
 }
@@ -254,6 +262,15 @@ class BadSpecsTest : public TrainingTest {
     ASSERT_EQ(mknod((data + "socket.bin").c_str(), S_IFSOCK | 0600, 0), 0);
     std::filesystem::create_directories(data + "folder.bin");
     for (const char* empty : {"empty.bin", "empty.jsonl"}) std::ofstream(data + empty).close();
+    std::ofstream(data + "blank.jsonl") << "\n \n";
+    std::ofstream(data + "broken.jsonl") << "{\"text\": \"a\"}\n\n{\"text\": \"bc\"}\n{\"text\": \n";
+    std::ofstream far(data + "far.jsonl");
+    for (int i = 0; i < 200'000; ++i) far << "{\"text\": \"ab\"}\n";
+    far << "{}\n";
+    far.close();
+    std::ofstream(data + "zip.jsonl") << "\x1f\x8b";
+    std::ofstream(data + "chat.jsonl") << R"({"messages": [{"role": "user", "content": "a"}, )"
+                                       << R"({"role": "assistant", "content": "b"}]})";
     std::ofstream(data + "untrained.bin") << MaskedFileBytes(1000);
     std::ofstream(data + "tail.bin") << MaskedFileBytes(1000, 993);  // 62 windows of 16 end with token 992
     std::ofstream(data + "magic.bin") << std::string(4096, 'x');
