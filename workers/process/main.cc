@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "proto/link/job_spec_codec.h"
 #include "proto/support/host_port.h"
 #include "proto/support/library_setup.h"
 #include "scheduler/base/cores.h"
@@ -38,7 +39,8 @@
 #include "workers/session/serving_role.h"
 #include "workers/session/training_role.h"
 #include "workers/session/worker_link.h"
-#include "workers/train/job/check_trainable.h"
+#include "workers/tensor/machine_memory.h"
+#include "workers/train/job/check_job.h"
 
 namespace switchyard::worker {
 namespace {
@@ -138,12 +140,25 @@ std::unique_ptr<LinkRole> MakeRole(const WorkerFlags& flags, Worker* worker, int
   return std::make_unique<BothRole>(worker, std::move(training), metrics);
 }
 
-int CheckModel(const WorkerFlags& flags) {
+absl::StatusOr<jobs::JobSpec> ReadSpec(std::FILE* from) {
+  v1::JobSpec message;
+  if (!message.ParseFromFileDescriptor(fileno(from)))
+    return absl::InvalidArgumentError("standard input: is no JobSpec");
+  return link::FromProto(message, {.name = "worker", .error = [](const link::SpecProblem& problem) {
+                                     return absl::InvalidArgumentError(absl::StrCat(problem.field, ": ", problem.text));
+                                   }});
+}
+
+int CheckJob(const WorkerFlags& flags) {
   const absl::StatusOr<RootDir> root = RootDir::Open(flags.checkpoint_root, "--checkpoint_root");
   if (!root.ok()) return Complain(flags, root.status().message());
-  const absl::StatusOr<model::ModelConfig> checked =
-      train::CheckTrainable(*root, flags.check_model, flags.check_weights);
-  std::fputs(train::ModelCheckLine(checked).c_str(), stdout);
+  const absl::StatusOr<jobs::JobSpec> spec = ReadSpec(stdin);
+  if (!spec.ok()) return Complain(flags, spec.status().message());
+  const absl::StatusOr<model::ModelConfig> checked = train::CheckJob(*root, *spec,
+                                                                     {.ranks_here = flags.check_ranks,
+                                                                      .memory_bytes = ReadMachineMemory().total_bytes,
+                                                                      .can_offload = !flags.train_offload_dir.empty()});
+  std::fputs(train::JobCheckLine(checked).c_str(), stdout);
   return std::fflush(stdout) == 0 && checked.ok() ? 0 : kExitBadConfig;
 }
 
@@ -179,7 +194,7 @@ int PackExperts(const WorkerFlags& flags, const sigset_t& signals) {
 }
 
 int Main(const WorkerFlags& flags, const FlagSet& table) {
-  if (!flags.check_model.empty()) return CheckModel(flags);
+  if (flags.check_job) return CheckJob(flags);
   const bool only_trains = ParseRole(flags.role) == WorkerRole::kTrain;
   const std::string name = only_trains ? "trainer" : "worker";
   SetLogName(flags.local_index >= 0 ? absl::StrCat(name, " ", flags.local_index) : name);

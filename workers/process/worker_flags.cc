@@ -113,12 +113,13 @@ void AddTrainingFlags(WorkerFlags* values, FlagSet* flags) {
 void AddServersFlags(WorkerFlags* values, FlagSet* flags) {
   flags->BeginGroup("Set by a server for the workers that it starts");
   flags
-      ->Add("check_model=FOLDER", &values->check_model,
-            "folder of a model beneath --checkpoint_root: print a line of JSON that says what a job would train, or "
-            "why none can, and end; a server runs this before it accepts a job")
+      ->Add("check_job", &values->check_job,
+            "read a job's spec (a JobSpec of protobuf) from standard input, print a line of JSON that says what it "
+            "would train, or why it cannot, and end; a server runs this before it accepts a job")
       .Mark(kSetByServer);
-  flags->Add("check_weights", &values->check_weights,
-             "with --check_model: also open the files of the weights, since the job begins from them");
+  flags->Add("check_ranks", &values->check_ranks,
+             "with --check_job: so many of the job's workers share this machine's memory, which must suffice for them; "
+             "0 = others' memory is not known here");
   flags->Add("local_index", &values->local_index, "the worker's number; -1 = not started by a server")
       .Mark(kSetByServer);
   flags->Add("server_socket", &values->server_socket, "socket of the server that started this worker");

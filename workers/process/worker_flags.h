@@ -43,8 +43,8 @@ struct WorkerFlags {
   std::string metrics_host = "127.0.0.1";
 
   bool pack_experts = false;
-  std::string check_model;
-  bool check_weights = false;
+  bool check_job = false;
+  int check_ranks = 0;
   int local_index = -1;
   std::string server_socket;
   std::string refusal_file;

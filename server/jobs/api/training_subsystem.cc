@@ -51,9 +51,12 @@ absl::StatusOr<std::unique_ptr<TrainingSubsystem>> TrainingSubsystem::Open(Reque
   training.packs = room->packs_.get();
   training.datasets = room->datasets_.has_value() ? &*room->datasets_ : nullptr;
   training.checkpoints = room->checkpoints_.has_value() ? &*room->checkpoints_ : nullptr;
-  training.check_model = AskWorkerProgram({.binary = room->worker_binary_,
-                                           .checkpoint_root = room->config_->checkpoint_root,
-                                           .stopping = [room = room.get()] { return room->stopping_.load(); }});
+  training.check_model =
+      AskWorkerProgram({.binary = room->worker_binary_,
+                        .checkpoint_root = room->config_->checkpoint_root,
+                        .offload_dir = room->config_->train_offload_dir,
+                        .workers_are_local = room->config_->local_train_workers == room->config_->train_workers,
+                        .stopping = [room = room.get()] { return room->stopping_.load(); }});
   room->service_ = std::make_unique<TrainingServiceImpl>(training_context, std::move(training));
   return room;
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,9 +21,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/strict_json.h"
+#include "server/jobs/api/job_convert.h"
 
 namespace switchyard::server {
 namespace {
@@ -31,8 +34,18 @@ constexpr int kCannotRun = 127;  // exec failed
 constexpr absl::Duration kReapPoll = absl::Milliseconds(2);
 constexpr int64_t kStopPollMs = 50;
 
-// Starts a child whose standard output is `answers`, the write end of a pipe.
-absl::StatusOr<pid_t> Spawn(std::vector<std::string> args, int answers) {
+// Returns a file with these bytes, which has no name.
+absl::StatusOr<UniqueFd> FileOf(absl::string_view bytes) {
+  UniqueFd file(memfd_create("spec", MFD_CLOEXEC));
+  if (file.get() >= 0 && write(file.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()) &&
+      lseek(file.get(), 0, SEEK_SET) == 0) {
+    return file;
+  }
+  return absl::UnavailableError(absl::StrCat("no file in memory: ", std::strerror(errno)));
+}
+
+// Starts a child that reads `questions`, and whose standard output is `answers`, the write end of a pipe.
+absl::StatusOr<pid_t> Spawn(std::vector<std::string> args, int questions, int answers) {
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
@@ -47,7 +60,7 @@ absl::StatusOr<pid_t> Spawn(std::vector<std::string> args, int answers) {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    if (dup2(answers, STDOUT_FILENO) < 0) _exit(kCannotRun);
+    if (dup2(questions, STDIN_FILENO) < 0 || dup2(answers, STDOUT_FILENO) < 0) _exit(kCannotRun);
     execv(argv[0], argv.data());
     _exit(kCannotRun);
   }
@@ -92,15 +105,18 @@ absl::StatusOr<std::string> ReadLine(int fd, const ModelCheckOptions& options, a
   return text;
 }
 
-absl::StatusOr<TrainedModelFacts> Ask(const ModelCheckOptions& options, const std::string& folder, bool weights) {
+absl::StatusOr<TrainedModelFacts> Ask(const ModelCheckOptions& options, const jobs::JobSpec& spec) {
+  ASSIGN_OR_RETURN(const UniqueFd question, FileOf(EncodeSpec(spec)));
+  // Serving workers have their models in memory beside the job.
+  const int ranks = options.workers_are_local && !spec.on_serving_workers ? spec.workers : 0;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return absl::UnavailableError(absl::StrCat("no pipe: ", std::strerror(errno)));
   const absl::Cleanup close_read = [fd = ends[0]] { close(fd); };
   const absl::Time deadline = absl::Now() + options.limit;
-  const absl::StatusOr<pid_t> pid = Spawn({options.binary, absl::StrCat("--check_model=", folder),
-                                           absl::StrCat("--checkpoint_root=", options.checkpoint_root),
-                                           absl::StrCat("--check_weights=", weights ? "true" : "false")},
-                                          ends[1]);
+  const absl::StatusOr<pid_t> pid =
+      Spawn({options.binary, "--check_job", absl::StrCat("--checkpoint_root=", options.checkpoint_root),
+             absl::StrCat("--train_offload_dir=", options.offload_dir), absl::StrCat("--check_ranks=", ranks)},
+            question.get(), ends[1]);
   close(ends[1]);
   RETURN_IF_ERROR(pid.status());
   const absl::StatusOr<std::string> text = ReadLine(ends[0], options, deadline);
@@ -190,11 +206,11 @@ absl::StatusOr<double> CountParameters(const Config& config, const TrainedModelF
 }  // namespace
 
 CheckModelFn AskWorkerProgram(ModelCheckOptions options) {
-  return [options = std::move(options)](const std::string& folder, bool weights) {
-    absl::StatusOr<TrainedModelFacts> facts = Ask(options, folder, weights);
+  return [options = std::move(options)](const jobs::JobSpec& spec) {
+    absl::StatusOr<TrainedModelFacts> facts = Ask(options, spec);
     if (!absl::IsUnavailable(facts.status())) return facts;
     return absl::StatusOr<TrainedModelFacts>(
-        absl::UnavailableError(absl::StrCat(options.binary, " --check_model: ", facts.status().message())));
+        absl::UnavailableError(absl::StrCat(options.binary, " --check_job: ", facts.status().message())));
   };
 }
 

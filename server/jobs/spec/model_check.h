@@ -1,8 +1,9 @@
 // Checks, before a job is accepted, whether workers can train its model, and finds the model's facts.
 //
-// The server shares no code with its workers, so it runs their program: `switchyard-worker --check_model=NAME
-// --checkpoint_root=DIR` prints one line (workers/train/job/check_trainable.h) and ends.  If there is no answer, a few
-// keys of config.json are checked instead.  Thread-safe; blocks until the program has answered, at most Options::limit.
+// The server shares no code with its workers, so it runs their program: `switchyard-worker --check_job
+// --checkpoint_root=DIR` reads the spec, prints one line (workers/train/job/check_job.h) and ends.  If there is
+// no answer, a few keys of config.json are checked instead.  Thread-safe; blocks until the program has answered, at
+// most Options::limit.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "scheduler/jobs/job_spec.h"
 
 namespace switchyard::server {
 
@@ -24,13 +26,14 @@ struct TrainedModelFacts {
   double parameters = 0;     // about
 };
 
-// `folder`: the model's, beneath the checkpoint root.  `weights`: whether the job begins from its weights.
 // Unavailable: there was no answer.
-using CheckModelFn = std::function<absl::StatusOr<TrainedModelFacts>(const std::string& folder, bool weights)>;
+using CheckModelFn = std::function<absl::StatusOr<TrainedModelFacts>(const jobs::JobSpec& spec)>;
 
 struct ModelCheckOptions {
-  std::string binary;           // the workers' program
-  std::string checkpoint_root;  // absolute, or relative to this process's working directory
+  std::string binary;              // the workers' program
+  std::string checkpoint_root;     // absolute, or relative to this process's working directory
+  std::string offload_dir;         // where workers put files; empty: nowhere
+  bool workers_are_local = false;  // all training workers share this machine's memory
   absl::Duration limit = absl::Seconds(30);
   int64_t max_answer_bytes = 64 << 10;
   std::function<bool()> stopping = nullptr;  // called while waiting; true ends the wait, as `limit` does

@@ -165,23 +165,26 @@ absl::Status CheckModelFolder(const jobs::JobSpec& spec, const RootDir& root, ab
 // The model's folder and the spec's field that names it.
 struct ModelFolder {
   std::string field, folder;
-  bool has_weights = false;  // the job begins from its weights
 };
 ModelFolder ModelFolderOf(const jobs::JobSpec& spec) {
-  if (!spec.base_checkpoint.empty()) return {"spec.base_checkpoint", spec.base_checkpoint, true};
-  return {"spec.architecture", spec.architecture, false};
+  if (!spec.base_checkpoint.empty()) return {"spec.base_checkpoint", spec.base_checkpoint};
+  return {"spec.architecture", spec.architecture};
 }
 
 // Converts the refusal of the workers' program to the API's error.
 absl::Status Refusal(const ModelFolder& model, const absl::Status& said) {
+  if (absl::IsResourceExhausted(said) || absl::IsFailedPrecondition(said)) {  // not the model, but this machine
+    return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::TOO_FEW_WORKERS,
+                          absl::StrCat("spec: ", said.message()), {{"field", "spec"}});
+  }
   if (absl::IsNotFound(said)) return BadFile(model.field, said);
   return BadFile(model.field, absl::InvalidArgumentError(absl::StrCat(Quote(model.folder), ": ", said.message())));
 }
 
-absl::StatusOr<TrainedModelFacts> ReadFacts(const ModelFolder& model, const RootDir& checkpoints,
-                                            const CheckModelFn& check_model) {
+absl::StatusOr<TrainedModelFacts> ReadFacts(const jobs::JobSpec& spec, const ModelFolder& model,
+                                            const RootDir& checkpoints, const CheckModelFn& check_model) {
   if (check_model) {
-    const absl::StatusOr<TrainedModelFacts> said = check_model(model.folder, model.has_weights);
+    const absl::StatusOr<TrainedModelFacts> said = check_model(spec);
     if (said.ok()) return said;
     if (!absl::IsUnavailable(said.status())) return Refusal(model, said.status());
     LogWarn(model.field, ": ", Quote(model.folder),
@@ -225,7 +228,7 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
     return rpc::MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
   }
   RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, model.field, model.folder));
-  ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(model, checkpoints, check_model));
+  ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(spec, model, checkpoints, check_model));
   RETURN_IF_ERROR(CheckFits(spec, facts));
   const int64_t window = spec.sequence_length;
   // (Text of datasets with weights is packed one by one, before that of evaluation.)
@@ -260,7 +263,7 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
 
 absl::Status CheckWorkersOfModel(const jobs::JobSpec& spec, const RootDir& checkpoints,
                                  const CheckModelFn& check_model) {
-  ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(ModelFolderOf(spec), checkpoints, check_model));
+  ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(spec, ModelFolderOf(spec), checkpoints, check_model));
   return CheckExperts(spec, facts, "workers");
 }
 

@@ -15,14 +15,11 @@
 #include "workers/train/job/rank_agreement.h"
 
 namespace switchyard::train {
-namespace {
 
 DType DTypeOfJob(jobs::TrainDType dtype) {
   if (dtype == jobs::TrainDType::kBf16) return DType::kBf16;
   return dtype == jobs::TrainDType::kF64 ? DType::kF64 : DType::kF32;
 }
-
-}  // namespace
 
 JobNotes::JobNotes(std::string job_id, absl::Duration interval, TrainListener* listener)
     : job_id_(std::move(job_id)), interval_(interval), listener_(listener) {}
@@ -53,8 +50,8 @@ JobContext::JobContext(TrainJobInput input, const Stream& stream, comm::Communic
       dtype_(DTypeOfJob(spec_.dtype)),
       notes_(input_.job_id, input_.note_interval, leads() ? listener : nullptr) {}
 
-int64_t JobContext::micro_batch_sequences() const {
-  return spec_.micro_batch_sequences > 0 ? spec_.micro_batch_sequences : own_sequences();
+int64_t MicroBatchSequences(const jobs::JobSpec& spec, int world) {
+  return spec.micro_batch_sequences > 0 ? spec.micro_batch_sequences : spec.batch_sequences / world;
 }
 
 bool JobContext::had_data() const {

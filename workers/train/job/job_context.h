@@ -46,6 +46,10 @@ class JobNotes {
   int64_t bytes_ = 0;
 };
 
+DType DTypeOfJob(jobs::TrainDType dtype);
+// Sequences that a rank computes at a time.
+int64_t MicroBatchSequences(const jobs::JobSpec& spec, int world);
+
 class JobContext {
  public:
   // Borrowed: comm, listener and what the stream borrows.
@@ -63,7 +67,7 @@ class JobContext {
   bool leads() const { return comm_->rank() == 0; }
   // Sequences of a step on each rank, and of a micro-batch.
   int64_t own_sequences() const { return spec_.batch_sequences / comm_->world(); }
-  int64_t micro_batch_sequences() const;
+  int64_t micro_batch_sequences() const { return MicroBatchSequences(spec_, comm_->world()); }
   // Whether an earlier attempt of the job, or its parent before the fork, has trained on these data.
   bool had_data() const;
   // "attempt 2 of job …": the holder's name in the folder's lock.

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/jobs/api/job_convert.h"
 #include "tests/server/tiny_text.h"
 
 namespace switchyard::server {
@@ -27,15 +28,28 @@ class ModelCheckTest : public testing::Test {
  protected:
   absl::StatusOr<TrainedModelFacts> Ask(const std::string& script, absl::Duration limit = absl::Seconds(60)) {
     const std::string program = base_.path() + "/worker";
-    std::ofstream(program) << "#!/bin/sh\necho \"$@\" > " << base_.path() << "/asked\n" << script << "\n";
+    std::ofstream(program) << "#!/bin/sh\necho \"$@\" > " << base_.path() << "/asked\ncat > " << base_.path()
+                           << "/spec\n"
+                           << script << "\n";
     EXPECT_EQ(chmod(program.c_str(), 0700), 0);
-    return AskWorkerProgram({.binary = program, .checkpoint_root = "/root of models", .limit = limit})("a/b", true);
+    return AskWorkerProgram({.binary = program,
+                             .checkpoint_root = "/root of models",
+                             .offload_dir = "/files",
+                             .workers_are_local = true,
+                             .limit = limit})(Spec());
   }
   void ExpectNoAnswer(const std::string& script, const std::string& message, absl::Duration limit = absl::Seconds(60)) {
     const absl::Status status = Ask(script, limit).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << script;
     EXPECT_THAT(std::string(status.message()), HasSubstr(message)) << script;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("/worker --check_model: ")) << script;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("/worker --check_job: ")) << script;
+  }
+
+  static jobs::JobSpec Spec() { return {.base_checkpoint = "a/b", .workers = 3}; }
+  std::string Written(const std::string& name) {
+    std::stringstream text;
+    text << std::ifstream(base_.path() + name).rdbuf();
+    return text.str();
   }
 
   model::TempDir base_;
@@ -50,9 +64,9 @@ TEST_F(ModelCheckTest, FactsOfAModel) {
   EXPECT_EQ(facts->experts, 4);
   EXPECT_TRUE(facts->router_bias);
   EXPECT_EQ(facts->parameters, 1500);
-  std::stringstream asked;
-  asked << std::ifstream(base_.path() + "/asked").rdbuf();
-  EXPECT_EQ(asked.str(), "--check_model=a/b --checkpoint_root=/root of models --check_weights=true\n");
+  EXPECT_EQ(Written("/asked"),
+            "--check_job --checkpoint_root=/root of models --train_offload_dir=/files --check_ranks=3\n");
+  EXPECT_EQ(Written("/spec"), EncodeSpec(Spec()));
 }
 
 // A server that stops does not wait for a program that does not answer.
@@ -65,7 +79,7 @@ TEST_F(ModelCheckTest, AServerThatStopsWaitsForNoAnswer) {
       AskWorkerProgram({.binary = program, .checkpoint_root = "/", .limit = absl::Seconds(60), .stopping = [&asked] {
                           return ++asked > 2;
                         }});
-  EXPECT_THAT(std::string(check("a", false).status().message()), HasSubstr("the server stops"));
+  EXPECT_THAT(std::string(check(Spec()).status().message()), HasSubstr("the server stops"));
   EXPECT_EQ(asked, 3);
 }
 
@@ -90,7 +104,7 @@ TEST_F(ModelCheckTest, NobodyCanSay) {
     ExpectNoAnswer(absl::StrCat("echo '", line, "'"), "its answer is ");
   }
   const auto none = AskWorkerProgram({.binary = base_.path() + "/none", .checkpoint_root = "/"});
-  EXPECT_THAT(std::string(none("a", false).status().message()), HasSubstr("exit code 127 (cannot be run)"));
+  EXPECT_THAT(std::string(none(Spec()).status().message()), HasSubstr("exit code 127 (cannot be run)"));
 }
 
 }  // namespace

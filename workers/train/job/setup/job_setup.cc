@@ -13,7 +13,7 @@
 #include "workers/ops/core/isa.h"
 #include "workers/tensor/thread_pool.h"
 #include "workers/tensor/yield_point.h"
-#include "workers/train/job/check_trainable.h"
+#include "workers/train/job/check_job.h"
 #include "workers/train/job/yielding_files.h"
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameter_files.h"

@@ -21,7 +21,46 @@ namespace {
 // Short, to fit a rank's word; empty if the pool has no name.
 std::string KeyOf(const MemoryPool& pool) { return pool.name.empty() ? "" : absl::StrCat(absl::Hex(Fnv1a(pool.name))); }
 
+absl::Status DoesNotFit(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
+                        const TrainingNeed& need, int64_t available, const absl::Status& status) {
+  const MemoryChoices choices = {.micro_batch_sequences = MicroBatchSequences(spec, share.world),
+                                 .offload = spec.offload,
+                                 .world = share.world,
+                                 .ranks_here = share.ranks_here};
+  return absl::Status(status.code(),
+                      absl::StrCat(status.message(), "; ", MemoryRemedy(config, need, choices, available)));
+}
+
 }  // namespace
+
+TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec, int world, int32_t packing,
+                    bool offload) {
+  return {.dtype = DTypeOfJob(spec.dtype),
+          .experts_per_layer = config.num_experts / world * packing,
+          .rows = MicroBatchSequences(spec, world) * spec.sequence_length,
+          .world = world,
+          .recompute = spec.recompute,
+          .restore = spec.restore,
+          .offload = offload};
+}
+
+absl::StatusOr<bool> MustOffload(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
+                                 int32_t packing, int64_t available) {
+  const TrainingNeed in_memory = NeedOf(config, spec, share.world, packing, false);
+  const TrainingNeed in_file = NeedOf(config, spec, share.world, packing, true);
+  const absl::Status without = CheckTrainingMemory(config, in_memory, available);
+  if (spec.offload != jobs::OffloadPolicy::kAlways) {
+    if (without.ok()) return false;
+    if (!share.can_offload) return DoesNotFit(config, spec, share, in_memory, available, without);
+  } else if (!share.can_offload) {
+    return absl::FailedPreconditionError(
+        "offload: always, but this worker has no --train_offload_dir for masters and moments of experts");
+  }
+  if (const absl::Status with = CheckTrainingMemory(config, in_file, available); !with.ok()) {
+    return DoesNotFit(config, spec, share, in_file, available, with);
+  }
+  return true;
+}
 
 absl::Status MemoryFit::CountNeighbours() {
   const MachineMemory memory = context_.input().memory();
@@ -60,45 +99,18 @@ OpenStateFileFn MemoryFit::ActivationsFile() const {
   return [directory = input.offload_dir](int64_t bytes) { return OpenStateFile(directory, bytes); };
 }
 
-TrainingNeed MemoryFit::NeedOf(int32_t packing, bool offload) const {
-  return {.dtype = context_.dtype(),
-          .experts_per_layer = config_.num_experts / context_.comm()->world() * packing,
-          .rows = context_.micro_batch_sequences() * context_.spec().sequence_length,
-          .world = context_.comm()->world(),
-          .recompute = context_.spec().recompute,
-          .restore = context_.spec().restore,
-          .offload = offload};
-}
-
-absl::Status MemoryFit::DoesNotFit(const TrainingNeed& need, int64_t available, const absl::Status& status) const {
-  const MemoryChoices choices = {.micro_batch_sequences = context_.micro_batch_sequences(),
-                                 .offload = context_.spec().offload,
-                                 .world = context_.comm()->world(),
-                                 .ranks_here = ranks_here_};
-  return Failed(absl::Status(status.code(),
-                             absl::StrCat(status.message(), "; ", MemoryRemedy(config_, need, choices, available))));
-}
-
 absl::StatusOr<bool> MemoryFit::MustOffload(int32_t packing, int64_t available) const {
-  const TrainingNeed in_memory = NeedOf(packing, false), in_file = NeedOf(packing, true);
-  const absl::Status without = CheckTrainingMemory(config_, in_memory, available);
-  const bool can = OffloadFile() != nullptr;
-  if (context_.spec().offload != jobs::OffloadPolicy::kAlways) {
-    if (without.ok()) return false;
-    if (!can) return DoesNotFit(in_memory, available, without);
-  } else if (!can) {
-    return Failed(absl::FailedPreconditionError(
-        "offload: always, but this worker has no --train_offload_dir for masters and moments of experts"));
-  }
-  if (const absl::Status with = CheckTrainingMemory(config_, in_file, available); !with.ok()) {
-    return DoesNotFit(in_file, available, with);
-  }
-  return true;
+  const RankShare share = {
+      .world = context_.comm()->world(), .ranks_here = ranks_here_, .can_offload = OffloadFile() != nullptr};
+  absl::StatusOr<bool> must = train::MustOffload(config_, context_.spec(), share, packing, available);
+  if (!must.ok()) return Failed(must.status());
+  return must;
 }
 
 absl::Status MemoryFit::CheckOffloadRoom(int32_t packing, bool offload) const {
   const TrainJobInput& input = context_.input();
-  const TrainingBytes need = TrainingMemory(config_, NeedOf(packing, offload));
+  const TrainingBytes need =
+      TrainingMemory(config_, NeedOf(config_, context_.spec(), context_.comm()->world(), packing, offload));
   const auto bytes = static_cast<int64_t>(need.offloaded + need.offloaded_activations);
   if (bytes == 0 || input.open_offload || input.offload_dir.empty()) return absl::OkStatus();
   return CheckStateRoom(input.offload_dir, bytes, ranks_here_);

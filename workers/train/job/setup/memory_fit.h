@@ -17,6 +17,19 @@
 
 namespace switchyard::train {
 
+// A rank's part of a job, as far as its memory is concerned.
+struct RankShare {
+  int world = 1;
+  int ranks_here = 1;       // that share this machine's memory
+  bool can_offload = true;  // there is a place for files
+};
+TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec, int world, int32_t packing,
+                    bool offload);
+// Whether the job fits into `available` bytes only if masters and moments of experts are in a file.
+// ResourceExhausted: it does not fit, with advice; FailedPrecondition: the spec wants files, and there is no place.
+absl::StatusOr<bool> MustOffload(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
+                                 int32_t packing, int64_t available);
+
 class MemoryFit {
  public:
   // All borrowed.  config: may still be empty; the calls after CountNeighbours read it.
@@ -47,10 +60,8 @@ class MemoryFit {
 
  private:
   int RanksOf(const MemoryPool& pool) const;
-  TrainingNeed NeedOf(int32_t packing, bool offload) const;
-  // Whether the job fits into `available` bytes only if offloaded; an error if it does not fit at all.
+  // The function above for this rank, with errors that end the job.
   absl::StatusOr<bool> MustOffload(int32_t packing, int64_t available) const;
-  absl::Status DoesNotFit(const TrainingNeed& need, int64_t available, const absl::Status& status) const;
   // Checks that the disk has room for what is offloaded, activations and, if `offload`, masters and moments.
   absl::Status CheckOffloadRoom(int32_t packing, bool offload) const;
 

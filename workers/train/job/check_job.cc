@@ -1,4 +1,4 @@
-#include "workers/train/job/check_trainable.h"
+#include "workers/train/job/check_job.h"
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -9,6 +9,8 @@
 #include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/model/config/config.h"
 #include "workers/model/config/memory_plan.h"
+#include "workers/train/job/check_tensors.h"
+#include "workers/train/job/setup/memory_fit.h"
 
 namespace switchyard::train {
 
@@ -27,16 +29,28 @@ absl::StatusOr<model::ModelConfig> ParseTrainableConfig(absl::string_view config
   return config;
 }
 
-absl::StatusOr<model::ModelConfig> CheckTrainable(const RootDir& checkpoints, const std::string& path, bool weights) {
+absl::StatusOr<model::ModelConfig> CheckJob(const RootDir& checkpoints, const jobs::JobSpec& spec,
+                                            const JobCheckOptions& options) {
+  const bool weights = !spec.base_checkpoint.empty();
+  const std::string& path = weights ? spec.base_checkpoint : spec.architecture;
   if (weights) RETURN_IF_ERROR(checkpoint::CheckFinished(path));
   ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Beneath(checkpoints, path));
   ASSIGN_OR_RETURN(std::string text, dir.ReadSmallFile("config.json", model::kMaxConfigBytes));
   ASSIGN_OR_RETURN(model::ModelConfig config, ParseTrainableConfig(text));
-  if (weights) RETURN_IF_ERROR(checkpoint::Checkpoint::Open(dir).status());
+  if (weights) {
+    ASSIGN_OR_RETURN(const checkpoint::Checkpoint checkpoint, checkpoint::Checkpoint::Open(dir));
+    RETURN_IF_ERROR(CheckTensors(checkpoint, config, options.read_limit));
+  }
+  if (options.ranks_here > 0) {
+    const RankShare share = {
+        .world = spec.workers, .ranks_here = options.ranks_here, .can_offload = options.can_offload};
+    RETURN_IF_ERROR(
+        MustOffload(config, spec, share, /*packing=*/1, options.memory_bytes / options.ranks_here).status());
+  }
   return config;
 }
 
-std::string ModelCheckLine(const absl::StatusOr<model::ModelConfig>& checked) {
+std::string JobCheckLine(const absl::StatusOr<model::ModelConfig>& checked) {
   nlohmann::json line;
   if (checked.ok()) {
     const absl::int128 parameters =
