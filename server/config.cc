@@ -238,6 +238,26 @@ void CheckTraining(ServerConfig* config, Problems* problems) {
                                ": is for local training workers (--local_train_workers); others have their own"));
 }
 
+// Checks the flags of a server without a model.
+void CheckNoServing(const ServerConfig& config, Problems* problems) {
+  problems->Check(
+      config.local_train_workers > 0 || config.train_workers > 0,
+      "--model: missing; give the directory of a HuggingFace checkpoint, or a GGUF file; a server that only "
+      "trains has --local_train_workers or --train_workers instead");
+  constexpr absl::string_view kIsFor = "a server with --model";
+  const ServerConfig defaults;
+  // (Its default is 1.)
+  problems->Check(config.local_workers <= 1,
+                  absl::StrCat("--local_workers=", config.local_workers, ": is for ", kIsFor));
+  problems->OnlyFor(false, "workers", config.workers, defaults.workers, kIsFor);
+  problems->OnlyFor(false, "served_model_name", config.served_model_name, defaults.served_model_name, kIsFor);
+  problems->OnlyFor(false, "tokenizer", config.tokenizer, defaults.tokenizer, kIsFor);
+  problems->OnlyFor(false, "chat_template", config.chat_template, defaults.chat_template, kIsFor);
+  problems->OnlyFor(false, "profile", config.profile, defaults.profile, kIsFor);
+  problems->OnlyFor(false, "profile_out", config.profile_out, defaults.profile_out, kIsFor);
+  problems->Check(!config.train_on_serving, absl::StrCat("--train_on_serving: is for ", kIsFor));
+}
+
 }  // namespace
 
 std::string NameOfModel(const std::string& path) {
@@ -262,8 +282,9 @@ std::string NameOfModel(const std::string& path) {
 
 absl::Status ServerConfig::Finish() {
   Problems problems;
-  if (model.empty()) {
-    problems.Check(false, "--model: missing; give the directory of a HuggingFace checkpoint, or a GGUF file");
+  if (OnlyTrains()) {
+    CheckNoServing(*this, &problems);
+    local_workers = workers = 0;
   } else {
     problems.Check(S_ISDIR(ModeOf(model)) || IsGgufFile(model),
                    absl::StrCat("--model=", model, ": ", WhyNoModelDir(model)));
@@ -275,13 +296,13 @@ absl::Status ServerConfig::Finish() {
   }
   if (!tokenizer.empty()) problems.File("tokenizer", tokenizer);
   if (!chat_template.empty()) problems.File("chat_template", chat_template);
-  if (served_model_name.empty()) served_model_name = NameOfModel(model);
+  if (served_model_name.empty() && !OnlyTrains()) served_model_name = NameOfModel(model);
   problems.Range("worker_metrics_port", worker_metrics_port, -1, 65536 - std::max(1, local_workers));
   FinishPorts(this, &problems);
   CheckSecurity(*this, &problems);
   CheckTracing(*this, &problems);
   if (workers == 0) workers = local_workers;
-  problems.Check(workers >= 1,
+  problems.Check(workers >= 1 || OnlyTrains(),
                  "--local_workers=0: then --workers must say how many workers from elsewhere make the group");
   problems.Check(workers >= local_workers,
                  absl::StrCat("--workers=", workers, ": fewer than --local_workers=", local_workers));

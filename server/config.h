@@ -107,6 +107,8 @@ struct ServerConfig {
   // Checks the configuration and fills in derived fields (names, workers).  InvalidArgument lists every problem, one a
   // line.
   absl::Status Finish();
+  // Whether there is no model to serve: the server has no serving workers, and jobs train.
+  bool OnlyTrains() const { return model.empty(); }
   // Whether workers may join that this server does not start, so that their port is open.
   bool ExpectsWorkersFromElsewhere() const {
     return workers > local_workers || train_workers > local_train_workers || !join_token_file.empty();

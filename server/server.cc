@@ -85,6 +85,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   RETURN_IF_ERROR(server->Listen());
   RETURN_IF_ERROR(server->StartWorkers());
   server->engine_->Start();  // last: its thread uses all of the above
+  if (server->config_.OnlyTrains()) server->SetReady(true);
   return server;
 }
 
@@ -185,6 +186,7 @@ absl::Status Server::StartWorkers() {
 }
 
 absl::Status Server::StartServingWorkers(const std::string& server) {
+  if (config_.OnlyTrains()) return absl::OkStatus();
   if (config_.local_workers == 0) {
     LogInfo("waiting for ", config_.workers, " workers: switchyard-worker --server=", members_->address(),
             " --model=", config_.model);
@@ -215,11 +217,16 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
 }
 
 void Server::SetReady(bool ready) {
-  for (const char* service : {kReadiness, kServiceName}) users_->SetServing(service, ready);
-  if (ready) LogInfo("ready: ", config_.served_model_name, " on ", users_->address());
-  TellServiceManager(
-      ready ? absl::StrCat("READY=1\nSTATUS=serving ", config_.served_model_name, " on ", users_->address())
-            : absl::StrCat("STATUS=not serving: waits for the workers of ", config_.served_model_name));
+  const bool serves = !config_.OnlyTrains();
+  users_->SetServing(kReadiness, ready);
+  if (serves) users_->SetServing(kServiceName, ready);
+  const std::string what = serves ? absl::StrCat("serving ", config_.served_model_name, " on ", users_->address())
+                           : operators_ != nullptr ? absl::StrCat("training jobs on ", operators_->address())
+                                                   : "training jobs";
+  if (ready) LogInfo("ready: ", what);
+  TellServiceManager(ready    ? absl::StrCat("READY=1\nSTATUS=", what)
+                     : serves ? absl::StrCat("STATUS=not serving: waits for the workers of ", config_.served_model_name)
+                              : "STATUS=not ready");
 }
 
 void Server::Fail(std::string text) {

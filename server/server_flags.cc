@@ -20,8 +20,8 @@ constexpr absl::Duration kShortest = absl::Milliseconds(1), kLongest = absl::Hou
 void AddModelFlags(ServerConfig* c, FlagSet* set) {
   set->BeginGroup("Model");
   set->Add("model=DIR", &c->model,
-           "directory of a HuggingFace checkpoint (config.json, *.safetensors, tokenizer.json), or a GGUF file "
-           "(required)")
+           "directory of a HuggingFace checkpoint (config.json, *.safetensors, tokenizer.json), or a GGUF file; "
+           "without it the server only trains, and wants --local_train_workers or --train_workers")
       .Mark(kToServingWorkers);
   set->Add("served_model_name=NAME", &c->served_model_name,
            "the model's name in requests (default: the last part of --model; ORG/NAME for a snapshot of the "

@@ -73,12 +73,7 @@ absl::StatusOr<ConvertArgs> RequestContext::Args(const grpc::ServerContextBase& 
 absl::StatusOr<ConvertArgs> RequestContext::Args(std::optional<absl::Duration> limit,
                                                  std::shared_ptr<const ServedModel>* model) const {
   *model = engine->model();
-  if (*model == nullptr) {
-    return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
-                                         absl::StrCat("model ", config->served_model_name,
-                                                      " is LOADING: ", engine->load().not_ready_reason)),
-                          absl::Seconds(1));
-  }
+  if (*model == nullptr) return LoadingError(*config, engine->load().not_ready_reason);
   ConvertArgs args;
   args.model = model->get();
   args.text = text;

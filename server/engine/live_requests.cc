@@ -34,12 +34,7 @@ void LiveRequests::Submit(uint64_t handle, std::unique_ptr<InferenceRequest> req
 
 absl::Status LiveRequests::Admit(const InferenceRequest& request, absl::Time now) const {
   if (draining_) return ServerStops();
-  if (group_->scheduler() == nullptr) {
-    return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
-                                         absl::StrCat("model ", config_->served_model_name,
-                                                      " is LOADING: ", group_->workers().NotReadyReason())),
-                          absl::Seconds(1));
-  }
+  if (group_->scheduler() == nullptr) return LoadingError(*config_, group_->NotReadyReason());
   // While a lost group forms anew, requests queue within the queue's bound and their deadlines.
   if (group_->GivenUp(now)) return group_->GivenUpError();
   if (by_request_id_.contains(RequestKey(request.owner, request.request_id))) {

@@ -37,6 +37,13 @@ absl::Status WorkersLost(const std::string& message) {
   return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kUnavailable, v1::WORKER_LOST, message), absl::Seconds(1));
 }
 
+absl::Status LoadingError(const ServerConfig& config, const std::string& why) {
+  if (config.OnlyTrains()) return rpc::MakeError(absl::StatusCode::kNotFound, v1::MODEL_NOT_FOUND, kOnlyTrains);
+  return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
+                                       absl::StrCat("model ", config.served_model_name, " is LOADING: ", why)),
+                        absl::Seconds(1));
+}
+
 ServingGroup::ServingGroup(const ServerConfig* config, const text::TextProcessor* text, ServerMetrics* metrics,
                            const EngineHooks* hooks, WorkerGroup::Listener* listener)
     : config_(config),
@@ -62,7 +69,9 @@ WorkerClient* ServingGroup::ClientOf(int rank) const {
 void ServingGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, fleet::WorkerInfo info) {
   const int32_t context = info.context;
   const bool own = workers_.IsOwn(info);
-  const absl::Status status = workers_.Register(id, client, std::move(info), MonotonicNow());
+  const absl::Status status =
+      config_->OnlyTrains() ? absl::FailedPreconditionError(absl::StrCat(kOnlyTrains, "; give the worker --role=train"))
+                            : workers_.Register(id, client, std::move(info), MonotonicNow());
   if (!status.ok()) {
     LogWarn("worker ", id, " is refused: ", status.message());
     client->Close(status);
@@ -89,6 +98,7 @@ void ServingGroup::Lost(WorkerId id, const std::string& link_reason) {
 }
 
 void ServingGroup::Tick(absl::Time now) {
+  if (config_->OnlyTrains()) return;
   loss_causes_.Tick(now, ready());
   workers_.Tick(now);
   if (scheduler_) return;

@@ -24,6 +24,11 @@
 
 namespace switchyard::server {
 
+inline constexpr char kOnlyTrains[] = "this server serves no model: it was started without --model, to train jobs";
+// Why no request can be served before the first group has formed: MODEL_LOADING, which may be tried again, with `why`;
+// NOT_FOUND (MODEL_NOT_FOUND) where none will ever form.
+absl::Status LoadingError(const ServerConfig& config, const std::string& why);
+
 class ServingGroup {
  public:
   // All borrowed; they outlive this.
@@ -33,6 +38,7 @@ class ServingGroup {
   WorkerGroup& workers() { return workers_; }
   const WorkerGroup& workers() const { return workers_; }
   bool ready() const { return workers_.state() == WorkerGroup::State::kReady; }
+  std::string NotReadyReason() const { return config_->OnlyTrains() ? kOnlyTrains : workers_.NotReadyReason(); }
   // Null before the first group has formed.
   batching::Scheduler* scheduler() const { return scheduler_.get(); }
   // Null before the first group has formed.  Thread-safe.

@@ -76,9 +76,10 @@ class HttpApi::Handlers {
   static void Health(const Call& call) { call.exchange->Reply({.type = "", .body = ""}); }
   static void Ready(const Call& call) {
     const LoadSnapshot load = call.context->engine->load();
-    Json body = {{"ready", load.ready}};
+    const bool ready = load.ready || load.not_ready_reason == kOnlyTrains;
+    Json body = {{"ready", ready}};
     if (!load.ready) body["reason"] = load.not_ready_reason;
-    call.Reply(body, load.ready ? 200 : 503);
+    call.Reply(body, ready ? 200 : 503);
   }
   static void Version(const Call& call) { call.Reply({{"version", call.context->config->version}}); }
   static void Load(const Call& call) {
@@ -105,12 +106,14 @@ class HttpApi::Handlers {
     return json;
   }
   static void Models(const Call& call) {
-    call.Reply({{"object", "list"}, {"data", Json::array({ModelJson(*call.context)})}});
+    Json models = Json::array();
+    if (!call.context->config->OnlyTrains()) models.push_back(ModelJson(*call.context));
+    call.Reply({{"object", "list"}, {"data", std::move(models)}});
   }
   static void Model(const Call& call) {
     const std::string name =
         PercentDecoded(absl::string_view(call.exchange->request().path).substr(std::string("/v1/models/").size()));
-    if (name == call.context->config->served_model_name) return call.Reply(ModelJson(*call.context));
+    if (name == call.context->config->served_model_name && !name.empty()) return call.Reply(ModelJson(*call.context));
     call.exchange->Reply(
         ErrorReply(ErrorShape::kOpenAi,
                    rpc::MakeError(absl::StatusCode::kNotFound, v1::MODEL_NOT_FOUND,

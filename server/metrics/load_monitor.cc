@@ -19,7 +19,7 @@ void LoadMonitor::Update() {
   const bool draining = requests_->draining();
   LoadSnapshot snapshot;
   snapshot.ready = group_->ready() && !draining;
-  snapshot.not_ready_reason = draining ? "draining" : workers.NotReadyReason();
+  snapshot.not_ready_reason = draining ? "draining" : group_->NotReadyReason();
   snapshot.group_epoch = workers.epoch();
   if (const batching::Scheduler* scheduler = group_->scheduler()) snapshot.scheduler = scheduler->Stats();
   for (const auto& [id, member] : workers.members()) {

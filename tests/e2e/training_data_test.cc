@@ -1,5 +1,5 @@
 // Data of training jobs end to end: conversations in whole sequences, datasets with weights, epochs; over a death of
-// the server.
+// the server.  A server that only trains.
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/e2e/http_client.h"
 #include "tests/e2e/training_fixture.h"
 
 namespace switchyard {
@@ -84,6 +85,28 @@ TEST(TrainingDataTest, ADatasetWithoutASequenceIsNamed) {
   ASSERT_TRUE(submitted.ok()) << submitted.status();
   const v1::Job job = training.WaitUntilIn(submitted->id(), v1::JOB_STATE_FAILED);
   EXPECT_THAT(job.error().message(), HasSubstr("datasets[1]: \"second.jsonl\" has a weight, but its "));
+}
+
+TEST(TrainingDataTest, AServerWithoutAModelTrains) {
+  TrainingServer training(2, {"--http_port=0"}, /*serving_workers=*/0);
+  ASSERT_TRUE(training.Start());
+  const auto submitted = training.Submit(TrainingServer::TinySpec());
+  ASSERT_TRUE(submitted.ok()) << submitted.status();
+  TestServer& server = *training.server();
+  const StreamSeen seen = Generate(server.client(), TextRequest("a", 1));
+  EXPECT_EQ(seen.end.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(seen.end.message(), "this server serves no model: it was started without --model, to train jobs");
+  EXPECT_EQ(HttpCall(server.http_address(), "GET", "/ready").status, 200);
+  EXPECT_EQ(HttpCall(server.http_address(), "GET", "/v1/models").json()["data"], nlohmann::json::array());
+  const auto cli = Process::Start({Binary("switchyard"), "status", "--server=" + server.address()});
+  ASSERT_NE(cli, nullptr);
+  EXPECT_EQ(cli->Wait(absl::Seconds(60)).value_or(-1), 0);
+  EXPECT_THAT(cli->Output(),
+              testing::AllOf(HasSubstr(": ready\n"), HasSubstr("model      none: this server serves no")));
+  const v1::Job job = training.WaitUntilIn(submitted->id(), v1::JOB_STATE_SUCCEEDED);
+  EXPECT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
+  server.process().Signal(SIGTERM);
+  EXPECT_EQ(server.process().Wait(absl::Seconds(60)).value_or(-1), 0) << server.process().Output();
 }
 
 }  // namespace

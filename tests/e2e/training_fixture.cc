@@ -96,7 +96,7 @@ TrainingServer::~TrainingServer() {
 }
 
 bool TrainingServer::Start() {
-  TestServer::Options options = {.model = kDemoModel, .workers = serving_workers_};
+  TestServer::Options options = {.model = serving_workers_ > 0 ? kDemoModel : "", .workers = serving_workers_};
   options.flags = {absl::StrCat("--local_train_workers=", train_workers_), "--train_threads=1",
                    absl::StrCat("--dataset_root=", (root_ / "datasets").string()),
                    absl::StrCat("--checkpoint_root=", (root_ / "checkpoints").string())};

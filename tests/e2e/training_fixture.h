@@ -24,6 +24,7 @@ class TrainingServer {
   // Makes the roots: datasets/text.jsonl (this repository's own text), checkpoints/demo (the demo model),
   // checkpoints/tiny (its architecture, made small) and checkpoints/gpt2 (a GPT-2 with experts, as small, whose routers
   // have biases). flags: further ones of switchyard-server.
+  // serving_workers: 0 = the server only trains.
   explicit TrainingServer(int train_workers = 2, std::vector<std::string> flags = {}, int serving_workers = 1);
   ~TrainingServer();
 

@@ -179,6 +179,27 @@ TEST_F(ConfigTest, TheModelMustBeACheckpoint) {
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("has no config.json"));
 }
 
+TEST_F(ConfigTest, AServerWithoutAModelTrains) {
+  ServerConfig config;
+  config.dataset_root = dir_.path() + "/data";
+  config.checkpoint_root = dir_.path() + "/models";
+  for (const std::string& root : {config.dataset_root, config.checkpoint_root}) std::filesystem::create_directory(root);
+  config.local_train_workers = 2;
+  ServerConfig serving = config;
+  ASSERT_TRUE(config.Finish().ok()) << config.Finish();
+  EXPECT_TRUE(config.OnlyTrains());
+  EXPECT_EQ(config.workers, 0);
+  EXPECT_EQ(config.local_workers, 0);
+  EXPECT_EQ(config.served_model_name, "");
+  serving.workers = serving.local_workers = 2;
+  serving.tokenizer = "t.json";
+  serving.train_on_serving = true;
+  EXPECT_THAT(std::string(serving.Finish().message()),
+              testing::AllOf(HasSubstr("--local_workers=2: is for a server with --model\n--workers=2: is for"),
+                             HasSubstr("--tokenizer=t.json: is for a server with --model"),
+                             HasSubstr("--train_on_serving: is for a server with --model")));
+}
+
 TEST_F(ConfigTest, WhatOnlyGpusHaveIsNotSaidOfCpus) {
   config_.gpu_memory_fraction = 0.5;
   config_.deterministic = true;

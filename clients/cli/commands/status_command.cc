@@ -115,7 +115,11 @@ void PrintTable(std::ostream& out, const std::string& address, const Snapshot& n
                       : absl::StrCat("NOT ready: ", now.load.not_ready_reason().empty() ? "no reason given"
                                                                                         : now.load.not_ready_reason()))
       << "\n";
-  if (now.model.ok()) PrintModel(out, *now.model);
+  if (now.model.ok()) {
+    PrintModel(out, *now.model);
+  } else if (now.serving) {  // a server that only trains
+    out << "model      none: " << now.model.status().message() << "\n";
+  }
   out << absl::StreamFormat("requests   %d running, %d waiting (%d tokens) of at most %d; %d preemptions so far\n",
                             now.load.running_requests(), now.load.waiting_requests(), now.load.waiting_tokens(),
                             now.load.max_waiting_requests(), now.load.preemptions());
