@@ -252,6 +252,17 @@ std::vector<BadSpec> BadModels() {
 
 class BadSpecsTest : public TrainingTest {
  protected:
+  static void MakeTexts(const std::string& data) {
+    std::ofstream(data + "blank.jsonl") << "\n \n";
+    std::ofstream(data + "broken.jsonl") << "{\"text\": \"a\"}\n\n{\"text\": \"bc\"}\n{\"text\": \n";
+    std::ofstream far(data + "far.jsonl");
+    for (int i = 0; i < 200'000; ++i) far << "{\"text\": \"ab\"}\n";
+    far << "{}\n";
+    far.close();
+    std::ofstream(data + "zip.jsonl") << "\x1f\x8b";
+    std::ofstream(data + "chat.jsonl") << R"({"messages": [{"role": "user", "content": "a"}, )"
+                                       << R"({"role": "assistant", "content": "b"}]})";
+  }
   void MakeFiles() {
     const std::string data = base_.path() + "/data/", models = base_.path() + "/models/";
     std::ofstream(base_.path() + "/secret.bin") << TokenFileBytes(1000);
@@ -262,15 +273,7 @@ class BadSpecsTest : public TrainingTest {
     ASSERT_EQ(mknod((data + "socket.bin").c_str(), S_IFSOCK | 0600, 0), 0);
     std::filesystem::create_directories(data + "folder.bin");
     for (const char* empty : {"empty.bin", "empty.jsonl"}) std::ofstream(data + empty).close();
-    std::ofstream(data + "blank.jsonl") << "\n \n";
-    std::ofstream(data + "broken.jsonl") << "{\"text\": \"a\"}\n\n{\"text\": \"bc\"}\n{\"text\": \n";
-    std::ofstream far(data + "far.jsonl");
-    for (int i = 0; i < 200'000; ++i) far << "{\"text\": \"ab\"}\n";
-    far << "{}\n";
-    far.close();
-    std::ofstream(data + "zip.jsonl") << "\x1f\x8b";
-    std::ofstream(data + "chat.jsonl") << R"({"messages": [{"role": "user", "content": "a"}, )"
-                                       << R"({"role": "assistant", "content": "b"}]})";
+    MakeTexts(data);
     std::ofstream(data + "untrained.bin") << MaskedFileBytes(1000);
     std::ofstream(data + "tail.bin") << MaskedFileBytes(1000, 993);  // 62 windows of 16 end with token 992
     std::ofstream(data + "magic.bin") << std::string(4096, 'x');
