@@ -34,7 +34,8 @@ absl::Status BadFile(absl::string_view field, const absl::Status& status) {
   const v1::ErrorReason reason = own == v1::ERROR_REASON_UNSPECIFIED ? v1::BAD_FILE : own;
   const std::string message = absl::StrCat(field, ": ", status.message()), name(field);
   google::rpc::ErrorInfo info;
-  for (const google::protobuf::Any& detail : rpc::ToRpcStatus(status).details()) {
+  const google::rpc::Status wire = rpc::ToRpcStatus(status);
+  for (const google::protobuf::Any& detail : wire.details()) {
     if (detail.UnpackTo(&info)) break;
   }
   if (info.metadata().count("line") == 0) return rpc::MakeError(status.code(), reason, message, {{"field", name}});

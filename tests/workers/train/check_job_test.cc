@@ -135,10 +135,10 @@ TEST_F(CheckJobTest, ValuesAreFinite) {
 TEST_F(CheckJobTest, AModelThatItsFilesCannotHold) {
   ASSERT_TRUE(CheckBase(model::SmallTensors("F32", /*fused=*/false)).ok());
   std::ofstream(root_.path() + "/base/config.json")
-      << absl::StrReplaceAll(kOlmoe, {{"\"vocab_size\": 10", "\"vocab_size\": 1000000000"}});
+      << absl::StrReplaceAll(kOlmoe, {{"\"vocab_size\": 10", "\"vocab_size\": 16777216"}});
   EXPECT_THAT(
       std::string(CheckSpec({.base_checkpoint = "base"}).status().message()),
-      HasSubstr("config.json: describes a model of about 3.2e+10 bytes in bf16, the files of its weights have "));
+      HasSubstr("config.json: describes a model of about 5.36872e+08 bytes in bf16, the files of its weights have "));
 }
 
 TEST_F(CheckJobTest, MemoryOfRanksOnThisMachine) {
