@@ -266,6 +266,30 @@ TEST(TrainingTest, WhatNoWorkerTrainsIsRefusedWhenItIsSubmitted) {
   }
 }
 
+TEST(TrainingTest, WeightsAndMemoryAreCheckedWhenAJobIsSubmitted) {
+  TrainingServer training;
+  ASSERT_TRUE(training.Start());
+  fs::copy(training.root() / "checkpoints/demo", training.root() / "checkpoints/deeper");
+  std::stringstream text;
+  text << std::ifstream(training.root() / "checkpoints/demo/config.json").rdbuf();
+  nlohmann::json config = nlohmann::json::parse(text.str());
+  config["num_hidden_layers"] = config["num_hidden_layers"].get<int>() + 1;
+  std::ofstream(training.root() / "checkpoints/deeper/config.json") << config.dump();
+  v1::JobSpec spec = TrainingServer::TinySpec();
+  spec.clear_architecture();
+  spec.set_base_checkpoint("deeper");
+  const absl::Status missing = training.Submit(spec).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("spec.base_checkpoint: \"deeper\": "));
+  EXPECT_THAT(std::string(missing.message()), HasSubstr("missing"));
+  v1::JobSpec large = TrainingServer::TinySpec();
+  large.set_batch_sequences(1 << 20);
+  const absl::Status memory = training.Submit(large).status();
+  EXPECT_EQ(memory.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(memory.message()),
+              testing::AllOf(HasSubstr("spec: training needs at least "), HasSubstr("most are activations: ")));
+}
+
 TEST(TrainingTest, PausedAndResumedItHasTheBitsOfAnUndisturbedRun) {
   TrainingServer training;
   ASSERT_TRUE(training.Start());
