@@ -331,6 +331,12 @@ absl::StatusOr<v1::Job> Client::CancelJob(const std::string& id) {
   return OfJob(stubs_->training.get(), &v1::TrainingService::Stub::CancelJob, id, *this);
 }
 
+absl::StatusOr<v1::DeleteJobResponse> Client::DeleteJob(const std::string& id) {
+  v1::DeleteJobRequest request;
+  request.set_id(id);
+  return Unary(stubs_->training.get(), &v1::TrainingService::Stub::DeleteJob, request, *this);
+}
+
 absl::Status Client::WatchJob(const v1::WatchJobRequest& request, const std::function<void(const v1::Job&)>& on_job) {
   grpc::ClientContext context;
   SetUp(options_.watch_timeout, options_.api_key, &context);

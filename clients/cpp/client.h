@@ -70,6 +70,7 @@ class Client {
   absl::StatusOr<v1::Job> PauseJob(const std::string& id);
   absl::StatusOr<v1::Job> ResumeJob(const v1::ResumeJobRequest& request);
   absl::StatusOr<v1::Job> CancelJob(const std::string& id);
+  absl::StatusOr<v1::DeleteJobResponse> DeleteJob(const std::string& id);
   // Blocks until the job is over, at most watch_timeout; `on_job` runs on this thread.
   absl::Status WatchJob(const v1::WatchJobRequest& request, const std::function<void(const v1::Job&)>& on_job);
   // Blocks until the data is packed, at most generate_timeout; returns the last message.  `on_message` runs on this

@@ -23,6 +23,7 @@ class GetProfileRequest;
 class GetProfileResponse;
 
 // training.proto
+class DeleteJobResponse;
 class ForkJobRequest;
 class ForkJobResponse;
 class Job;

@@ -114,7 +114,15 @@ constexpr auto CheckpointSpecFields() {
   using S = jobs::CheckpointSpec;
   return FieldTable(Field(&M::has_every_steps, &M::every_steps, &M::set_every_steps, &S::every_steps),
                     Field(&M::has_keep_last, &M::keep_last, &M::set_keep_last, &S::keep_last),
-                    Field(&M::keep_every_steps, &M::set_keep_every_steps, &S::keep_every_steps));
+                    Field(&M::keep_every_steps, &M::set_keep_every_steps, &S::keep_every_steps),
+                    Field(&M::keep_best, &M::set_keep_best, &S::keep_best));
+}
+
+constexpr auto EarlyStopFields() {
+  using M = v1::EarlyStopSpec;
+  using S = jobs::EarlyStopSpec;
+  return FieldTable(Field(&M::patience, &M::set_patience, &S::patience),
+                    Field(&M::min_improvement, &M::set_min_improvement, &S::min_improvement));
 }
 
 constexpr auto SpecFields() {
@@ -125,6 +133,7 @@ constexpr auto SpecFields() {
                     Field(&M::datasets, &M::mutable_datasets, &S::datasets),
                     Field(&M::dataset_weights, &M::mutable_dataset_weights, &S::dataset_weights),
                     Field(&M::evaluation, &M::mutable_evaluation, &S::evaluation),
+                    Field(&M::evaluation_names, &M::mutable_evaluation_names, &S::evaluation_names),
                     Field(&M::steps, &M::set_steps, &S::steps), Field(&M::epochs, &M::set_epochs, &S::epochs),
                     Field(&M::sequence_length, &M::set_sequence_length, &S::sequence_length),
                     Field(&M::batch_sequences, &M::set_batch_sequences, &S::batch_sequences),
@@ -188,6 +197,7 @@ absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecRe
   RETURN_IF_ERROR(
       TakeEnum(reader, kHiddenRestores, "spec.restore_hidden", message.restore_hidden(), &spec.restore.hidden));
   CheckpointSpecFields().Take(message.checkpoints(), &spec.checkpoints);
+  EarlyStopFields().Take(message.early_stop(), &spec.early_stop);
   spec.labels.assign(message.labels().begin(), message.labels().end());
   std::sort(spec.labels.begin(), spec.labels.end());
   return spec;
@@ -211,6 +221,7 @@ v1::JobSpec ToProto(const jobs::JobSpec& spec) {
   message.set_restore_input(PutEnum(kInputRestores, spec.restore.input));
   message.set_restore_hidden(PutEnum(kHiddenRestores, spec.restore.hidden));
   CheckpointSpecFields().Put(spec.checkpoints, message.mutable_checkpoints());
+  EarlyStopFields().Put(spec.early_stop, message.mutable_early_stop());
   for (const auto& [name, value] : spec.labels) (*message.mutable_labels())[name] = value;
   return message;
 }

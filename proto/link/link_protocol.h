@@ -3,7 +3,8 @@
 
 namespace switchyard::link {
 
-// 20: masks of constrained sequences come after their plan.  23: an attempt's job may be a fork.
-inline constexpr int kProtocolVersion = 23;
+// 20: masks of constrained sequences come after their plan.  23: an attempt's job may be a fork.  24: evaluation has
+// named sets, and may end a job early.
+inline constexpr int kProtocolVersion = 24;
 
 }  // namespace switchyard::link

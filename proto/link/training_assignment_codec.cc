@@ -1,5 +1,6 @@
 #include "proto/link/training_assignment_codec.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -51,6 +52,7 @@ void PutFiles(const std::vector<jobs::TrainFile>& files, FileMessages* out) {
     v1::TrainDataFile* to = out->Add();
     to->set_root(file.of_job ? v1::TRAIN_DATA_ROOT_JOB : v1::TRAIN_DATA_ROOT_DATASETS);
     to->set_name(file.name);
+    to->set_set(file.set);
   }
 }
 
@@ -61,7 +63,8 @@ absl::StatusOr<std::vector<jobs::TrainFile>> TakeFiles(const FileMessages& messa
       return Unknown("data.root", message.root());
     }
     RETURN_IF_ERROR(jobs::CheckRelativePath(message.name(), "the dataset root"));
-    files.push_back({.of_job = message.root() == v1::TRAIN_DATA_ROOT_JOB, .name = message.name()});
+    files.push_back(
+        {.of_job = message.root() == v1::TRAIN_DATA_ROOT_JOB, .name = message.name(), .set = message.set()});
   }
   return files;
 }
@@ -73,6 +76,17 @@ absl::StatusOr<jobs::JobSpec> TakeSpec(const v1::JobSpec& message) {
   ASSIGN_OR_RETURN(jobs::JobSpec spec, FromProto(message, {.name = "worker", .error = error}));
   RETURN_IF_ERROR(jobs::Validate(spec));
   return spec;
+}
+
+// The files' sets are among those of the spec.
+absl::Status CheckSets(const jobs::TrainingAssignment& assignment) {
+  const auto sets = static_cast<int32_t>(jobs::EvaluationSetsOf(assignment.spec).size());
+  for (const jobs::TrainFile& file : assignment.evaluation) {
+    if (file.set >= 0 && file.set < std::max(sets, 1)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("evaluation.set: ", file.set, " of ", file.name, " is none of the spec's ", sets));
+  }
+  return absl::OkStatus();
 }
 
 constexpr auto SecondsFields() {
@@ -108,6 +122,13 @@ constexpr auto EvaluationFields() {
                     Field(&M::tokens, &M::set_tokens, &S::tokens));
 }
 
+constexpr auto SetFields() {
+  using M = v1::SetResult;
+  using S = jobs::SetResult;
+  return FieldTable(Field(&M::name, &M::mutable_name, &S::name), Field(&M::loss, &M::set_loss, &S::loss),
+                    Field(&M::tokens, &M::set_tokens, &S::tokens));
+}
+
 constexpr auto CheckpointFields() {
   using M = v1::SavedCheckpoint;
   using S = jobs::SavedCheckpoint;
@@ -134,6 +155,7 @@ absl::StatusOr<jobs::TrainingAssignment> FromProto(const v1::StartTraining& mess
   RETURN_IF_ERROR(CheckPlainName(assignment.job_id));
   ASSIGN_OR_RETURN(assignment.data, TakeFiles(message.data()));
   ASSIGN_OR_RETURN(assignment.evaluation, TakeFiles(message.evaluation()));
+  RETURN_IF_ERROR(CheckSets(assignment));
   if (message.has_origin()) assignment.origin = FromProto(message.origin());
   return assignment;
 }
@@ -153,7 +175,7 @@ v1::TrainingEnded ToProto(const jobs::TrainEnd& end, int64_t epoch) {
   message.set_epoch(epoch);
   message.set_outcome(static_cast<v1::TrainingOutcome>(static_cast<int>(end.outcome) + kFirstOutcome));
   message.set_code(static_cast<int32_t>(end.status.code()));
-  message.set_message(std::string(end.status.message()));
+  message.set_message(end.status.ok() ? end.note : std::string(end.status.message()));
   return message;
 }
 
@@ -161,8 +183,8 @@ jobs::TrainEnd FromProto(const v1::TrainingEnded& message) {
   const bool known = message.outcome() >= kFirstOutcome && v1::TrainingOutcome_IsValid(message.outcome());
   const jobs::TrainOutcome outcome =
       known ? static_cast<jobs::TrainOutcome>(message.outcome() - kFirstOutcome) : jobs::TrainOutcome::kLost;
-  if (outcome == jobs::TrainOutcome::kFinished || outcome == jobs::TrainOutcome::kStopped)
-    return {outcome, absl::OkStatus()};
+  if (outcome == jobs::TrainOutcome::kFinished) return {outcome, absl::OkStatus(), message.message()};
+  if (outcome == jobs::TrainOutcome::kStopped) return {outcome, absl::OkStatus()};
   const auto code = message.code() == 0 ? absl::StatusCode::kUnknown : static_cast<absl::StatusCode>(message.code());
   return {outcome, absl::Status(code, message.message())};
 }
@@ -181,8 +203,32 @@ jobs::TrainProgress FromProto(const v1::TrainProgress& message) {
 
 v1::ForkOrigin ToProto(const jobs::ForkOrigin& origin) { return OriginFields().ToProto(origin); }
 jobs::ForkOrigin FromProto(const v1::ForkOrigin& message) { return OriginFields().FromProto(message); }
-v1::EvaluationResult ToProto(const jobs::EvaluationResult& result) { return EvaluationFields().ToProto(result); }
-jobs::EvaluationResult FromProto(const v1::EvaluationResult& message) { return EvaluationFields().FromProto(message); }
+
+v1::EvaluationResult ToProto(const jobs::EvaluationResult& result) {
+  v1::EvaluationResult message = EvaluationFields().ToProto(result);
+  for (const jobs::SetResult& set : result.sets) *message.add_sets() = SetFields().ToProto(set);
+  return message;
+}
+
+jobs::EvaluationResult FromProto(const v1::EvaluationResult& message) {
+  jobs::EvaluationResult result = EvaluationFields().FromProto(message);
+  for (const v1::SetResult& set : message.sets()) result.sets.push_back(SetFields().FromProto(set));
+  return result;
+}
+
+v1::TrainingEvaluated ToProto(const jobs::EvaluationReport& report, int64_t epoch) {
+  v1::TrainingEvaluated message;
+  message.set_epoch(epoch);
+  *message.mutable_result() = ToProto(report.result);
+  message.set_best_step(report.best_step);
+  message.set_best_loss(report.best_loss);
+  return message;
+}
+
+jobs::EvaluationReport FromProto(const v1::TrainingEvaluated& message) {
+  return {.result = FromProto(message.result()), .best_step = message.best_step(), .best_loss = message.best_loss()};
+}
+
 v1::SavedCheckpoint ToProto(const jobs::SavedCheckpoint& checkpoint) { return CheckpointFields().ToProto(checkpoint); }
 jobs::SavedCheckpoint FromProto(const v1::SavedCheckpoint& message) { return CheckpointFields().FromProto(message); }
 

@@ -30,6 +30,10 @@ jobs::TrainEnd FromProto(const v1::TrainingEnded& message);
 v1::TrainProgress ToProto(const jobs::TrainProgress& progress);
 jobs::TrainProgress FromProto(const v1::TrainProgress& message);
 
+// An attempt's report of an evaluation.
+v1::TrainingEvaluated ToProto(const jobs::EvaluationReport& report, int64_t epoch);
+jobs::EvaluationReport FromProto(const v1::TrainingEvaluated& message);
+
 v1::EvaluationResult ToProto(const jobs::EvaluationResult& result);
 jobs::EvaluationResult FromProto(const v1::EvaluationResult& message);
 

@@ -66,6 +66,50 @@ void CheckFiles(absl::string_view field, const std::vector<std::string>& files, 
   }
 }
 
+// True if the text may not be a part of a line.
+bool HasControl(absl::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](unsigned char c) { return absl::ascii_iscntrl(c); });
+}
+
+void CheckSetNames(const JobSpec& spec, Problems* problems) {
+  const std::vector<std::string>& names = spec.evaluation_names;
+  if (names.empty()) return;
+  if (names.size() != spec.evaluation.size()) {
+    problems->Add("evaluation_names", absl::StrCat(names.size(), " for ", spec.evaluation.size(),
+                                                   " files of evaluation; none, or one for each is wanted"));
+    return;
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!names[i].empty() && names[i].size() <= kMaxPathBytes && !HasControl(names[i])) continue;
+    problems->Add(
+        absl::StrCat("evaluation_names[", i, "]"),
+        absl::StrCat(Shown(names[i]), ": 1 to ", kMaxPathBytes, " bytes without control characters are wanted"));
+  }
+  if (const size_t sets = EvaluationSetsOf(spec).size(); sets > kMaxEvaluationSets) {
+    problems->Add("evaluation_names", absl::StrCat(sets, " sets, at most ", kMaxEvaluationSets));
+  }
+}
+
+// What is decided by evaluations wants some.
+void CheckDecisions(const JobSpec& spec, Problems* problems) {
+  const EarlyStopSpec& stop = spec.early_stop;
+  problems->CheckIn("early_stop.patience", stop.patience, 0, kMaxPatience);
+  problems->CheckReal("early_stop.min_improvement", stop.min_improvement, {0, kMinImprovementLimit});
+  if (stop.patience == 0 && stop.min_improvement > 0) {
+    problems->Add("early_stop.min_improvement",
+                  absl::StrCat(stop.min_improvement, ", but early_stop.patience is 0, so the job does not end early"));
+  }
+  if (stop.patience > 0 && spec.evaluation.empty()) {
+    problems->Add("early_stop.patience", absl::StrCat(stop.patience, ", but there are no files of evaluation"));
+  } else if (stop.patience > 0 && spec.evaluate_every_steps == 0) {
+    problems->Add("early_stop.patience",
+                  absl::StrCat(stop.patience, ", but evaluate_every_steps is 0: the only evaluation is at the end"));
+  }
+  if (spec.checkpoints.keep_best && spec.evaluation.empty()) {
+    problems->Add("checkpoints.keep_best", "there are no files of evaluation, so no checkpoint is the best");
+  }
+}
+
 void CheckWeights(const JobSpec& spec, Problems* problems) {
   const std::vector<double>& weights = spec.dataset_weights;
   if (weights.empty()) return;
@@ -133,10 +177,6 @@ void CheckOptimizer(const OptimizerSpec& optimizer, int64_t steps, Problems* pro
   problems->CheckReal("optimizer.clip_norm", optimizer.clip_norm, kClipNorms);
 }
 
-bool HasControl(absl::string_view text) {
-  return std::any_of(text.begin(), text.end(), [](unsigned char c) { return absl::ascii_iscntrl(c); });
-}
-
 void CheckLabels(const JobSpec& spec, Problems* problems) {
   if (spec.labels.size() > kMaxLabels) {
     problems->Add("labels", absl::StrCat(spec.labels.size(), ", at most ", kMaxLabels));
@@ -177,6 +217,33 @@ absl::Status CheckRelativePath(absl::string_view path, absl::string_view root) {
   return absl::OkStatus();
 }
 
+std::vector<EvaluationSet> EvaluationSetsOf(const JobSpec& spec) {
+  std::vector<EvaluationSet> sets;
+  for (size_t i = 0; i < spec.evaluation.size(); ++i) {
+    const std::string name = i < spec.evaluation_names.size() ? spec.evaluation_names[i] : "";
+    const auto found =
+        std::find_if(sets.begin(), sets.end(), [&](const EvaluationSet& set) { return set.name == name; });
+    (found == sets.end() ? sets.emplace_back(EvaluationSet{.name = name}) : *found).files.push_back(i);
+  }
+  return sets;
+}
+
+std::vector<std::string> DefaultSetNames(const std::vector<std::string>& evaluation) {
+  std::vector<std::string> names;
+  for (const std::string& path : evaluation) {
+    names.push_back(path.substr(0, path.rfind('.')));
+    std::string& name = names.back();
+    if (name.empty()) name = path;
+    if (HasControl(name)) name = absl::CHexEscape(name);
+    name.resize(std::min(name.size(), kMaxPathBytes));  // a longer path is refused
+  }
+  std::vector<std::string> different = names;
+  std::sort(different.begin(), different.end());
+  different.erase(std::unique(different.begin(), different.end()), different.end());
+  if (different.size() > kMaxEvaluationSets) names.assign(names.size(), kOneSet);
+  return names;
+}
+
 absl::Status Validate(const JobSpec& spec) {
   Problems problems;
   CheckModel(spec, &problems);
@@ -184,6 +251,7 @@ absl::Status Validate(const JobSpec& spec) {
   CheckFiles("datasets", spec.datasets, &problems);
   CheckWeights(spec, &problems);
   CheckFiles("evaluation", spec.evaluation, &problems);
+  CheckSetNames(spec, &problems);
   CheckShape(spec, &problems);
   CheckOptimizer(spec.optimizer, spec.epochs == 0 ? spec.steps : kMaxTrainSteps, &problems);
   problems.CheckReal("balance_weight", spec.balance_weight.value_or(kDefaultBalanceWeight), kRouterLossWeights);
@@ -194,6 +262,7 @@ absl::Status Validate(const JobSpec& spec) {
   }
   problems.CheckReal("balance_bias_rate", spec.balance_bias_rate, kBalanceBiasRates);
   problems.CheckIn("evaluate_every_steps", spec.evaluate_every_steps, 0, kMaxTrainSteps);
+  CheckDecisions(spec, &problems);
   problems.CheckIn("checkpoints.every_steps", spec.checkpoints.every_steps, 1, kMaxTrainSteps);
   problems.CheckIn("checkpoints.keep_last", spec.checkpoints.keep_last, 1, 1'000'000);
   problems.CheckIn("checkpoints.keep_every_steps", spec.checkpoints.keep_every_steps, 0, kMaxTrainSteps);

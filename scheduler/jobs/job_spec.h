@@ -36,7 +36,15 @@ struct CheckpointSpec {
   int64_t every_steps = 1000;
   int32_t keep_last = 3;
   int64_t keep_every_steps = 0;  // checkpoints of multiples of this stay for ever; 0 = none do
+  bool keep_best = false;  // each evaluation that is the best so far saves one, which stays until a better one has
   bool operator==(const CheckpointSpec& other) const = default;
+};
+
+// When a job ends before its last step: workers/train/step/evaluation_record.h.
+struct EarlyStopSpec {
+  int32_t patience = 0;        // evaluations in a row without an improvement; 0 = the job does not end early
+  double min_improvement = 0;  // nats a token
+  bool operator==(const EarlyStopSpec& other) const = default;
 };
 
 struct JobSpec {
@@ -47,6 +55,9 @@ struct JobSpec {
   std::vector<std::string> datasets = {};    // .jsonl or .bin
   std::vector<double> dataset_weights = {};  // none, or one for each: of the job's sequences (mixture_order.h)
   std::vector<std::string> evaluation = {};  // as datasets; none: nothing is evaluated
+  // None, or one for each of evaluation: EvaluationSetsOf.  What a user submits without them has DefaultSetNames; specs
+  // of journals from before it was a field have none, and one set.
+  std::vector<std::string> evaluation_names = {};
   TrainDType dtype = TrainDType::kF32;
   int64_t steps = 0;  // 0 with epochs, until workers have counted the sequences
   double epochs = 0;  // 0 with steps
@@ -75,6 +86,7 @@ struct JobSpec {
   uint64_t seed = 0;
   int64_t evaluate_every_steps = 0;  // 0 = at the end, if there is evaluation
   CheckpointSpec checkpoints = {};
+  EarlyStopSpec early_stop = {};
   int64_t max_runtime_seconds = 0;                               // 0 = no limit
   std::vector<std::pair<std::string, std::string>> labels = {};  // names are different
   bool operator==(const JobSpec& other) const = default;
@@ -94,6 +106,22 @@ inline constexpr size_t kMaxDatasets = 1024;
 inline constexpr size_t kMaxLabels = 64;
 inline constexpr size_t kMaxLabelBytes = 63;
 inline constexpr size_t kMaxPathBytes = 4096;
+inline constexpr size_t kMaxEvaluationSets = 64;
+inline constexpr int32_t kMaxPatience = 1'000'000;
+inline constexpr double kMinImprovementLimit = 1e6;
+
+// A named part of the evaluation, which has a loss of its own.
+struct EvaluationSet {
+  std::string name = {};           // "" of a spec without names
+  std::vector<size_t> files = {};  // indices into JobSpec::evaluation, rising
+};
+// The sets of a spec in the order of their first files: files of one name are one set, and without names all files are
+// one.  Pure.
+std::vector<EvaluationSet> EvaluationSetsOf(const JobSpec& spec);
+// A name for each file: its path without the extension, but kOneSet for all where these would be more than
+// kMaxEvaluationSets sets.
+std::vector<std::string> DefaultSetNames(const std::vector<std::string>& evaluation);
+inline constexpr char kOneSet[] = "all";
 
 // All that is wrong with it whatever the model, the data and the machine are: InvalidArgument, one line a problem,
 // "field: what was found, what may be".

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace switchyard::jobs {
 
@@ -37,10 +38,19 @@ struct TrainProgress {
   bool operator==(const TrainProgress& other) const = default;
 };
 
+// The loss of one evaluation set.
+struct SetResult {
+  std::string name = {};
+  double loss = 0;  // nats a token
+  int64_t tokens = 0;
+  bool operator==(const SetResult& other) const = default;
+};
+
 struct EvaluationResult {
   int64_t step = 0;
-  double loss = 0;
+  double loss = 0;  // of all sets' tokens
   int64_t tokens = 0;
+  std::vector<SetResult> sets = {};  // in the spec's order; none: the spec has no names
   bool operator==(const EvaluationResult& other) const = default;
 };
 
@@ -51,6 +61,14 @@ struct SavedCheckpoint {
   double seconds = 0;
   int64_t saved_unix_ms = 0;
   bool operator==(const SavedCheckpoint& other) const = default;
+};
+
+// An evaluation that an attempt has done, and which of the job's is the best so far.
+struct EvaluationReport {
+  EvaluationResult result = {};
+  int64_t best_step = 0;  // 0: an older worker's report
+  double best_loss = 0;
+  bool operator==(const EvaluationReport& other) const = default;
 };
 
 }  // namespace switchyard::jobs

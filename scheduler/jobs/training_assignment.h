@@ -16,6 +16,7 @@ namespace switchyard::jobs {
 struct TrainFile {
   bool of_job = false;    // made for the job, in its folder beneath the checkpoint root; else beneath the dataset root
   std::string name = {};  // .bin, relative to that
+  int32_t set = 0;        // of evaluation: the index of its set among EvaluationSetsOf
 
   bool operator==(const TrainFile& other) const = default;
 };
@@ -63,6 +64,7 @@ enum class TrainOutcome : uint8_t {
 struct TrainEnd {
   TrainOutcome outcome = TrainOutcome::kLost;
   absl::Status status = {};  // OK if it finished or stopped
+  std::string note = {};     // why it finished before its last step; "" = it did all of them
 
   bool operator==(const TrainEnd& other) const = default;
 };

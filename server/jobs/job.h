@@ -39,9 +39,11 @@ struct Job {
   int64_t attempt = 0;  // starts of its trainer so far; after a fork, also the parent's
   absl::Status error;   // why the job is FAILED, or was PAUSED by itself
   std::optional<jobs::TrainProgress> progress;
-  std::optional<jobs::EvaluationResult> evaluation;  // the newest
-  std::optional<jobs::SavedCheckpoint> checkpoint;   // the newest
-  std::vector<StateChange> changes;                  // the newest ones, oldest first
+  std::optional<jobs::EvaluationResult> evaluation;       // the newest
+  std::optional<jobs::SavedCheckpoint> checkpoint;        // the newest
+  std::optional<jobs::EvaluationResult> best_evaluation;  // with the least loss
+  std::optional<jobs::SavedCheckpoint> best_checkpoint;   // of it, with keep_best; that before it until it is complete
+  std::vector<StateChange> changes;                       // the newest ones, oldest first
   int64_t created_unix_ms = 0;
   int64_t started_unix_ms = 0;  // first RUNNING; 0 = not yet
   int64_t ended_unix_ms = 0;    // 0 = not yet

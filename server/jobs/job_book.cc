@@ -81,12 +81,23 @@ void JobBook::Forget() {
                                      [&job](const auto& entry) { return entry.second.sequence == job.sequence; });
     if (!jobs::IsFinal(job.state) || watched) continue;
     if (const absl::Status status = journal_->Forget(job); !status.ok()) return LogWarn(status.message());
-    by_id_.erase(job.id);
-    by_request_.erase(RequestKey(job.owner, job.request_id));
-    unsaved_.erase(job.sequence);
-    jobs_.erase(it);
-    return;
+    return Erase(job);
   }
+}
+
+void JobBook::Erase(const Job& job) {
+  by_id_.erase(job.id);
+  if (!job.request_id.empty()) by_request_.erase(RequestKey(job.owner, job.request_id));
+  unsaved_.erase(job.sequence);
+  jobs_.erase(job.sequence);  // the last, as it ends the job
+}
+
+absl::Status JobBook::Delete(Job* job) {
+  SY_CHECK(jobs::IsFinal(job->state));
+  RETURN_IF_ERROR(journal_status_ = journal_->Delete(*job));
+  LogInfo(job->id, " is deleted");
+  Erase(*job);
+  return absl::OkStatus();
 }
 
 Job* JobBook::Find(const std::string& id) {

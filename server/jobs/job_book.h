@@ -60,6 +60,11 @@ class JobBook {
                     const std::function<void(Job*)>& edit = nullptr);
   // Moves a job for an event that has happened.  REQUIRES: the table has the move.
   void Happen(Job* job, jobs::JobEvent event, const std::string& reason, int64_t unix_ms);
+  // Forgets a job for ever; its folder is then to be removed.  On an error nothing has changed.  REQUIRES: it has
+  // ended.
+  absl::Status Delete(Job* job);
+  absl::StatusOr<std::vector<std::string>> DeletedJobs() { return journal_->DeletedJobs(); }
+  absl::Status FolderRemoved(const std::string& id) { return journal_status_ = journal_->FolderRemoved(id); }
   // Writes the job to the journal.  After an error it stays marked as unsaved.
   absl::Status Save(Job* job);
   // Retries unsaved jobs; without any, writes some job to see whether the journal works again.
@@ -88,6 +93,7 @@ class JobBook {
     WatchFn watch;
   };
   void Forget();
+  void Erase(const Job& job);
 
   JobJournal* const journal_;
   const size_t max_kept_;

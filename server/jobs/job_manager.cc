@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/log.h"
@@ -35,7 +36,19 @@ jobs::JobSpec AsSubmitted(const Job& job) {
   return spec;
 }
 
-bool HasSpec(const Job& job, const jobs::JobSpec& spec) { return EncodeSpec(AsSubmitted(job)) == EncodeSpec(spec); }
+bool HasSpec(const Job& job, jobs::JobSpec spec) {
+  // A job from before sets had names.
+  if (job.spec.evaluation_names.empty() && spec.evaluation_names == jobs::DefaultSetNames(spec.evaluation)) {
+    spec.evaluation_names.clear();
+  }
+  return EncodeSpec(AsSubmitted(job)) == EncodeSpec(spec);
+}
+
+// Whether the job's model is in this folder of the checkpoint root.
+bool UsesFolder(const jobs::JobSpec& spec, const std::string& folder) {
+  const std::string& model = spec.base_checkpoint.empty() ? spec.architecture : spec.base_checkpoint;
+  return model == folder || absl::StartsWith(model, absl::StrCat(folder, "/"));
+}
 
 absl::Status OtherJobError(const std::string& request_id, const Job& job) {
   return rpc::MakeError(absl::StatusCode::kAlreadyExists, v1::JOB_EXISTS,
@@ -264,6 +277,28 @@ absl::StatusOr<JobPtr> JobManager::ResumeOn(const std::string& id, std::optional
 absl::StatusOr<JobPtr> JobManager::Cancel(const std::string& id) {
   return Ask(id, jobs::JobEvent::kCancel, "cancel was asked for",
              {jobs::JobState::kCancelling, jobs::JobState::kCancelled});
+}
+
+absl::Status JobManager::Delete(const std::string& id) {
+  ASSIGN_OR_RETURN(Job* const job, FindJob(id));
+  const auto refuse = [&](absl::string_view why) {
+    const std::string state(jobs::JobStateName(job->state));
+    return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::JOB_STATE, absl::StrCat(id, " is ", state, why),
+                          {{"field", "id"}, {"actual", state}});
+  };
+  if (!jobs::IsFinal(job->state)) return refuse("; only a job that has ended can be deleted: cancel it first");
+  for (const auto& [sequence, other] : book_.jobs()) {
+    if (jobs::IsFinal(other->state) || !UsesFolder(other->spec, id)) continue;
+    return refuse(absl::StrCat(", but ", other->owner == job->owner ? other->id : "another job",
+                               ", which has not ended, begins from its files"));
+  }
+  const absl::Status deleted = book_.Delete(job);
+  return deleted.ok() ? deleted : JournalError(deleted);
+}
+
+void JobManager::FolderRemoved(const std::string& id) {
+  // (Else the next server looks for the folder again.)
+  if (const absl::Status status = book_.FolderRemoved(id); !status.ok()) LogWarn(id, ": ", status.message());
 }
 
 absl::StatusOr<int64_t> JobManager::Watch(const std::string& id, JobBook::WatchFn watch) {

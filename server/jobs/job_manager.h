@@ -15,6 +15,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -70,6 +71,12 @@ class JobManager {
   // Returns the spec that ResumeOn would give the job, or why it would refuse.
   absl::StatusOr<jobs::JobSpec> CheckOtherWorkers(const Job& job, int32_t workers) const;
   absl::StatusOr<JobPtr> Cancel(const std::string& id);
+  // Forgets a job that has ended; the caller then removes its folder (job_folder.h) and calls FolderRemoved.
+  // FAILED_PRECONDITION: it has not ended, or a job that has not ended begins from a checkpoint of it.
+  absl::Status Delete(const std::string& id);
+  // Ids of deleted jobs whose folders may still be there.
+  absl::StatusOr<std::vector<std::string>> DeletedJobs() { return book_.DeletedJobs(); }
+  void FolderRemoved(const std::string& id);
   absl::StatusOr<int64_t> Watch(const std::string& id, JobBook::WatchFn watch);
   void Unwatch(int64_t watcher) { book_.Unwatch(watcher); }
 

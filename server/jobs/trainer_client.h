@@ -33,7 +33,7 @@ struct TrainingStarted {
   std::vector<std::string> warnings = {};
 };
 // A worker's report on its attempt; a text is a note about what it is doing.
-using TrainingReport = std::variant<TrainingStarted, jobs::TrainProgress, jobs::EvaluationResult, jobs::SavedCheckpoint,
+using TrainingReport = std::variant<TrainingStarted, jobs::TrainProgress, jobs::EvaluationReport, jobs::SavedCheckpoint,
                                     std::string, jobs::TrainEnd>;
 
 // Receives the reports of training workers: those of one link in order, OnTrainerLost once and last.

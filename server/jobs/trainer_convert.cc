@@ -17,7 +17,17 @@ constexpr int kMostWarnings = 16;
 jobs::TrainEnd TakeEnd(const v1::TrainingEnded& message) {
   jobs::TrainEnd end = link::FromProto(message);
   if (!end.status.ok()) end.status = absl::Status(end.status.code(), CutText(end.status.message(), kMostTextBytes));
+  end.note = std::string(CutText(end.note, kMostTextBytes));
   return end;
+}
+
+// The names of sets are those of the spec; no more of them go into the journal than a spec may have.
+jobs::EvaluationReport TakeEvaluation(const v1::TrainingEvaluated& message) {
+  jobs::EvaluationReport report = link::FromProto(message);
+  std::vector<jobs::SetResult>& sets = report.result.sets;
+  if (sets.size() > jobs::kMaxEvaluationSets) sets.resize(jobs::kMaxEvaluationSets);
+  for (jobs::SetResult& set : sets) set.name = std::string(CutText(set.name, jobs::kMaxPathBytes));
+  return report;
 }
 
 std::vector<std::string> TakeWarnings(const v1::TrainingStarted& message) {
@@ -40,8 +50,7 @@ std::optional<AttemptReport> ReportOf(const v1::LinkRequest& message) {
     case v1::LinkRequest::kTrainingStep:
       return AttemptReport{message.training_step().epoch(), link::FromProto(message.training_step().progress())};
     case v1::LinkRequest::kTrainingEvaluated:
-      return AttemptReport{message.training_evaluated().epoch(),
-                           link::FromProto(message.training_evaluated().result())};
+      return AttemptReport{message.training_evaluated().epoch(), TakeEvaluation(message.training_evaluated())};
     case v1::LinkRequest::kTrainingSaved:
       return AttemptReport{message.training_saved().epoch(), link::FromProto(message.training_saved().checkpoint())};
     case v1::LinkRequest::kTrainingNote:

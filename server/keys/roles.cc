@@ -23,6 +23,7 @@ constexpr MethodRole kLeastRoles[] = {
     {"TrainingService/PauseJob", Role::kTrainer},
     {"TrainingService/ResumeJob", Role::kTrainer},
     {"TrainingService/CancelJob", Role::kTrainer},
+    {"TrainingService/DeleteJob", Role::kTrainer},
     {"TrainingService/PackData", Role::kTrainer},
     {"AdminService/GetExperts", Role::kAdmin},  // these show what is asked of the model
     {"AdminService/GetProfile", Role::kAdmin},

@@ -5,6 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard::server {
 namespace {
@@ -120,6 +121,32 @@ TrainingMetrics::TrainingMetrics(std::shared_ptr<prometheus::Registry> registry)
   for (const SlotRow& row : kSlotGauges) slot_families_.push_back(&gauges(row.name, row.help));
   slot_families_.push_back(
       &gauges("switchyard_train_evaluation_loss", "Mean cross-entropy of the last evaluation, nats a token."));
+  set_family_ = &gauges("switchyard_train_evaluation_set_loss",
+                        "Mean cross-entropy of a set in the last evaluation, nats a token; of a job's first 16 sets.");
+}
+
+void TrainingMetrics::UpdateSets(int slot, const TrainingCounts::Slot* job) {
+  std::map<std::string, double> losses;
+  for (size_t i = 0; job != nullptr && job->evaluated && i < job->evaluation.sets.size() && i < kMaxSets; ++i) {
+    const jobs::SetResult& set = job->evaluation.sets[i];
+    losses.try_emplace(std::string(CutText(set.name, kMaxSetBytes)), set.loss);
+  }
+  SetGauges& gauges = slot_sets_[slot];
+  const std::string name = job == nullptr ? "" : job->job;
+  const bool same = name == std::exchange(set_jobs_[slot], name);
+  for (auto it = gauges.begin(); it != gauges.end();) {
+    if (same && losses.contains(it->first)) {
+      ++it;
+      continue;
+    }
+    set_family_->Remove(it->second);
+    it = gauges.erase(it);
+  }
+  for (const auto& [set, loss] : losses) {
+    prometheus::Gauge*& gauge = gauges[set];
+    if (gauge == nullptr) gauge = &set_family_->Add({{"slot", absl::StrCat(slot)}, {"job_id", name}, {"set", set}});
+    gauge->Set(loss);
+  }
 }
 
 void TrainingMetrics::Update(const TrainingCounts& counts) {
@@ -136,6 +163,7 @@ void TrainingMetrics::Update(const TrainingCounts& counts) {
     SlotGauges& gauges = slots_[slot];
     const auto job = counts.slots.find(slot);
     const size_t wanted = job == counts.slots.end() ? 0 : slot_families_.size() - (job->second.evaluated ? 0 : 1);
+    UpdateSets(slot, job == counts.slots.end() ? nullptr : &job->second);
     const std::string name = wanted == 0 ? "" : job->second.job;
     // Gauges of an unused slot are removed, since a zero would look like a value; and those of the job before.
     const size_t kept = name == std::exchange(slot_jobs_[slot], name) ? wanted : 0;

@@ -34,6 +34,7 @@ class FakeTraining final : public v1::TrainingService::Service {
 
   // Script these before the calls that use them.
   v1::Job job;                 // what every call about one job answers
+  int64_t freed_bytes = 0;     // what DeleteJob answers
   std::vector<v1::Job> watch;  // what WatchJob streams
   grpc::Status status;         // how every call ends
   std::vector<v1::ListJobsResponse> pages;
@@ -102,6 +103,12 @@ class FakeTraining final : public v1::TrainingService::Service {
   grpc::Status CancelJob(grpc::ServerContext*, const v1::CancelJobRequest* request,
                          v1::CancelJobResponse* response) override {
     return Answer("cancel", *request, response);
+  }
+  grpc::Status DeleteJob(grpc::ServerContext*, const v1::DeleteJobRequest* request,
+                         v1::DeleteJobResponse* response) override {
+    calls.push_back(absl::StrCat("delete ", request->id()));
+    response->set_freed_bytes(freed_bytes);
+    return status;
   }
   grpc::Status PackData(grpc::ServerContext*, const v1::PackDataRequest* request,
                         grpc::ServerWriter<v1::PackDataResponse>* writer) override {

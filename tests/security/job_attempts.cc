@@ -85,6 +85,7 @@ std::vector<Attempt> JobAttempts() {
       {"ResumeAnothersJob", kNone, OnAnothersJob("ResumeJob")},
       {"ForkAnothersJob", kNone, ForkAnothersJob},
       {"CancelAnothersJob", kNone, OnAnothersJob("CancelJob")},
+      {"DeleteAnothersJob", kNone, OnAnothersJob("DeleteJob")},
       {"ListAnothersJobs", "^an empty list", ListAnothersJobs},
       {"DataAbsolute", kOutside, Submit("/etc/passwd.bin")},
       {"DataInTheParent", kOutside, Submit("../checkpoints/x.bin")},

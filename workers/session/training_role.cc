@@ -75,11 +75,9 @@ class Reporter final : public train::TrainListener {
     *message.mutable_training_step()->mutable_progress() = link::ToProto(ProgressOf(progress));
     send_(std::move(message));
   }
-  void Evaluated(int64_t step, double loss, int64_t tokens) override {
+  void Evaluated(const jobs::EvaluationReport& report) override {
     v1::LinkRequest message;
-    message.mutable_training_evaluated()->set_epoch(epoch_);
-    *message.mutable_training_evaluated()->mutable_result() =
-        link::ToProto(jobs::EvaluationResult{.step = step, .loss = loss, .tokens = tokens});
+    *message.mutable_training_evaluated() = link::ToProto(report, epoch_);
     send_(std::move(message));
   }
   void Saved(const train::SavedStep& saved) override {

@@ -183,6 +183,9 @@ class AsyncJobs:
     async def cancel(self, id: str) -> Job:
         return Job((await self._connection.call(self._stub.CancelJob, training_pb2.CancelJobRequest(id=id))).job)
 
+    async def delete(self, id: str) -> int:
+        return (await self._connection.call(self._stub.DeleteJob, training_pb2.DeleteJobRequest(id=id))).freed_bytes
+
 
 class AsyncClient:
     """As client.Client, for one event loop: make it where that loop runs."""

@@ -184,6 +184,10 @@ class Jobs:
         """Answers at once; a running job then saves a checkpoint and stops."""
         return Job(self._connection.call(self._stub.CancelJob, training_pb2.CancelJobRequest(id=id)).job)
 
+    def delete(self, id: str) -> int:
+        """Deletes a job that is over, with its checkpoints and logs; returns the bytes that this has freed. Forks keep their own."""
+        return self._connection.call(self._stub.DeleteJob, training_pb2.DeleteJobRequest(id=id)).freed_bytes
+
 
 class Client:
     """A client of one server. Thread-safe. Connects with the first call; every call has a time limit, and none is tried again.

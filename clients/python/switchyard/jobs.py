@@ -56,6 +56,21 @@ class Job:
         return self.message.checkpoint.folder if self.message.HasField("checkpoint") else None
 
     @property
+    def best_checkpoint(self) -> Optional[str]:
+        """That of the best evaluation, with checkpoints.keep_best; None: there is none."""
+        return self.message.best_checkpoint.folder if self.message.HasField("best_checkpoint") else None
+
+    @property
+    def evaluation(self) -> Optional[float]:
+        """The loss of the newest evaluation, of all sets' tokens; None: there was none."""
+        return self.message.evaluation.loss if self.message.HasField("evaluation") else None
+
+    @property
+    def evaluations(self) -> Dict[str, float]:
+        """The losses of the newest evaluation by its sets. exp() of one is the perplexity."""
+        return {one.name: one.loss for one in self.message.evaluation.sets}
+
+    @property
     def parent(self) -> Optional[str]:
         """The job of which this one is a fork; None: it is none."""
         return self.message.origin.job if self.message.HasField("origin") else None

@@ -85,6 +85,8 @@ v1::Job ToProto(const Job& job) {
   message.set_seconds_left(job.seconds_left);
   if (job.evaluation.has_value()) *message.mutable_evaluation() = link::ToProto(*job.evaluation);
   if (job.checkpoint.has_value()) *message.mutable_checkpoint() = link::ToProto(*job.checkpoint);
+  if (job.best_evaluation.has_value()) *message.mutable_best_evaluation() = link::ToProto(*job.best_evaluation);
+  if (job.best_checkpoint.has_value()) *message.mutable_best_checkpoint() = link::ToProto(*job.best_checkpoint);
   for (const StateChange& change : job.changes) {
     v1::StateChange* out = message.add_changes();
     out->set_state(ToProto(change.state));
@@ -114,6 +116,8 @@ absl::StatusOr<Job> FromProto(const v1::Job& message) {
   if (message.has_progress()) job.progress = link::FromProto(message.progress());
   if (message.has_evaluation()) job.evaluation = link::FromProto(message.evaluation());
   if (message.has_checkpoint()) job.checkpoint = link::FromProto(message.checkpoint());
+  if (message.has_best_evaluation()) job.best_evaluation = link::FromProto(message.best_evaluation());
+  if (message.has_best_checkpoint()) job.best_checkpoint = link::FromProto(message.best_checkpoint());
   for (const v1::StateChange& change : message.changes()) {
     ASSIGN_OR_RETURN(const jobs::JobState state, FromProto(change.state(), "changes.state"));
     job.changes.push_back({state, change.unix_ms(), change.reason()});

@@ -74,6 +74,7 @@ absl::StatusOr<SubmitArgs> FromProto(const v1::SubmitJobRequest& message) {
   if (message.spec().packing() == v1::WINDOW_PACKING_UNSPECIFIED && args.spec.document_mask) {
     args.spec.packing = jobs::WindowPacking::kBestFit;
   }
+  if (args.spec.evaluation_names.empty()) args.spec.evaluation_names = jobs::DefaultSetNames(args.spec.evaluation);
   if (const absl::Status status = jobs::Validate(args.spec); !status.ok()) {
     return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
   }

@@ -13,6 +13,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/api/feed_call.h"
 #include "server/api/unary_call.h"
+#include "server/jobs/api/delete_job.h"
 #include "server/jobs/api/job_convert.h"
 #include "server/jobs/api/job_queries.h"
 #include "server/jobs/api/training_requests.h"
@@ -131,7 +132,9 @@ void MakeFork(UnaryCall* call, const TrainingContext& training_context, const Fo
   absl::StatusOr<ForkedJob> made = SeedFork(*checkpoints, *parent, request, spec, id, absl::ToUnixMillis(absl::Now()),
                                             [call] { return call->cancelled().load(); });
   if (!made.ok()) return call->Fail(OfFiles(made.status()));
-  CopyLosses(*checkpoints, parent->id, id, made->origin.step, spec.evaluation == parent->spec.evaluation);
+  const bool same_sets =
+      spec.evaluation == parent->spec.evaluation && spec.evaluation_names == parent->spec.evaluation_names;
+  CopyLosses(*checkpoints, parent->id, id, made->origin.step, same_sets, same_sets && !spec.evaluation_names.empty());
   const bool posted =
       training_context.jobs->Post([call, checkpoints, request, parent, forked = *std::move(made)](JobManager& manager) {
         AddFork(call, checkpoints, request, *parent, forked, manager);
@@ -251,6 +254,21 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::CancelJob(grpc::CallbackServerCon
   return AboutJob<v1::CancelJobRequest, v1::CancelJobResponse>(
       new UnaryCall(request_context_, context, request, response, "TrainingService/CancelJob"), training_,
       &JobManager::Cancel);
+}
+
+grpc::ServerUnaryReactor* TrainingServiceImpl::DeleteJob(grpc::CallbackServerContext* context,
+                                                         const grpc::ByteBuffer* request, grpc::ByteBuffer* response) {
+  auto* call = new UnaryCall(request_context_, context, request, response, "TrainingService/DeleteJob");
+  if (call->Refused()) return call;
+  v1::DeleteJobRequest message;
+  if (const absl::Status status = TakeAboutJob(call->request(), training_, &message); !status.ok()) {
+    call->Fail(status);
+    return call;
+  }
+  PostFor(call, training_.jobs, [call, training_context = training_, id = message.id()](JobManager& manager) {
+    DeleteJobAs(call, training_context, manager, id);
+  });
+  return call;
 }
 
 grpc::ServerUnaryReactor* TrainingServiceImpl::ListJobs(grpc::CallbackServerContext* context,

@@ -27,7 +27,8 @@ using RawTrainingService = v1::TrainingService::WithRawCallbackMethod_SubmitJob<
         v1::TrainingService::WithRawCallbackMethod_ListJobs<v1::TrainingService::WithRawCallbackMethod_WatchJob<
             v1::TrainingService::WithRawCallbackMethod_PauseJob<v1::TrainingService::WithRawCallbackMethod_ResumeJob<
                 v1::TrainingService::WithRawCallbackMethod_CancelJob<
-                    v1::TrainingService::WithRawCallbackMethod_PackData<v1::TrainingService::Service>>>>>>>>>;
+                    v1::TrainingService::WithRawCallbackMethod_DeleteJob<
+                        v1::TrainingService::WithRawCallbackMethod_PackData<v1::TrainingService::Service>>>>>>>>>>;
 
 class TrainingServiceImpl final : public RawTrainingService {
  public:
@@ -52,6 +53,8 @@ class TrainingServiceImpl final : public RawTrainingService {
   grpc::ServerUnaryReactor* ResumeJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* CancelJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+                                      grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* DeleteJob(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
                                       grpc::ByteBuffer* response) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* PackData(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;

@@ -10,6 +10,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/clock.h"
 #include "server/engine/engine_loop.h"
+#include "server/jobs/api/delete_job.h"
 #include "server/jobs/fork/fork_folder.h"
 #include "server/jobs/journal/loss_log.h"
 #include "server/jobs/pack/packer.h"
@@ -134,6 +135,8 @@ absl::Status TrainingSubsystem::OpenJobs() {
   jobs_ =
       std::make_unique<JobLoop>(std::move(options), std::move(journal), packs_.get(), sink_.get(), std::move(hooks));
   RETURN_IF_ERROR(jobs_->Start());
+  static_cast<void>(jobs_->Post([jobs = jobs_.get(), root = &*checkpoints_, pool = training_context_->file_pool](
+                                    JobManager& manager) { FinishDeletions(manager, jobs, root, pool); }));
   // The loop's first task, so that no fork is being made; files are removed where files are handled.
   static_cast<void>(jobs_->Post([root = &*checkpoints_, pool = training_context_->file_pool](JobManager& jobs) {
     std::vector<std::string> unfinished =

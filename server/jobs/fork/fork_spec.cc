@@ -80,6 +80,8 @@ absl::StatusOr<jobs::JobSpec> ForkedSpec(const jobs::JobSpec& parent, const v1::
   if (named("steps") && changes.steps() > 0) changed.add_paths("epochs");
   if (named("epochs") && changes.epochs() > 0) changed.add_paths("steps");
   if (named("datasets")) changed.add_paths("dataset_weights");
+  // Names are those of the files of evaluation.
+  if (named("evaluation")) changed.add_paths("evaluation_names");
   const v1::JobSpec before = link::ToProto(parent);
   v1::JobSpec message = before;
   FieldMaskUtil::MergeOptions replace;
@@ -91,6 +93,10 @@ absl::StatusOr<jobs::JobSpec> ForkedSpec(const jobs::JobSpec& parent, const v1::
   if (message.document_mask() == v1::DOCUMENT_MASK_UNSPECIFIED) spec.document_mask = true;
   if (message.packing() == v1::WINDOW_PACKING_UNSPECIFIED && spec.document_mask)
     spec.packing = jobs::WindowPacking::kBestFit;
+  // (Names that nothing has changed are none in a job from before they were a field, which has one set.)
+  if (named("evaluation_names") && spec.evaluation_names.empty()) {
+    spec.evaluation_names = jobs::DefaultSetNames(spec.evaluation);
+  }
   // Best fit is of documents that are apart.
   if (!spec.document_mask && !named("packing")) spec.packing = jobs::WindowPacking::kConcatenate;
   RETURN_IF_ERROR(CheckForm(before, link::ToProto(spec)));

@@ -51,7 +51,9 @@ std::vector<std::string> OutputsOfParent(const Job& parent, const jobs::JobSpec&
   }
   std::vector<std::string> outputs = JobPreparation::Outputs(spec);
   size_t ready = static_cast<size_t>(parent.files_ready);
-  if (spec.evaluation != was.evaluation) ready = std::min(ready, outputs.size() - 1);
+  if (spec.evaluation != was.evaluation || spec.evaluation_names != was.evaluation_names) {
+    ready = std::min(ready, JobPreparation::NumDatasetOutputs(spec));
+  }
   outputs.resize(std::min(ready, outputs.size()));
   return outputs;
 }

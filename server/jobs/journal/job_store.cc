@@ -26,14 +26,19 @@ constexpr char kSchema[] = R"(
     full_since_ms INTEGER NOT NULL DEFAULT 0,
     fork_digest BLOB NOT NULL DEFAULT x''
   ) STRICT;
+  CREATE TABLE deleted_jobs(id TEXT PRIMARY KEY) STRICT;  -- their folders may still be there
   PRAGMA application_id=0x53594a42;
-  PRAGMA user_version=3;
+  PRAGMA user_version=4;
 )";
 constexpr char kFromVersion1[] = "ALTER TABLE jobs ADD COLUMN full_since_ms INTEGER NOT NULL DEFAULT 0";
 // A server of version 2 would also drop Job.origin, without which a fork's checkpoint is of no use.
 constexpr char kFromVersion2[] = R"(
   ALTER TABLE jobs ADD COLUMN fork_digest BLOB NOT NULL DEFAULT x'';
-  PRAGMA user_version=3;
+)";
+// A server of version 3 would also drop JobSpec.evaluation_names, and look for other packed files.
+constexpr char kFromVersion3[] = R"(
+  CREATE TABLE deleted_jobs(id TEXT PRIMARY KEY) STRICT;
+  PRAGMA user_version=4;
 )";
 constexpr char kSave[] =
     "INSERT INTO jobs(sequence, id, request_id, queued, losses, best_step, ran_ms, files_ready, job, "
@@ -69,10 +74,11 @@ absl::Status CheckSchema(Sqlite* db) {
   if (application != kApplicationId) {
     return absl::FailedPreconditionError(absl::StrCat(db->name(), ": is no journal of training jobs"));
   }
-  if (version == 1 || version == 2) {
+  if (version >= 1 && version < JobStore::kSchemaVersion) {
     RETURN_IF_ERROR(CheckWhole(*db));
     if (version == 1) RETURN_IF_ERROR(db->Run(kFromVersion1));
-    return db->Run(kFromVersion2);
+    if (version <= 2) RETURN_IF_ERROR(db->Run(kFromVersion2));
+    return db->Run(kFromVersion3);
   }
   if (version != JobStore::kSchemaVersion) {
     return absl::FailedPreconditionError(absl::StrCat(db->name(), ": schema version ", version, ", this server knows ",
@@ -133,6 +139,32 @@ absl::Status JobStore::Save(const Job& job) {
 
 absl::Status JobStore::Forget(const Job& job) {
   return SqliteStatement(*db_, "DELETE FROM jobs WHERE sequence = ?").Bind(job.sequence).Run();
+}
+
+absl::Status JobStore::Delete(const Job& job) {
+  RETURN_IF_ERROR(db_->Run("BEGIN IMMEDIATE"));
+  absl::Status status = Forget(job);
+  if (status.ok()) {
+    status = SqliteStatement(*db_, "INSERT OR REPLACE INTO deleted_jobs(id) VALUES(?)").Bind(job.id).Run();
+  }
+  if (status.ok()) status = db_->Run("COMMIT");
+  // (After some errors SQLite has rolled back by itself.)
+  if (!status.ok()) static_cast<void>(db_->Run("ROLLBACK"));
+  return status;
+}
+
+absl::StatusOr<std::vector<std::string>> JobStore::DeletedJobs() {
+  std::vector<std::string> ids;
+  SqliteStatement rows(*db_, "SELECT id FROM deleted_jobs ORDER BY id");
+  for (;;) {
+    ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) return ids;
+    ids.push_back(rows.Bytes(0));
+  }
+}
+
+absl::Status JobStore::FolderRemoved(const std::string& id) {
+  return SqliteStatement(*db_, "DELETE FROM deleted_jobs WHERE id = ?").Bind(id).Run();
 }
 
 }  // namespace switchyard::server

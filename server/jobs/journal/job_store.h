@@ -25,15 +25,21 @@ class JobJournal {
   // Inserts or replaces the job.  `job.sequence` is its key.
   virtual absl::Status Save(const Job& job) = 0;
   virtual absl::Status Forget(const Job& job) = 0;
+  // Forgets the job, and records that its folder is to be removed, both or neither.
+  virtual absl::Status Delete(const Job& job) = 0;
+  // Returns the ids of deleted jobs whose folders may still be there.
+  virtual absl::StatusOr<std::vector<std::string>> DeletedJobs() = 0;
+  // The folder of a deleted job is removed.
+  virtual absl::Status FolderRemoved(const std::string& id) = 0;
 };
 
 class Sqlite;  // sqlite.h
 
 class JobStore final : public JobJournal {
  public:
-  static constexpr int kSchemaVersion = 3;
+  static constexpr int kSchemaVersion = 4;
 
-  // Opens or creates the journal, and holds its lock.  Upgrades versions 1 and 2 to version 3, which older servers
+  // Opens or creates the journal, and holds its lock.  Upgrades versions 1 to 3 to version 4, which older servers
   // refuse.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::string& path);
   ~JobStore() override;
@@ -41,6 +47,9 @@ class JobStore final : public JobJournal {
   absl::StatusOr<std::vector<Job>> Load() override;
   absl::Status Save(const Job& job) override;
   absl::Status Forget(const Job& job) override;
+  absl::Status Delete(const Job& job) override;
+  absl::StatusOr<std::vector<std::string>> DeletedJobs() override;
+  absl::Status FolderRemoved(const std::string& id) override;
 
  private:
   explicit JobStore(Sqlite db);

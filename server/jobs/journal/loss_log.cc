@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "scheduler/base/io/byte_io.h"
 #include "scheduler/base/io/crc32c.h"
 #include "scheduler/base/io/errno_status.h"
@@ -29,7 +30,8 @@ constexpr absl::string_view kStepsHeader =
     "backward_seconds,expert_seconds,all_to_all_seconds,all_reduce_seconds,optimizer_seconds,data_seconds,dropped_rows,"
     "dead_experts\n";
 constexpr absl::string_view kEvaluationsHeader = "step,loss,tokens\n";
-constexpr int64_t kMaxRowBytes = 4096;
+constexpr absl::string_view kSetsHeader = "step,set,loss,perplexity,tokens\n";
+constexpr int64_t kMaxRowBytes = 16384;  // a set's name has up to 4096 bytes, each of which may be a quote
 
 // The format rotates its CRCs, since a CRC of bytes that contain CRCs is weak.
 uint32_t MaskedCrc(absl::string_view bytes) {
@@ -72,7 +74,13 @@ std::string HostName() {
   return name[0] == '\0' ? "localhost" : name;
 }
 
-void AddValue(tensorboard::Event* event, const char* tag, double value) {
+// As RFC 4180 has it.
+std::string CsvText(absl::string_view text) {
+  if (text.find_first_of(",\"") == absl::string_view::npos) return std::string(text);
+  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\"", "\"\""}}), "\"");
+}
+
+void AddValue(tensorboard::Event* event, const std::string& tag, double value) {
   tensorboard::Summary::Value* to = event->mutable_summary()->add_value();
   to->set_tag(tag);
   to->set_simple_value(static_cast<float>(value));
@@ -99,7 +107,7 @@ absl::Status CopyRows(const RootDir& root, const std::string& from, const std::s
 }  // namespace
 
 void CopyLosses(const RootDir& checkpoint_root, const std::string& parent, const std::string& fork, int64_t step,
-                bool evaluations) {
+                bool evaluations, bool named_sets) {
   const auto copy = [&](const char* name, absl::string_view header) {
     const absl::Status copied =
         CopyRows(checkpoint_root, absl::StrCat(parent, "/log/", name), absl::StrCat(fork, "/log/", name), header, step);
@@ -110,6 +118,7 @@ void CopyLosses(const RootDir& checkpoint_root, const std::string& parent, const
   }
   copy("steps.csv", kStepsHeader);
   if (evaluations) copy("evaluations.csv", kEvaluationsHeader);
+  if (named_sets) copy("evaluation_sets.csv", kSetsHeader);
 }
 
 std::string EventRecord(const tensorboard::Event& event) {
@@ -198,7 +207,11 @@ absl::StatusOr<LossLog::Files> LossLog::Open(const Job& job, int64_t step) const
   ASSIGN_OR_RETURN(RowFile evaluations,
                    OpenCsv(absl::StrCat(folder, "/evaluations.csv"), kEvaluationsHeader, step, &evaluated));
   ASSIGN_OR_RETURN(RowFile events, OpenEvents(job, folder, step));
-  return Files{std::move(steps), std::move(evaluations), std::move(events), evaluated};
+  Files files = {std::move(steps), std::move(evaluations), std::move(events), std::nullopt, evaluated};
+  if (job.spec.evaluation_names.empty()) return files;
+  ASSIGN_OR_RETURN(files.sets,
+                   OpenCsv(absl::StrCat(folder, "/evaluation_sets.csv"), kSetsHeader, step, &files.sets_evaluated));
+  return files;
 }
 
 void LossLog::OnStarted(const Job& job, int64_t step) {
@@ -249,12 +262,25 @@ void LossLog::OnStep(const Job& job, const jobs::TrainProgress& progress) {
 
 void LossLog::OnEvaluated(const Job& job, const jobs::EvaluationResult& result) {
   const auto files = jobs_.find(job.id);
+  if (files == jobs_.end()) return;
+  if (files->second.sets.has_value() && result.step > files->second.sets_evaluated) {
+    std::string rows;
+    for (const jobs::SetResult& set : result.sets) {
+      absl::StrAppendFormat(&rows, "%d,%s,%.9g,%.9g,%d\n", result.step, CsvText(set.name), set.loss, std::exp(set.loss),
+                            set.tokens);
+    }
+    files->second.sets->Append(rows);
+  }
   // An attempt that goes on from an evaluated step evaluates it again, with the same weights.
-  if (files == jobs_.end() || result.step <= files->second.evaluated) return;
+  if (result.step <= files->second.evaluated) return;
   files->second.evaluations.Append(absl::StrFormat("%d,%.9g,%d\n", result.step, result.loss, result.tokens));
   tensorboard::Event event = NewEvent(result.step);
   AddValue(&event, "eval/loss", result.loss);
   AddValue(&event, "eval/perplexity", std::exp(result.loss));
+  for (const jobs::SetResult& set : result.sets) {
+    AddValue(&event, absl::StrCat("eval_sets/loss/", set.name), set.loss);
+    AddValue(&event, absl::StrCat("eval_sets/perplexity/", set.name), std::exp(set.loss));
+  }
   files->second.events.Append(EventRecord(event));
 }
 

@@ -1,6 +1,7 @@
 // Loss logs, in each job's folder beneath the checkpoint root:
 //   log/steps.csv          a line a step; the first line names the columns
 //   log/evaluations.csv    a line an evaluation
+//   log/evaluation_sets.csv   of jobs whose evaluation has named sets: a line for each set of an evaluation
 //   log/events.out.tfevents.TIME.HOST.ATTEMPT   the same curves for TensorBoard, a file an attempt
 // A step that was skipped for want of a target has empty losses and norm there, and none in the events.  Each row is
 // one write (no fsync).  An attempt that goes on from step k cuts off the CSVs' later rows and a torn last line, and
@@ -11,6 +12,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -44,10 +46,10 @@ class RowFile {
   bool complained_ = false;
 };
 
-// Gives a fork the rows of its parent's CSVs up to this step; `evaluations`: those as well.  A log that cannot be read
-// or written is left out, with a line in the server's log.
+// Gives a fork the rows of its parent's CSVs up to this step; `evaluations`, `named_sets`: those as well.  A log that
+// cannot be read or written is left out, with a line in the server's log.
 void CopyLosses(const RootDir& checkpoint_root, const std::string& parent, const std::string& fork, int64_t step,
-                bool evaluations);
+                bool evaluations, bool named_sets = false);
 
 class LossLog final : public ProgressSink {
  public:
@@ -63,7 +65,9 @@ class LossLog final : public ProgressSink {
  private:
   struct Files {
     RowFile steps, evaluations, events;
-    int64_t evaluated = -1;  // step of the newest evaluation that an earlier attempt has logged
+    std::optional<RowFile> sets;  // unset: the job's evaluation has no named sets
+    // Steps of the newest evaluation that an earlier attempt has logged, and of the newest one with its sets.
+    int64_t evaluated = -1, sets_evaluated = -1;
   };
   absl::StatusOr<Files> Open(const Job& job, int64_t step) const;
   // Sets *last_step to the step of the last row that is kept; -1 = none is.

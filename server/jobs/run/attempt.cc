@@ -153,7 +153,7 @@ jobs::TrainEnd Attempt::Verdict() const {
   const jobs::TrainOutcome first = members_[0].end.outcome;
   // Rank 0's last checkpoint is on the disk, however the other ranks ended.
   if (first == jobs::TrainOutcome::kFinished || (first == jobs::TrainOutcome::kStopped && stopping_))
-    return {first, {}};
+    return {first, {}, members_[0].end.note};
   if (aborted_) return {jobs::TrainOutcome::kLost, fault_};
   return {jobs::TrainOutcome::kLost, absl::UnavailableError("its workers stopped without having been asked")};
 }

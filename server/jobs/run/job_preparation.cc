@@ -21,6 +21,7 @@ struct PackStep {
   std::vector<std::string> inputs = {};  // may be none: nothing is packed
   std::string output = {};               // in the job's folder
   int dataset = -1;                      // the only input's index among those with weights
+  size_t set = 0;                        // of evaluation
 };
 
 bool IsText(const std::string& name) { return absl::EndsWith(name, ".jsonl"); }
@@ -36,7 +37,19 @@ std::vector<std::string> NamesOf(const std::vector<std::string>& files, bool tex
 std::string WeightedOutput(size_t dataset) { return absl::StrCat("dataset-", dataset, ".bin"); }
 constexpr char kDatasetsOutput[] = "datasets.bin", kEvaluationOutput[] = "evaluation.bin";
 
-// Text of datasets with weights stays apart.  Job::files_ready counts these, in this order.
+// One set has the name that it had before there were several.
+std::string SetOutput(size_t set, size_t num_sets) {
+  return num_sets > 1 ? absl::StrCat("evaluation-", set, ".bin") : kEvaluationOutput;
+}
+
+std::vector<std::string> FilesOf(const jobs::JobSpec& spec, const jobs::EvaluationSet& set) {
+  std::vector<std::string> files;
+  for (const size_t file : set.files) files.push_back(spec.evaluation[file]);
+  return files;
+}
+
+// Text of datasets with weights stays apart, and that of each set of evaluation.  Job::files_ready counts these, in
+// this order.
 std::vector<PackStep> StepsToPack(const jobs::JobSpec& spec) {
   std::vector<PackStep> steps;
   if (spec.dataset_weights.empty()) {
@@ -47,12 +60,19 @@ std::vector<PackStep> StepsToPack(const jobs::JobSpec& spec) {
       steps.push_back({.inputs = {spec.datasets[i]}, .output = WeightedOutput(i), .dataset = static_cast<int>(i)});
     }
   }
-  steps.push_back({.evaluation = true, .inputs = NamesOf(spec.evaluation, /*text=*/true), .output = kEvaluationOutput});
+  const std::vector<jobs::EvaluationSet> sets = jobs::EvaluationSetsOf(spec);
+  if (sets.empty()) steps.push_back({.evaluation = true});
+  for (size_t i = 0; i < sets.size(); ++i) {
+    steps.push_back({.evaluation = true,
+                     .inputs = NamesOf(FilesOf(spec, sets[i]), /*text=*/true),
+                     .output = SetOutput(i, sets.size()),
+                     .set = i});
+  }
   return steps;
 }
 
 // Token files first, then all text as one.
-std::vector<jobs::TrainFile> Together(const std::vector<std::string>& files, const char* output) {
+std::vector<jobs::TrainFile> Together(const std::vector<std::string>& files, const std::string& output) {
   std::vector<jobs::TrainFile> data;
   for (const std::string& name : NamesOf(files, /*text=*/false)) data.push_back({.of_job = false, .name = name});
   if (data.size() < files.size()) data.push_back({.of_job = true, .name = output});
@@ -72,7 +92,21 @@ std::vector<jobs::TrainFile> JobPreparation::Training(const jobs::JobSpec& spec)
 }
 
 std::vector<jobs::TrainFile> JobPreparation::Evaluation(const jobs::JobSpec& spec) {
-  return Together(spec.evaluation, kEvaluationOutput);
+  std::vector<jobs::TrainFile> data;
+  const std::vector<jobs::EvaluationSet> sets = jobs::EvaluationSetsOf(spec);
+  for (size_t i = 0; i < sets.size(); ++i) {
+    for (jobs::TrainFile& file : Together(FilesOf(spec, sets[i]), SetOutput(i, sets.size()))) {
+      file.set = static_cast<int32_t>(i);
+      data.push_back(std::move(file));
+    }
+  }
+  return data;
+}
+
+size_t JobPreparation::NumDatasetOutputs(const jobs::JobSpec& spec) {
+  const std::vector<PackStep> steps = StepsToPack(spec);
+  return static_cast<size_t>(
+      std::count_if(steps.begin(), steps.end(), [](const PackStep& step) { return !step.evaluation; }));
 }
 
 std::vector<std::string> JobPreparation::Outputs(const jobs::JobSpec& spec) {
@@ -127,7 +161,8 @@ absl::Status JobPreparation::Check(const PackedData& packed) const {
   const PackStep& step = steps[static_cast<size_t>(job_->files_ready)];
   if (NeedsBatch(step.evaluation)) RETURN_IF_ERROR(CheckBatch(packed));
   if (step.dataset >= 0) RETURN_IF_ERROR(CheckWindow(packed, step.dataset));
-  return CheckTargets(packed, step.evaluation);
+  if (!step.evaluation) return CheckTargets(packed, false, job_->spec.datasets);
+  return CheckTargets(packed, true, FilesOf(job_->spec, jobs::EvaluationSetsOf(job_->spec)[step.set]));
 }
 
 absl::Status JobPreparation::CheckBatch(const PackedData& packed) const {
@@ -150,14 +185,17 @@ absl::Status JobPreparation::CheckWindow(const PackedData& packed, int dataset) 
 }
 
 // Other files of the list may have targets; workers check before step 1 whether a window has one.
-absl::Status JobPreparation::CheckTargets(const PackedData& packed, bool evaluation) const {
-  const std::vector<std::string>& files = evaluation ? job_->spec.evaluation : job_->spec.datasets;
+absl::Status JobPreparation::CheckTargets(const PackedData& packed, bool evaluation,
+                                          const std::vector<std::string>& files) const {
   const bool others = !NamesOf(files, /*text=*/false).empty() || (!evaluation && !job_->spec.dataset_weights.empty());
   if (packed.trained_tokens > 0 || others) return absl::OkStatus();
   const char* const field = evaluation ? "evaluation" : "datasets";
   const absl::Status none = jobs::NoTargetError(files.size(), packed.tokens, job_->spec.sequence_length);
-  return rpc::MakeError(none.code(), v1::BAD_FILE, absl::StrCat(field, ": ", none.message()),
-                        {{"field", absl::StrCat("spec.", field)}});
+  const bool several = evaluation && files.size() < job_->spec.evaluation.size();
+  return rpc::MakeError(
+      none.code(), v1::BAD_FILE,
+      absl::StrCat(field, several ? absl::StrCat(", set of ", Quote(files[0])) : "", ": ", none.message()),
+      {{"field", absl::StrCat("spec.", field)}});
 }
 
 }  // namespace switchyard::server

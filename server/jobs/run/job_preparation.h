@@ -1,6 +1,6 @@
 // Prepares a job's data before it takes workers: packs text files into tokens, one file for datasets (with weights one
-// for each), then one for evaluation.  The host packs on another thread; this class starts that and checks the result.
-// Thread-compatible.
+// for each), then one for each set of evaluation.  The host packs on another thread; this class starts that and checks
+// the result. Thread-compatible.
 #pragma once
 
 #include <cstdint>
@@ -39,10 +39,13 @@ class JobPreparation {
   // What text is packed into, in the order that Job::files_ready counts; "" where there is no text.  Evaluation is
   // last.
   static std::vector<std::string> Outputs(const jobs::JobSpec& spec);
+  // How many of them are of datasets.
+  static size_t NumDatasetOutputs(const jobs::JobSpec& spec);
 
  private:
   absl::Status CheckBatch(const PackedData& packed) const;
-  absl::Status CheckTargets(const PackedData& packed, bool evaluation) const;
+  // files: those of the list, or of a set of evaluation.
+  absl::Status CheckTargets(const PackedData& packed, bool evaluation, const std::vector<std::string>& files) const;
   absl::Status CheckWindow(const PackedData& packed, int dataset) const;
   bool NeedsBatch(bool evaluation) const;
 

@@ -49,7 +49,7 @@ void MoveOn(const RunContext& context, Job* job, const jobs::TrainEnd& end, bool
   if (end.outcome == jobs::TrainOutcome::kFinished) {
     // All steps may have been done before this attempt.
     if (job->state == jobs::JobState::kPreparing) happen(jobs::JobEvent::kStart, "all ranks have started");
-    happen(jobs::JobEvent::kFinish, "all steps are done");
+    happen(jobs::JobEvent::kFinish, end.note.empty() ? "all steps are done" : end.note);
   } else if (cancelled) {
     // Even if the checkpoint could not be saved, a cancelled job is over.
     happen(stop, absl::StrCat(how, "; ", Kept(*job)));
@@ -207,7 +207,7 @@ void JobRun::Receive(WorkerId id, TrainingReport report) {
   } else if (attempt_->OnWord(id, /*is_note=*/false, now)) {
     progress_.Start(attempt_->first_step(), warnings_);
     if (const auto* step = std::get_if<jobs::TrainProgress>(&report)) progress_.OnStep(*step);
-    if (const auto* result = std::get_if<jobs::EvaluationResult>(&report)) progress_.OnEvaluated(*result);
+    if (const auto* evaluation = std::get_if<jobs::EvaluationReport>(&report)) progress_.OnEvaluated(*evaluation);
     if (auto* checkpoint = std::get_if<jobs::SavedCheckpoint>(&report)) progress_.OnSaved(std::move(*checkpoint));
   }
 }

@@ -5,12 +5,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/log.h"
+#include "scheduler/jobs/checkpoint_names.h"
 
 namespace switchyard::server {
 
 void RunProgress::Start(int64_t step, const std::string& warnings) {
   if (job_->state != jobs::JobState::kPreparing) return;
   running_since_ = context_.host->Now();
+  resumed_step_ = step;
+  // A damaged checkpoint has cost steps: what was found after them is void, and will be found again.
+  if (job_->best_evaluation.has_value() && job_->best_evaluation->step > step) job_->best_evaluation.reset();
+  if (job_->best_checkpoint.has_value() && job_->best_checkpoint->step > step) job_->best_checkpoint.reset();
   context_.book->Happen(
       job_, jobs::JobEvent::kStart,
       absl::StrCat("attempt ", job_->attempt, step > 0 ? absl::StrCat(" goes on from step ", step) : " begins", " on ",
@@ -61,16 +66,40 @@ void RunProgress::Count(int64_t tokens_before, const jobs::TrainProgress& progre
   }
 }
 
-void RunProgress::OnEvaluated(const jobs::EvaluationResult& result) {
+void RunProgress::OnEvaluated(const jobs::EvaluationReport& report) {
+  const jobs::EvaluationResult& result = report.result;
   job_->evaluation = result;
+  if (report.best_step == 0) {
+    // An evaluation alone.
+  } else if (report.best_step == result.step) {
+    job_->best_evaluation = result;
+  } else if (!job_->best_evaluation.has_value() || job_->best_evaluation->step != report.best_step) {
+    // This server has not seen it: all that the job's checkpoint says of it.
+    job_->best_evaluation = jobs::EvaluationResult{.step = report.best_step, .loss = report.best_loss};
+  }
+  NoteBestCheckpoint();
   unsaved_ = true;
   if (context_.sink != nullptr) context_.sink->OnEvaluated(*job_, result);
   context_.book->Report(*job_);
 }
 
+void RunProgress::NoteBestCheckpoint() {
+  if (!job_->spec.checkpoints.keep_best || !job_->best_evaluation.has_value()) return;
+  const int64_t step = job_->best_evaluation->step;
+  if (job_->best_checkpoint.has_value() && job_->best_checkpoint->step == step) return;
+  if (job_->checkpoint.has_value() && job_->checkpoint->step == step) {
+    job_->best_checkpoint = job_->checkpoint;
+  } else if (step > 0 && step == resumed_step_) {
+    // An earlier server was killed before it had the report that this one was saved.
+    job_->best_checkpoint =
+        jobs::SavedCheckpoint{.step = step, .folder = absl::StrCat(job_->id, "/", jobs::StepFolder(step))};
+  }
+}
+
 void RunProgress::OnSaved(jobs::SavedCheckpoint checkpoint) {
   if (!job_->checkpoint.has_value() || checkpoint.step > job_->checkpoint->step) job_->losses = 0;
   job_->checkpoint = std::move(checkpoint);
+  NoteBestCheckpoint();
   ++context_.counts->checkpoints;
   job_->full_since_unix_ms = 0;
   saved_at_ = absl::InfinitePast();

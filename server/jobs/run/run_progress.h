@@ -18,7 +18,7 @@ class RunProgress {
   // All ranks have started and go on from this step.  Does nothing if the job no longer waits for that.
   void Start(int64_t step, const std::string& warnings);
   void OnStep(const jobs::TrainProgress& progress);
-  void OnEvaluated(const jobs::EvaluationResult& result);
+  void OnEvaluated(const jobs::EvaluationReport& report);
   void OnSaved(jobs::SavedCheckpoint checkpoint);
   // Journals new progress, at most every JobOptions::save_progress.
   void Save();
@@ -33,6 +33,8 @@ class RunProgress {
 
  private:
   void Count(int64_t tokens_before, const jobs::TrainProgress& progress);
+  // Keeps in mind the checkpoint of the best evaluation, once it is complete.
+  void NoteBestCheckpoint();
   int64_t RanMs() const;
 
   RunContext& context_;
@@ -41,6 +43,7 @@ class RunProgress {
   absl::Time running_since_ = absl::InfiniteFuture();
   absl::Time first_step_at_ = absl::InfinitePast();
   int64_t first_step_ = 0;
+  int64_t resumed_step_ = 0;  // of the checkpoint from which the attempt goes on; 0 = from the beginning
   absl::Time saved_at_ = absl::InfinitePast();
   bool unsaved_ = false;
 };

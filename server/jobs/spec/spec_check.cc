@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -53,43 +54,81 @@ struct DataFacts {
   bool has_target = false;      // some .bin file has a target
 };
 
-// encoder: null if no text is checked.
-absl::Status CheckData(const jobs::JobSpec& spec, absl::string_view list, const RootDir& root, int64_t vocab,
-                       const DocumentEncoder* encoder, DataFacts* facts) {
+// Where files are, and what they are checked by.
+struct DataCheck {
+  const RootDir& root;
+  int64_t vocab = 0;
+  const DocumentEncoder* encoder = nullptr;  // null: all text is packed
+};
+
+// files: indices into the list of those that are checked: all, or those of one set of evaluation.
+absl::Status CheckData(const jobs::JobSpec& spec, absl::string_view list, const std::vector<size_t>& files,
+                       const DataCheck& by, DataFacts* facts) {
   const bool evaluation = list == kEvaluation;
   const std::vector<std::string>& names = evaluation ? spec.evaluation : spec.datasets;
   const bool weighted = !evaluation && !spec.dataset_weights.empty();
   const jobs::TargetSearch search = jobs::TargetSearchOf(spec);
   const auto share = kMaxScannedBytes / std::max<int64_t>(1, static_cast<int64_t>(names.size()));
-  const TextCheck text = {.encoder = encoder,
+  const TextCheck text = {.encoder = by.encoder,
                           .read_bytes = share,
                           .encoded_bytes = std::max(share * kMaxEncodedBytes / kMaxScannedBytes, kLeastEncodedBytes)};
-  for (size_t i = 0; i < names.size(); ++i) {
+  for (const size_t i : files) {
     const std::string field = absl::StrCat("spec.", list, "[", i, "]");
     if (absl::EndsWith(names[i], ".jsonl")) {
       if (!facts->text_is_packed) {
-        if (const absl::Status status = CheckTextFile(root, names[i], text); !status.ok())
+        if (const absl::Status status = CheckTextFile(by.root, names[i], text); !status.ok())
           return BadFile(field, status);
       }
       facts->text = true;
       continue;
     }
-    const absl::StatusOr<jobs::TokenFileHeader> header = ReadTokenHeader(root, names[i]);
+    const absl::StatusOr<jobs::TokenFileHeader> header = ReadTokenHeader(by.root, names[i]);
     if (!header.ok()) return BadFile(field, header.status());
-    if (header->vocab_size > vocab) {
+    if (header->vocab_size > by.vocab) {
       return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(names[i]), ": made for a vocabulary of ",
-                                                                    header->vocab_size, ", the model has ", vocab)));
+                                                                    header->vocab_size, ", the model has ", by.vocab)));
     }
     if (weighted && !jobs::HasWindow(spec, header->num_tokens, header->num_documents)) {
       return BadFile(field, jobs::NoWindowError(Quote(names[i]), header->num_tokens, spec.sequence_length));
     }
-    const absl::Status inside = ScanTokens(root, names[i], *header, vocab, share);
+    const absl::Status inside = ScanTokens(by.root, names[i], *header, by.vocab, share);
     if (!inside.ok()) return BadFile(field, inside);
     facts->tokens += header->num_tokens;
     if (facts->has_target) continue;
-    const absl::StatusOr<bool> found = ReadHasTarget(root, names[i], *header, search);
+    const absl::StatusOr<bool> found = ReadHasTarget(by.root, names[i], *header, search);
     if (!found.ok()) return BadFile(field, found.status());
     facts->has_target = *found;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckDatasets(const jobs::JobSpec& spec, const DataCheck& by, bool text_is_packed) {
+  DataFacts data = {.text_is_packed = text_is_packed};
+  std::vector<size_t> all(spec.datasets.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  RETURN_IF_ERROR(CheckData(spec, kDatasets, all, by, &data));
+  const int64_t batch = spec.batch_sequences * spec.sequence_length + 1;
+  // (Otherwise a window may have few tokens; workers count windows before step 1.)
+  const bool needs_batch = spec.packing == jobs::WindowPacking::kConcatenate && spec.dataset_weights.empty();
+  if (needs_batch && !data.text && data.tokens < batch) {
+    return BadFile("spec.datasets", absl::InvalidArgumentError(
+                                        absl::StrCat("dataset has ", data.tokens, " tokens, batch needs ", batch)));
+  }
+  // (For text this is checked when it is packed.)
+  if (data.text || data.has_target) return absl::OkStatus();
+  return BadFile("spec.datasets", jobs::NoTargetError(spec.datasets.size(), data.tokens, spec.sequence_length));
+}
+
+absl::Status CheckEvaluation(const jobs::JobSpec& spec, const DataCheck& by, bool text_is_packed) {
+  for (const jobs::EvaluationSet& set : jobs::EvaluationSetsOf(spec)) {
+    DataFacts facts = {.text_is_packed = text_is_packed};
+    RETURN_IF_ERROR(CheckData(spec, kEvaluation, set.files, by, &facts));
+    if (facts.text || facts.has_target) continue;
+    const absl::Status none = jobs::NoTargetError(set.files.size(), facts.tokens, spec.sequence_length);
+    const bool several = set.files.size() < spec.evaluation.size();
+    return BadFile("spec.evaluation",
+                   absl::Status(none.code(), absl::StrCat(several ? absl::StrCat("set ", Quote(set.name), ": ") : "",
+                                                          none.message())));
   }
   return absl::OkStatus();
 }
@@ -219,7 +258,7 @@ double CheckpointBytes(const jobs::JobSpec& spec, double parameters) {
   // Weights, and for each parameter its master and two moments.
   const double weight = spec.dtype == jobs::TrainDType::kF64 ? 8 : spec.dtype == jobs::TrainDType::kF32 ? 4 : 2;
   const double state = spec.dtype == jobs::TrainDType::kF64 ? 8 : 4;
-  return parameters * (weight + 3 * state) * (spec.checkpoints.keep_last + 1);
+  return parameters * (weight + 3 * state) * (spec.checkpoints.keep_last + (spec.checkpoints.keep_best ? 2 : 1));
 }
 
 absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
@@ -231,34 +270,19 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
   RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, model.field, model.folder));
   ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(spec, model, checkpoints, check_model));
   RETURN_IF_ERROR(CheckFits(spec, facts));
-  const int64_t window = spec.sequence_length;
   // (Text of datasets with weights is packed one by one, before that of evaluation.)
   const auto is_text = [](const std::string& name) { return absl::EndsWith(name, ".jsonl"); };
   const auto packs = spec.dataset_weights.empty()
                          ? 1
                          : static_cast<int32_t>(std::count_if(spec.datasets.begin(), spec.datasets.end(), is_text));
-  DataFacts data = {.text_is_packed = files_ready >= packs}, evaluation = {.text_is_packed = files_ready > packs};
+  const auto sets = static_cast<int32_t>(jobs::EvaluationSetsOf(spec).size());
   std::optional<DocumentEncoder> encoder;
-  if (HasText(spec) && !evaluation.text_is_packed) {
+  if (HasText(spec) && files_ready < packs + sets) {
     ASSIGN_OR_RETURN(encoder, LoadEncoder(model, checkpoints, facts));
   }
-  const DocumentEncoder* const encodes = encoder.has_value() ? &*encoder : nullptr;
-  RETURN_IF_ERROR(CheckData(spec, kDatasets, datasets, facts.vocab, encodes, &data));
-  RETURN_IF_ERROR(CheckData(spec, kEvaluation, datasets, facts.vocab, encodes, &evaluation));
-  const int64_t batch = spec.batch_sequences * window + 1;
-  // (Otherwise a window may have few tokens; workers count windows before step 1.)
-  const bool needs_batch = spec.packing == jobs::WindowPacking::kConcatenate && spec.dataset_weights.empty();
-  if (needs_batch && !data.text && data.tokens < batch) {
-    return BadFile("spec.datasets", absl::InvalidArgumentError(
-                                        absl::StrCat("dataset has ", data.tokens, " tokens, batch needs ", batch)));
-  }
-  // (For text this is checked when it is packed.)
-  if (!data.text && !data.has_target) {
-    return BadFile("spec.datasets", jobs::NoTargetError(spec.datasets.size(), data.tokens, window));
-  }
-  if (!spec.evaluation.empty() && !evaluation.text && !evaluation.has_target) {
-    return BadFile("spec.evaluation", jobs::NoTargetError(spec.evaluation.size(), evaluation.tokens, window));
-  }
+  const DataCheck by = {datasets, facts.vocab, encoder.has_value() ? &*encoder : nullptr};
+  RETURN_IF_ERROR(CheckDatasets(spec, by, files_ready >= packs));
+  RETURN_IF_ERROR(CheckEvaluation(spec, by, files_ready >= packs + sets));
   return CheckRoom(spec, facts, checkpoints);
 }
 

@@ -42,8 +42,10 @@ class JobsTest(unittest.TestCase):
                     asyncio.run(asyncio.wait_for(self.does_so_asynchronously(one, done), SOON))
 
     def trains(self, client):
-        job = client.jobs.submit({**SPEC, "labels": {"what": "test"}}, request_id="first")
-        self.assertEqual((client.jobs.submit({**SPEC, "labels": {"what": "test"}}, request_id="first").id, job.steps), (job.id, 12))
+        spec = {**SPEC, "labels": {"what": "test"}, "evaluation": ["text.jsonl"], "evaluation_names": ["held"],
+                "checkpoints": {"every_steps": 4, "keep_best": True}}
+        job = client.jobs.submit(spec, request_id="first")
+        self.assertEqual((client.jobs.submit(spec, request_id="first").id, job.steps), (job.id, 12))
         with self.assertRaises(switchyard.Exists):
             client.jobs.submit(SPEC, request_id="first")
         seen = list(client.jobs.watch(job.id))
@@ -51,6 +53,7 @@ class JobsTest(unittest.TestCase):
         last = seen[-1]
         self.assertEqual((last.state, last.step, last.error, last.is_over), ("succeeded", 12, None, True), last)
         self.assertTrue(0 < last.loss < 10 and last.checkpoint, last)
+        self.assertEqual((last.evaluations, last.best_checkpoint), ({"held": last.evaluation}, last.checkpoint), last)
         self.assertEqual(client.jobs.get(job.id).message, last.message)
         self.assertEqual([j.id for j in client.jobs.list(states=["succeeded"], labels={"what": "test"})], [job.id])
         self.assertEqual(client.jobs.list(states=["failed"]), [])
@@ -58,6 +61,9 @@ class JobsTest(unittest.TestCase):
         self.assertEqual((fork.parent, job.parent, fork.message.origin.step, fork.steps), (job.id, None, 8, 16))
         self.assertEqual(list(client.jobs.watch(fork.id))[-1].step, 16)
         self.assertEqual(fork.message.spec.optimizer.schedule, job.message.spec.optimizer.schedule)
+        self.assertGreater(client.jobs.delete(fork.id), 0)
+        with self.assertRaises(switchyard.NotFound):
+            client.jobs.get(fork.id)
 
     def names_problems(self, client):
         with self.assertRaises(switchyard.BadRequest) as caught:
@@ -101,6 +107,9 @@ class JobsTest(unittest.TestCase):
             self.assertEqual((await client.jobs.list(states=["pending", "preparing", "running"]))[0].id, id)
             await client.jobs.cancel(id)
             self.assertEqual([state.state async for state in client.jobs.watch(id)][-1], "cancelled")
+            await client.jobs.delete(id)
+            with self.assertRaises(switchyard.NotFound):
+                await client.jobs.get(id)
 
 
 if __name__ == "__main__":

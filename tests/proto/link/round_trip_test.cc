@@ -101,11 +101,12 @@ batching::RankResult Result() {
 
 jobs::JobSpec Spec() {
   jobs::JobSpec out;
-  auto& [base, architecture, datasets, weights, evaluation, dtype, steps, epochs, length, document_mask, packing, batch,
-         micro_batch, workers, on_serving, optimizer, balance, balance_weight, z_weight, capacity, bias_rate, recompute,
-         restore, communication, offload, seed, evaluate_every, checkpoints, max_runtime, labels] = out;
+  auto& [base, architecture, datasets, weights, evaluation, names, dtype, steps, epochs, length, document_mask, packing,
+         batch, micro_batch, workers, on_serving, optimizer, balance, balance_weight, z_weight, capacity, bias_rate,
+         recompute, restore, communication, offload, seed, evaluate_every, checkpoints, early_stop, max_runtime,
+         labels] = out;
   test::Distinct values;
-  values.Fill(base, architecture, datasets, weights, evaluation, steps, epochs, length, document_mask, batch,
+  values.Fill(base, architecture, datasets, weights, evaluation, names, steps, epochs, length, document_mask, batch,
               micro_batch, workers, on_serving, balance_weight.emplace(), z_weight, capacity, bias_rate, recompute,
               seed, evaluate_every, max_runtime, labels);
   dtype = jobs::TrainDType::kF64;
@@ -125,8 +126,9 @@ jobs::JobSpec Spec() {
   auto& [rule, chunks] = granularity;
   rule = jobs::ChunkRule::kFixed;
   chunks = 5;
-  auto& [every, keep_last, keep_every] = checkpoints;
-  values.Fill(piece_bytes, every, keep_last, keep_every);
+  auto& [every, keep_last, keep_every, keep_best] = checkpoints;
+  auto& [patience, improvement] = early_stop;
+  values.Fill(piece_bytes, every, keep_last, keep_every, keep_best, patience, improvement);
   return out;
 }
 
@@ -297,13 +299,16 @@ TEST(LinkRoundTrip, AnAttempt) {
   spec.sequence_length = 8;
   spec.batch_sequences = 4;
   data = {{.of_job = true, .name = "a.bin"}, {.of_job = false, .name = "b.bin"}};
-  evaluation = {{.of_job = false, .name = "c.bin"}};
+  spec.evaluation = {"c.bin", "d.bin"};
+  spec.evaluation_names = {"c", "d"};
+  evaluation = {{.of_job = false, .name = "d.bin", .set = 1}};
   rank = 1;
   world = 2;
   origin = {.job = "job-0", .step = 5, .attempts = 3, .other_data = true, .skipped_sequences = 12};
   const v1::StartTraining message = test::OverTheWire(ToProto(assignment));
-  for (const std::string& name : test::Unset(message))
-    EXPECT_EQ(name.rfind("spec.", 0), 0u) << name << ", which ASpec has not";
+  for (const std::string& name : test::Unset(message)) {
+    EXPECT_TRUE(name.rfind("spec.", 0) == 0 || name == "data.set") << name << ", which ASpec has not";
+  }
   const absl::StatusOr<jobs::TrainingAssignment> arrived = FromProto(message);
   ASSERT_TRUE(arrived.ok()) << arrived.status();
   EXPECT_EQ(*arrived, assignment);
@@ -324,11 +329,17 @@ TEST(LinkRoundTrip, Progress) {
 
 TEST(LinkRoundTrip, WhatTrainingHasMade) {
   jobs::EvaluationResult result;
-  auto& [step, loss, tokens] = result;
-  test::Distinct().Fill(step, loss, tokens);
+  auto& [step, loss, tokens, sets] = result;
+  auto& [name, set_loss, set_tokens] = sets.emplace_back();
+  test::Distinct().Fill(step, loss, tokens, name, set_loss, set_tokens);
   const v1::EvaluationResult evaluated = test::OverTheWire(ToProto(result));
   EXPECT_THAT(test::Unset(evaluated), IsEmpty());
   EXPECT_EQ(FromProto(evaluated), result);
+  const jobs::EvaluationReport report = {.result = result, .best_step = 7, .best_loss = 0.25};
+  const v1::TrainingEvaluated reported = test::OverTheWire(ToProto(report, 9));
+  EXPECT_THAT(test::Unset(reported), IsEmpty());
+  EXPECT_EQ(reported.epoch(), 9);
+  EXPECT_EQ(FromProto(reported), report);
   jobs::SavedCheckpoint checkpoint;
   auto& [saved_step, folder, bytes, seconds, unix_ms] = checkpoint;
   test::Distinct().Fill(saved_step, folder, bytes, seconds, unix_ms);
@@ -342,6 +353,8 @@ TEST(LinkRoundTrip, HowTrainingEnds) {
     EXPECT_EQ(FromProto(test::OverTheWire(ToProto(jobs::TrainEnd{outcome, absl::OkStatus()}, 3))),
               (jobs::TrainEnd{outcome, absl::OkStatus()}));
   }
+  const jobs::TrainEnd early = {jobs::TrainOutcome::kFinished, absl::OkStatus(), "stopped early at step 7"};
+  EXPECT_EQ(FromProto(test::OverTheWire(ToProto(early, 3))), early);
   for (const jobs::TrainOutcome outcome :
        {jobs::TrainOutcome::kLost, jobs::TrainOutcome::kFailed, jobs::TrainOutcome::kBlocked}) {
     const jobs::TrainEnd end = {outcome, absl::DataLossError("no number")};

@@ -67,6 +67,82 @@ TEST(JobSpecTest, WeightsAreOneForEachDataset) {
             "dataset_weights: one dataset is all of the data and needs no weight");
 }
 
+std::vector<std::string> SetsOf(std::vector<std::string> files, std::vector<std::string> names) {
+  JobSpec spec = Good();
+  spec.evaluation = std::move(files);
+  spec.evaluation_names = std::move(names);
+  std::vector<std::string> sets;
+  for (const EvaluationSet& set : EvaluationSetsOf(spec)) {
+    sets.push_back(set.name + ":");
+    for (const size_t file : set.files) sets.back() += " " + spec.evaluation[file];
+  }
+  return sets;
+}
+
+TEST(JobSpecTest, FilesOfOneNameAreOneSet) {
+  using testing::ElementsAre;
+  EXPECT_THAT(SetsOf({}, {}), testing::IsEmpty());
+  EXPECT_THAT(SetsOf({"a.bin", "b.jsonl"}, {}), ElementsAre(": a.bin b.jsonl")) << "a journal's from before";
+  EXPECT_THAT(SetsOf({"a.bin", "b.jsonl", "c.bin", "b.jsonl"}, {"x", "y", "x", "z"}),
+              ElementsAre("x: a.bin c.bin", "y: b.jsonl", "z: b.jsonl"));
+}
+
+TEST(JobSpecTest, WithoutNamesAFileIsASet) {
+  using testing::ElementsAre;
+  EXPECT_THAT(DefaultSetNames({"a.bin", "held/a.b.jsonl", "a.jsonl", ".bin"}),
+              ElementsAre("a", "held/a.b", "a", ".bin"));
+  EXPECT_THAT(DefaultSetNames({"a\tb.bin"}), ElementsAre("a\\tb")) << "names are parts of lines";
+  std::vector<std::string> many;
+  for (size_t i = 0; i < kMaxEvaluationSets; ++i) many.push_back(std::to_string(i) + ".bin");
+  EXPECT_EQ(DefaultSetNames(many).back(), "63");
+  many.push_back("one more.bin");
+  EXPECT_THAT(DefaultSetNames(many), testing::Each(kOneSet)) << "so that a spec without names has no limit";
+}
+
+TEST(JobSpecTest, NamesAreOneForEachFileOfEvaluation) {
+  const auto names = [](std::vector<std::string> names) {
+    return Wrong([&](JobSpec* s) {
+      s->evaluation = {"a.bin", "b.bin"};
+      s->evaluation_names = std::move(names);
+    });
+  };
+  EXPECT_EQ(names({}), "");
+  EXPECT_EQ(names({"a", "a"}), "");
+  EXPECT_EQ(names({"a"}), "evaluation_names: 1 for 2 files of evaluation; none, or one for each is wanted");
+  EXPECT_EQ(names({"a", ""}), "evaluation_names[1]: \"\": 1 to 4096 bytes without control characters are wanted");
+  EXPECT_EQ(names({"a\n", "b"}),
+            "evaluation_names[0]: \"a\\n\": 1 to 4096 bytes without control characters are wanted");
+  EXPECT_EQ(Wrong([](JobSpec* s) {
+              for (int i = 0; i < 65; ++i) {
+                s->evaluation.push_back("a.bin");
+                s->evaluation_names.push_back(std::to_string(i));
+              }
+            }),
+            "evaluation_names: 65 sets, at most 64");
+}
+
+TEST(JobSpecTest, WhatEvaluationsDecideWantsEvaluations) {
+  const auto with = [](int64_t every, EarlyStopSpec stop, bool keep_best = false, bool files = true) {
+    return Wrong([&](JobSpec* s) {
+      if (files) s->evaluation = {"a.bin"};
+      s->evaluate_every_steps = every;
+      s->early_stop = stop;
+      s->checkpoints.keep_best = keep_best;
+    });
+  };
+  EXPECT_EQ(with(5, {.patience = 3, .min_improvement = 0.01}, true), "");
+  EXPECT_EQ(with(0, {}, true), "") << "the one at the end";
+  EXPECT_EQ(with(5, {.patience = -1}), "early_stop.patience: -1 is outside [0, 1000000]");
+  EXPECT_EQ(with(5, {.patience = 1, .min_improvement = -1}), "early_stop.min_improvement: -1 is outside [0, 1e+06)");
+  EXPECT_EQ(with(5, {.min_improvement = 0.5}),
+            "early_stop.min_improvement: 0.5, but early_stop.patience is 0, so the job does not end early");
+  EXPECT_EQ(with(0, {.patience = 2}),
+            "early_stop.patience: 2, but evaluate_every_steps is 0: the only evaluation is at the end");
+  EXPECT_EQ(with(5, {.patience = 2}, false, false), "early_stop.patience: 2, but there are no files of evaluation");
+  EXPECT_EQ(with(5, {}, true, false),
+            "checkpoints.keep_best: there are no files of evaluation, so no checkpoint is the best");
+}
+
 TEST(JobSpecTest, WholeDocumentsAreApart) {
   EXPECT_EQ(Wrong([](JobSpec* s) { s->packing = WindowPacking::kBestFit; }),
             "packing: best_fit keeps documents apart, which wants document_mask on; concatenate goes with off");

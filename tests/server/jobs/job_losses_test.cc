@@ -36,7 +36,7 @@ TEST_F(ManagerTest, ALostWorkerMakesAnotherAttempt) {
   late.step = 99;
   manager_->runs().OnTraining(1, old, late);
   manager_->runs().OnTraining(1, old, jobs::SavedCheckpoint{.step = 99});
-  manager_->runs().OnTraining(1, old, jobs::EvaluationResult{.step = 99});
+  manager_->runs().OnTraining(1, old, jobs::EvaluationReport{.result = {.step = 99}});
   manager_->runs().OnTraining(1, old, jobs::TrainEnd{jobs::TrainOutcome::kFinished, {}});
   EXPECT_EQ(StateOf(id), jobs::JobState::kPreparing);
   EXPECT_EQ(Get(id)->progress->step, 5);

@@ -55,7 +55,7 @@ TEST_F(ManagerTest, AJobRunsToItsEnd) {
   Step(10);
   EXPECT_EQ(Get(id)->progress->step, 10);
   EXPECT_DOUBLE_EQ(Get(id)->seconds_left, 90);
-  manager_->runs().OnTraining(1, first->epoch(), jobs::EvaluationResult{.step = 10, .loss = 2});
+  manager_->runs().OnTraining(1, first->epoch(), jobs::EvaluationReport{.result = {.step = 10, .loss = 2}});
   manager_->runs().OnTraining(1, first->epoch(), jobs::SavedCheckpoint{.step = 10, .folder = "x"});
   EXPECT_EQ(Get(id)->checkpoint->folder, "x");
   AllEnd(jobs::TrainOutcome::kFinished);

@@ -45,6 +45,45 @@ TEST_F(ManagerTest, TextIsPackedFirst) {
   ASSERT_EQ(assignment.evaluation.size(), 1u);
 }
 
+// Text of each evaluation set is a file of its own.
+TEST_F(ManagerTest, TextOfEvaluationSetsStaysApart) {
+  jobs::JobSpec spec = Spec();
+  spec.evaluation = {"a.jsonl", "b.jsonl", "c.bin", "d.jsonl"};
+  spec.evaluation_names = {"x", "y", "x", "x"};
+  const std::string id = Begun(spec);
+  ASSERT_EQ(host_.packs[id].size(), 1u);
+  EXPECT_THAT(host_.packs[id][0].inputs, ElementsAre("a.jsonl", "d.jsonl"));
+  EXPECT_EQ(host_.packs[id][0].output, id + "/evaluation-0.bin");
+  manager_->runs().OnPrepared(id, PackedData{.tokens = 10, .trained_tokens = 1});
+  Restart();  // the next server packs only what is left
+  ConnectBoth();
+  manager_->Tick();
+  ASSERT_EQ(host_.packs[id].size(), 1u);
+  EXPECT_THAT(host_.packs[id][0].inputs, ElementsAre("b.jsonl"));
+  EXPECT_EQ(host_.packs[id][0].output, id + "/evaluation-1.bin");
+  manager_->runs().OnPrepared(id, PackedData{.tokens = 10, .trained_tokens = 1});
+  ASSERT_EQ(trainers_[1]->assignments.size(), 1u);
+  EXPECT_THAT(trainers_[1]->assignments[0].evaluation,
+              ElementsAre(jobs::TrainFile{false, "c.bin", 0}, jobs::TrainFile{true, "evaluation-0.bin", 0},
+                          jobs::TrainFile{true, "evaluation-1.bin", 1}));
+  EXPECT_EQ(JobPreparation::NumDatasetOutputs(spec), 1u);
+  EXPECT_THAT(JobPreparation::Outputs(spec), ElementsAre("", "evaluation-0.bin", "evaluation-1.bin"));
+  // As a server packed them before sets had names, whose jobs go on.
+  spec.evaluation_names.clear();
+  EXPECT_THAT(JobPreparation::Outputs(spec), ElementsAre("", "evaluation.bin"));
+}
+
+TEST_F(ManagerTest, ASetWithoutATargetFailsTheJob) {
+  jobs::JobSpec spec = Spec();
+  spec.evaluation = {"a.bin", "b.jsonl"};
+  spec.evaluation_names = {"a", "b"};
+  const std::string id = Begun(spec);
+  manager_->runs().OnPrepared(id, PackedData{.tokens = 100});
+  EXPECT_EQ(StateOf(id), jobs::JobState::kFailed);
+  EXPECT_THAT(std::string(Get(id)->error.message()),
+              HasSubstr("evaluation, set of \"b.jsonl\": none of the 100 tokens of 1 file is a target"));
+}
+
 // Each dataset with a weight is a file of its own, in the spec's order.
 TEST_F(ManagerTest, TextWithWeightsStaysApart) {
   jobs::JobSpec spec = Spec();

@@ -39,8 +39,22 @@ class MemoryJournal final : public JobJournal {
     kept.erase(job.sequence);
     return absl::OkStatus();
   }
+  absl::Status Delete(const Job& job) override {
+    if (!error.ok()) return error;
+    kept.erase(job.sequence);
+    deleted.insert(job.id);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::vector<std::string>> DeletedJobs() override {
+    return std::vector<std::string>(deleted.begin(), deleted.end());
+  }
+  absl::Status FolderRemoved(const std::string& id) override {
+    deleted.erase(id);
+    return absl::OkStatus();
+  }
 
   std::map<int64_t, Job> kept;
+  std::set<std::string> deleted;
   absl::Status error;
   int saves = 0;
 };

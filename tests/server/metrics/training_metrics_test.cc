@@ -78,6 +78,43 @@ TEST(TrainingMetricsTest, ASkippedStepHasMeasuredNothing) {
   EXPECT_EQ(values.at("switchyard_train_step job_id=job-a slot=0"), 3);
 }
 
+TEST(TrainingMetricsTest, EvaluationSetsHaveGaugesWhileTheirJobRuns) {
+  const auto registry = std::make_shared<prometheus::Registry>();
+  TrainingMetrics metrics(registry);
+  TrainingCounts counts;
+  metrics.Update(counts);
+  const auto sets = [&] {
+    std::map<std::string, double> found;
+    for (const auto& [name, value] : Values(*registry)) {
+      if (name.starts_with("switchyard_train_evaluation_set_loss ")) found[name.substr(name.find(' ') + 1)] = value;
+    }
+    return found;
+  };
+  using Found = std::map<std::string, double>;
+  TrainingCounts::Slot& slot = counts.slots[0];
+  slot.job = "job-a";
+  slot.evaluated = true;
+  slot.evaluation.sets = {{"chat", 2, 3}, {"code", 1.5, 3}};
+  metrics.Update(counts);
+  EXPECT_EQ(sets(), (Found{{"job_id=job-a set=chat slot=0", 2}, {"job_id=job-a set=code slot=0", 1.5}}));
+  slot.evaluation.sets[0].loss = 1;
+  metrics.Update(counts);
+  EXPECT_EQ(sets(), (Found{{"job_id=job-a set=chat slot=0", 1}, {"job_id=job-a set=code slot=0", 1.5}}));
+  slot.job = "job-b";
+  slot.evaluation.sets = {{"code", 3, 3}};
+  metrics.Update(counts);
+  EXPECT_EQ(sets(), (Found{{"job_id=job-b set=code slot=0", 3}}));
+  // No more than so many, and names are cut.
+  slot.evaluation.sets.assign(3, {std::string(500, 'x'), 4, 3});
+  for (int i = 0; i < 100; ++i) slot.evaluation.sets.push_back({std::to_string(i), 1, 1});
+  metrics.Update(counts);
+  EXPECT_EQ(sets().size(), TrainingMetrics::kMaxSets - 2) << "names that are the same when they are cut are one";
+  EXPECT_TRUE(sets().contains("job_id=job-b set=" + std::string(TrainingMetrics::kMaxSetBytes, 'x') + " slot=0"));
+  counts.slots.clear();
+  metrics.Update(counts);
+  EXPECT_EQ(sets(), Found());
+}
+
 TEST(TrainingMetricsTest, AJobHasGaugesWhileItRuns) {
   const auto registry = std::make_shared<prometheus::Registry>();
   TrainingMetrics metrics(registry);

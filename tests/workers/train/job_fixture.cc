@@ -33,8 +33,9 @@ class Recorder final : public TrainListener {
     story_->steps.push_back(progress);
     if (options_.on_step) options_.on_step(job_, comm_, progress);
   }
-  void Evaluated(int64_t step, double loss, int64_t tokens) override {
-    story_->evaluations.push_back({step, loss, tokens});
+  void Evaluated(const jobs::EvaluationReport& report) override {
+    const jobs::EvaluationResult& result = report.result;
+    story_->evaluations.push_back({result.step, result.loss, result.tokens, result.sets, report.best_step});
   }
   void Saved(const SavedStep& saved) override {
     story_->saved.push_back(saved);

@@ -21,6 +21,8 @@ struct EvaluationSeen {
   int64_t step = 0;
   double loss = 0;
   int64_t tokens = 0;
+  std::vector<jobs::SetResult> sets = {};
+  int64_t best_step = 0;
   bool operator==(const EvaluationSeen&) const = default;
 };
 

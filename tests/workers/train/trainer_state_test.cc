@@ -45,6 +45,25 @@ TEST(TrainerStateTest, SkippedStepsAreThereWhereThereAreSome) {
               HasSubstr("skipped_steps 8 of 7 steps"));
 }
 
+// The record of evaluations, to the bit; a job without any has the file of older programs.
+TEST(TrainerStateTest, EvaluationsAreThereWhereThereWereSome) {
+  TrainerState state = {.step = 7, .shape = ShapeOf(Spec(), "{}", kData)};
+  EXPECT_EQ(EncodeTrainerState(state).find("evaluations"), std::string::npos) << "as older checkpoints";
+  EXPECT_EQ(DecodeTrainerState(EncodeTrainerState(state))->evaluations, EvaluationRecord());
+  state.evaluations = {.best_step = 6, .best_loss = 1.0 / 3, .counted_loss = 0.1 + 0.2, .stale = 2};
+  const std::string text = EncodeTrainerState(state);
+  EXPECT_EQ(DecodeTrainerState(text)->evaluations, state.evaluations);
+  const auto complaint = [&](const char* from, const char* to) {
+    std::string other = text;
+    other.replace(other.find(from), std::string(from).size(), to);
+    return std::string(DecodeTrainerState(other).status().message());
+  };
+  EXPECT_THAT(complaint("\"best_step\": 6", "\"best_step\": 7"),
+              HasSubstr("evaluations: best_step 7 is outside [1, 7)"));
+  EXPECT_THAT(complaint("\"stale\": 2", "\"stale\": -1"), HasSubstr("stale is missing or no count"));
+  EXPECT_THAT(complaint("\"best_loss\": 0.3", "\"best_los\": 0.3"), HasSubstr("best_loss is missing or no number"));
+}
+
 // The error names each field that changes the training, and no other field.
 TEST(TrainerStateTest, SaysWhatDiffers) {
   const JobShape was = ShapeOf(Spec(), "{}", kData);

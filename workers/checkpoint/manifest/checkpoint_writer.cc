@@ -167,7 +167,7 @@ absl::Status CheckpointWriter::WriteLatest(const Latest& latest) const {
                      EncodeLatest(latest));
 }
 
-absl::Status CheckpointWriter::Commit(Manifest manifest) {
+absl::Status CheckpointWriter::Commit(Manifest manifest, int64_t kept_step) {
   SY_CHECK(!folder_.empty() && manifest.step == step_);
   const auto by_name = [](const FileRecord& a, const FileRecord& b) { return a.name < b.name; };
   std::sort(manifest.files.begin(), manifest.files.end(), by_name);
@@ -188,20 +188,21 @@ absl::Status CheckpointWriter::Commit(Manifest manifest) {
   folder_.clear();
   RETURN_IF_ERROR(files_->SyncFolder(""));
   RETURN_IF_ERROR(WriteLatest({folder, Sha256Hex(text.text)}));
-  if (const absl::Status status = RemoveOld(step_); !status.ok()) {
+  if (const absl::Status status = RemoveOld(step_, kept_step); !status.ok()) {
     LogWarn("checkpoints: old ones stay for now: ", status.message());
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckpointWriter::RemoveOld(int64_t step) {
+absl::Status CheckpointWriter::RemoveOld(int64_t step, int64_t kept_step) {
   ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(files_));
   const int64_t resumed = options_.resumed_from.empty() ? -1 : StepOfFolder(options_.resumed_from);
   int64_t kept = 0;
   for (const int64_t other : steps) {
     const bool beyond = other > step || (may_lie_beyond_ && other > resumed && other != step);
     const bool for_ever = options_.keep_every > 0 && other % options_.keep_every == 0;
-    if (beyond || (++kept > options_.keep_last && !for_ever)) RETURN_IF_ERROR(Discard(StepFolder(other)));
+    if (beyond || (++kept > options_.keep_last && !for_ever && other != kept_step))
+      RETURN_IF_ERROR(Discard(StepFolder(other)));
   }
   may_lie_beyond_ = false;
   return absl::OkStatus();

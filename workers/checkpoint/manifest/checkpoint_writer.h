@@ -53,12 +53,13 @@ class CheckpointWriter {
   // Errors: AlreadyExists if LATEST names this step or a later one, ResourceExhausted "needs N bytes, M are free".
   absl::StatusOr<std::string> Begin(int64_t step, int64_t needed_bytes);
   // Adds the index of model-*.safetensors, checks that every file has its size, writes the manifest, gives the folder
-  // its name and makes LATEST name it; then removes what need not be kept, where a failure is only logged.
+  // its name and makes LATEST name it; then removes what need not be kept, where a failure is only logged.  kept_step:
+  // of an older checkpoint that stays in any case; 0: none.
   // REQUIRES: Begin(manifest.step).  manifest.attempt is set here; its files may come in any order.
   // Errors: InvalidArgument for a file twice or a name of our own; DataLoss for one that is missing (ranks must share
   // the root) or of another size; FailedPrecondition if a later attempt has committed meanwhile; the file system's.
   // After an error the save is void, but LATEST may name it.
-  absl::Status Commit(Manifest manifest);
+  absl::Status Commit(Manifest manifest, int64_t kept_step = 0);
   // Gives up the save that Begin began.
   void Abandon();
 
@@ -73,7 +74,7 @@ class CheckpointWriter {
   // Renames the folder out of sight, then removes it.
   absl::Status Discard(const std::string& folder) const;
   absl::Status RemoveFolder(const std::string& folder) const;
-  absl::Status RemoveOld(int64_t step);
+  absl::Status RemoveOld(int64_t step, int64_t kept_step);
 
   FileSystem* const files_;
   const CheckpointWriterOptions options_;

@@ -112,12 +112,13 @@ absl::Status CheckpointSaver::MakeFolder(const absl::StatusOr<int64_t>& own_byte
   return absl::OkStatus();
 }
 
-absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& parameters, int64_t step,
+absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& parameters, int64_t step, int64_t kept_step,
                                     std::string trainer_state) {
   SY_CHECK(!busy_);
   Join();
   began_ = absl::Now();
   saving_ = {.step = step};
+  kept_step_ = kept_step;
   const bool offloaded = parameters.offload() != nullptr;
   const int64_t to_take = offloaded ? 0 : snapshot_.BytesToTake(parameters, comm_->rank());
   const int64_t room = to_take == 0 ? 0 : options_.available_memory();
@@ -188,7 +189,7 @@ absl::Status CheckpointSaver::Collect() {
     phase_ = SavePhase::kCommitting;
   }
   auto commit = [this, all = std::move(all)] {
-    return writer_->Commit({.step = saving_.step, .saved_by = options_.saved_by, .files = all});
+    return writer_->Commit({.step = saving_.step, .saved_by = options_.saved_by, .files = all}, kept_step_);
   };
   Do(std::move(commit), SavePhase::kCommitted);
   return absl::OkStatus();

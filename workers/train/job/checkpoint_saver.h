@@ -68,8 +68,10 @@ class CheckpointSaver {
   // Abandons a save under way.  Blocks until calls to the disk return.
   ~CheckpointSaver();
 
-  // Collective.  REQUIRES: !busy().  trainer_state: of trainer_state.json; rank 0's is written.
-  absl::Status Begin(const Stream& stream, const Parameters& parameters, int64_t step, std::string trainer_state);
+  // Collective.  REQUIRES: !busy().  kept_step: of a checkpoint that this one must not remove; 0: none.  trainer_state:
+  // of trainer_state.json; rank 0's is written.
+  absl::Status Begin(const Stream& stream, const Parameters& parameters, int64_t step, int64_t kept_step,
+                     std::string trainer_state);
   // Whether a save is under way on some rank; the same on all.
   bool busy() const { return busy_; }
   // The same on all ranks.  False: the parameters are written without a copy and must not change until all_written().
@@ -114,6 +116,7 @@ class CheckpointSaver {
   absl::Time began_;
   SavedStep saving_;
   std::string folder_;  // that is written
+  int64_t kept_step_ = 0;
 
   mutable absl::Mutex mu_;
   SavePhase phase_ ABSL_GUARDED_BY(mu_) = SavePhase::kIdle;

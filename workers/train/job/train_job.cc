@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
@@ -35,6 +36,7 @@ absl::Status TrainJob::RunInside() {
   const TrainerState& start = job_.start->state();
   step_ = saved_step_ = start.step;
   tokens_ = start.tokens;
+  record_ = start.evaluations;
   listener_->Started(step_, context_.warnings());
   absl::Status status = Train();
   if (!status.ok() && context_.agreed() && OutcomeOf(status) == jobs::TrainOutcome::kBlocked)
@@ -56,8 +58,8 @@ jobs::TrainEnd TrainJob::Run() {
     if (const absl::Status left = (*last)->Wait(); !left.ok()) LogWarn("leaving the job's group: ", left.message());
   }
   if (!status.ok()) return {OutcomeOf(status), std::move(status)};
-  return {stopped_ == jobs::StopKind::kNone ? jobs::TrainOutcome::kFinished : jobs::TrainOutcome::kStopped,
-          absl::OkStatus()};
+  if (stopped_ != jobs::StopKind::kNone) return {jobs::TrainOutcome::kStopped, absl::OkStatus()};
+  return {jobs::TrainOutcome::kFinished, absl::OkStatus(), early_};
 }
 
 // All ranks call it together, and draw the same conclusions from the same words.
@@ -149,7 +151,6 @@ void TrainJob::ReportSkipped() {
 }
 
 absl::Status TrainJob::Train() {
-  int64_t evaluated = 0;
   std::vector<TrainRows> micro_batches;
   for (;;) {
     const absl::Time start = absl::Now();
@@ -165,10 +166,11 @@ absl::Status TrainJob::Train() {
     }
     const bool last = step_ == spec_.steps;
     const bool due = last || (spec_.evaluate_every_steps > 0 && step_ % spec_.evaluate_every_steps == 0);
-    if (job_.data.evaluation != nullptr && due && evaluated < step_) {
+    if (!job_.data.evaluation.empty() && due && evaluated_ < step_) {
       ASSIGN_OR_RETURN(const bool ended, Evaluate());
       if (!ended) continue;
-      evaluated = step_;
+      ASSIGN_OR_RETURN(const bool over, DecideByEvaluations());
+      if (over) return AwaitSave();
     }
     if (last) return AwaitSave();
     RETURN_IF_ERROR(RunStep(micro_batches, data_seconds));
@@ -177,25 +179,61 @@ absl::Status TrainJob::Train() {
 }
 
 absl::StatusOr<bool> TrainJob::Evaluate() {
+  jobs::EvaluationReport report = {.result = {.step = step_}};
+  jobs::EvaluationResult& result = report.result;
+  for (const EvaluationData& set : job_.data.evaluation) {
+    double loss = 0;
+    int64_t tokens = 0;
+    ASSIGN_OR_RETURN(const bool ended, EvaluateSet(set, &loss, &tokens));
+    if (!ended) return false;
+    result.loss += loss;
+    result.tokens += tokens;
+    // (Some are tokens, since the data has targets.)
+    if (!set.name.empty()) result.sets.push_back({set.name, loss / static_cast<double>(tokens), tokens});
+  }
+  result.loss /= static_cast<double>(result.tokens);
+  evaluated_ = step_;
+  record_before_ = record_;
+  record_ = WithEvaluation(record_, step_, result.loss, spec_.early_stop.min_improvement);
+  report.best_step = record_.best_step;
+  report.best_loss = record_.best_loss;
+  if (context_.leads()) listener_->Evaluated(report);
+  return true;
+}
+
+absl::StatusOr<bool> TrainJob::EvaluateSet(const EvaluationData& set, double* loss, int64_t* tokens) {
   const int64_t micro = context_.micro_batch_sequences();
-  const int64_t windows = job_.data.evaluation->num_windows();
-  double loss = 0;
-  int64_t tokens = 0;
+  const int64_t windows = set.source->num_windows();
+  const std::string of = job_.data.evaluation.size() > 1 ? absl::StrCat(" of ", set.name) : "";
   for (int64_t done = 0; done < windows; done += micro * comm_->world()) {
     // The last part of the set: some ranks may have nothing.
     const int64_t first = std::min(windows, done + comm_->rank() * micro);
-    absl::StatusOr<TrainRows> rows = job_.data.evaluation->Samples(first, std::min(micro, windows - first));
+    absl::StatusOr<TrainRows> rows = set.source->Samples(first, std::min(micro, windows - first));
     ASSIGN_OR_RETURN(const jobs::StopKind stop, Control(OfData(rows.status(), /*were_right=*/true)));
     if (stop != jobs::StopKind::kNone) return false;
     ASSIGN_OR_RETURN(StepReport report,
                      job_.trainer->Evaluate(absl::MakeSpan(&*rows, 1), absl::Now() + input_.step_limit));
-    loss += report.loss * static_cast<double>(report.tokens);
-    tokens += report.tokens;
+    *loss += report.loss * static_cast<double>(report.tokens);
+    *tokens += report.tokens;
     context_.notes().Note(absl::StrCat("evaluation after step ", step_, ": ",
-                                       std::min(windows, done + micro * comm_->world()), " of ", windows, " windows"));
+                                       std::min(windows, done + micro * comm_->world()), " of ", windows, " windows",
+                                       of));
   }
-  // (Some are, since the data has targets.)
-  if (context_.leads()) listener_->Evaluated(step_, loss / static_cast<double>(tokens), tokens);
+  return true;
+}
+
+// The losses are the same on all ranks, so all decide alike.
+absl::StatusOr<bool> TrainJob::DecideByEvaluations() {
+  const bool over = step_ < spec_.steps && EndsEarly(record_, spec_.early_stop);
+  const bool best = spec_.checkpoints.keep_best && record_.best_step == step_;
+  if ((over || best) && step_ > saved_step_) RETURN_IF_ERROR(Save());
+  if (!over) return false;
+  early_ =
+      absl::StrFormat("stopped early at step %d: %d evaluations in a row were no improvement", step_, record_.stale);
+  if (spec_.early_stop.min_improvement > 0) {
+    absl::StrAppendFormat(&early_, " by more than %g", spec_.early_stop.min_improvement);
+  }
+  absl::StrAppendFormat(&early_, "; the best has loss %.6g, of step %d", record_.best_loss, record_.best_step);
   return true;
 }
 
@@ -204,12 +242,15 @@ absl::Status TrainJob::Save() {
   if (stopped_ == jobs::StopKind::kNow) return absl::OkStatus();
   saved_step_ = step_;
   noted_written_ = 0;
-  RETURN_IF_ERROR(job_.saver->Begin(context_.stream(), *job_.parameters, step_,
+  // The checkpoint of the best evaluation stays until one of a better one is complete; this may be that.
+  const int64_t best = spec_.checkpoints.keep_best ? record_.best_step : 0;
+  RETURN_IF_ERROR(job_.saver->Begin(context_.stream(), *job_.parameters, step_, best,
                                     EncodeTrainerState({.step = step_,
                                                         .tokens = tokens_,
                                                         .sample = NextSample(),
                                                         .packing = job_.packing->packing(),
                                                         .skipped = job_.trainer->skipped_steps(),
+                                                        .evaluations = evaluated_ == step_ ? record_before_ : record_,
                                                         .shape = job_.shape})));
   return job_.saver->copied() ? absl::OkStatus() : AwaitSave(/*written=*/true);
 }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,7 @@
 #include "workers/train/job/setup/job_setup.h"
 #include "workers/train/job/train_job_input.h"
 #include "workers/train/job/train_listener.h"
+#include "workers/train/step/evaluation_record.h"
 
 namespace switchyard::train {
 
@@ -60,6 +62,10 @@ class TrainJob {
   void ReportSkipped();
   // Returns whether the evaluation ended; false: a stop was requested.
   absl::StatusOr<bool> Evaluate();
+  // The same for one set; adds to the sum of its tokens' losses and to their number.
+  absl::StatusOr<bool> EvaluateSet(const EvaluationData& set, double* loss, int64_t* tokens);
+  // Saves what the rules of the spec want after an evaluation.  Returns whether the job ends.
+  absl::StatusOr<bool> DecideByEvaluations();
   absl::Status Save();
   // Blocks until the save is committed or, with `written`, until all ranks have written.
   absl::Status AwaitSave(bool written = false);
@@ -72,10 +78,13 @@ class TrainJob {
   comm::Communicator* const comm_;
   TrainListener* const listener_;
   OpenedJob job_;
-  int64_t step_ = 0;           // done
-  int64_t tokens_ = 0;         // trained
-  int64_t saved_step_ = 0;     // of the newest save, finished or not, or of the restored checkpoint
-  int64_t noted_written_ = 0;  // bytes of the save under way
+  int64_t step_ = 0;                         // done
+  int64_t tokens_ = 0;                       // trained
+  int64_t saved_step_ = 0;                   // of the newest save, finished or not, or of the restored checkpoint
+  int64_t noted_written_ = 0;                // bytes of the save under way
+  int64_t evaluated_ = 0;                    // step of this attempt's last evaluation
+  EvaluationRecord record_, record_before_;  // with that one, and without
+  std::string early_;                        // why the job ends before its last step
   jobs::StopKind stopped_ = jobs::StopKind::kNone;
   StepMeter meter_;
 };

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/jobs/train_progress.h"
 #include "workers/train/job/checkpoint_saver.h"
 #include "workers/train/step/trainer.h"
 
@@ -33,7 +34,7 @@ class TrainListener {
   // Training starts at this step.  Warnings: checkpoints that were rejected, and why bits may differ.
   virtual void Started(int64_t step, const std::vector<std::string>& warnings) = 0;
   virtual void StepDone(const StepProgress& progress) = 0;
-  virtual void Evaluated(int64_t step, double loss, int64_t tokens) = 0;
+  virtual void Evaluated(const jobs::EvaluationReport& report) = 0;
   virtual void Saved(const SavedStep& saved) = 0;
   // The present work, and every note_interval or so its progress: "evaluation after step 8: 40 of 200 windows".  While
   // Run's thread waits for threads that load, one of them may call.

@@ -38,6 +38,31 @@ absl::StatusOr<int64_t> Count(const nlohmann::json& json, const char* key) {
   return *count;
 }
 
+absl::StatusOr<double> Number(const nlohmann::json& json, const char* key) {
+  if (json.contains(key) && json[key].is_number()) return json[key].get<double>();
+  return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": ", key, " is missing or no number"));
+}
+
+nlohmann::ordered_json ToJson(const EvaluationRecord& record) {
+  return {{"best_step", record.best_step},
+          {"best_loss", record.best_loss},
+          {"counted_loss", record.counted_loss},
+          {"stale", record.stale}};
+}
+
+// step: of the checkpoint.
+absl::StatusOr<EvaluationRecord> DecodeEvaluations(const nlohmann::json& json, int64_t step) {
+  if (!json.is_object()) return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": evaluations: no object"));
+  EvaluationRecord record;
+  ASSIGN_OR_RETURN(record.best_step, Count(json, "best_step"));
+  ASSIGN_OR_RETURN(record.best_loss, Number(json, "best_loss"));
+  ASSIGN_OR_RETURN(record.counted_loss, Number(json, "counted_loss"));
+  ASSIGN_OR_RETURN(record.stale, Count(json, "stale"));
+  if (record.best_step >= 1 && record.best_step < step) return record;
+  return absl::InvalidArgumentError(
+      absl::StrCat(kTrainerStateName, ": evaluations: best_step ", record.best_step, " is outside [1, ", step, ")"));
+}
+
 }  // namespace
 
 JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl::Span<const NamedTokens> data) {
@@ -110,6 +135,7 @@ std::string EncodeTrainerState(const TrainerState& state) {
                                  {"tokens", state.tokens}, {"next_sample", state.sample}, {"packing", state.packing}};
   // (Left out if 0, as older checkpoints do not have it.)
   if (state.skipped != 0) json["skipped_steps"] = state.skipped;
+  if (state.evaluations.best_step != 0) json["evaluations"] = ToJson(state.evaluations);
   json["shape"] = state.shape;
   return json.dump(1) + "\n";
 }
@@ -143,6 +169,9 @@ absl::StatusOr<TrainerState> DecodeTrainerState(absl::string_view text) {
       return absl::InvalidArgumentError(
           absl::StrCat(kTrainerStateName, ": skipped_steps ", state.skipped, " of ", state.step, " steps"));
     }
+  }
+  if (json.contains("evaluations")) {
+    ASSIGN_OR_RETURN(state.evaluations, DecodeEvaluations(json["evaluations"], state.step));
   }
   for (const auto& [key, value] : json["shape"].items()) {
     if (!value.is_string()) {

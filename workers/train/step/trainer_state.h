@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "scheduler/jobs/job_spec.h"
 #include "scheduler/jobs/token_format.h"
+#include "workers/train/step/evaluation_record.h"
 
 namespace switchyard::train {
 
@@ -37,11 +38,12 @@ absl::Status CompareShapes(const JobShape& was, const JobShape& is);
 JobShape FixedByFork(const JobShape& shape, bool other_data);
 
 struct TrainerState {
-  int64_t step = 0;     // steps done
-  int64_t tokens = 0;   // trained so far
-  int64_t sample = 0;   // of the data source: the next one
-  int32_t packing = 1;  // replicas of every expert (expert_packer.h); the decisions are in packing.log
-  int64_t skipped = 0;  // those of the steps without a target, which the optimizer did not count
+  int64_t step = 0;                   // steps done
+  int64_t tokens = 0;                 // trained so far
+  int64_t sample = 0;                 // of the data source: the next one
+  int32_t packing = 1;                // replicas of every expert (expert_packer.h); the decisions are in packing.log
+  int64_t skipped = 0;                // those of the steps without a target, which the optimizer did not count
+  EvaluationRecord evaluations = {};  // of steps before `step`
   JobShape shape = {};
 };
 

@@ -198,6 +198,19 @@ std::vector<BadSpec> BadFiles() {
        "spec.datasets: none of the 1000 tokens of 1 file is a target in a window of 16 tokens, at least 1 is wanted"},
       {"NoTargetToEvaluate", [](auto* s) { s->add_evaluation("untrained.bin"); }, kBad, "BAD_FILE",
        "spec.evaluation: none of the 1000 tokens of 1 file is a target in a window of 16 tokens"},
+      {"NoTargetInASet",
+       [](auto* s) {
+         s->add_evaluation("a.bin");
+         s->add_evaluation("untrained.bin");
+       },
+       kBad, "BAD_FILE", "spec.evaluation: set \"untrained\": none of the 1000 tokens of 1 file is a target"},
+      {"NamesOfSets",
+       [](auto* s) {
+         s->add_evaluation("a.bin");
+         s->add_evaluation_names("a");
+         s->add_evaluation_names("b");
+       },
+       kBad, "BAD_FIELD", "evaluation_names: 2 for 1 files of evaluation; none, or one for each is wanted"},
       {"EmptyText", data("empty.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: empty.jsonl: has no documents"},
       {"BlankText", data("blank.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: blank.jsonl: has no documents"},
       {"BrokenLine", data("broken.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: broken.jsonl:4 (byte 30): "},

@@ -45,7 +45,9 @@ Job FullJob() {
                                      .total_steps = 41,
                                      .skipped = true,
                                      .skipped_steps = 38};
-  job.evaluation = jobs::EvaluationResult{.step = 20, .loss = 21.5, .tokens = 22};
+  job.evaluation = jobs::EvaluationResult{.step = 20, .loss = 21.5, .tokens = 22, .sets = {{"a", 43.5, 44}}};
+  job.best_evaluation = jobs::EvaluationResult{.step = 45, .loss = 46.5, .tokens = 47};
+  job.best_checkpoint = jobs::SavedCheckpoint{.step = 45, .folder = "job-1/step-45", .bytes = 48};
   job.checkpoint =
       jobs::SavedCheckpoint{.step = 23, .folder = "job-1/step-23", .bytes = 24, .seconds = 25.5, .saved_unix_ms = 26};
   job.changes = {{jobs::JobState::kPending, 27, "submitted"}};
@@ -109,6 +111,13 @@ void ExpectResults(const v1::Job& message) {
   EXPECT_EQ(evaluation.step(), 20);
   EXPECT_EQ(evaluation.loss(), 21.5);
   EXPECT_EQ(evaluation.tokens(), 22);
+  ASSERT_EQ(evaluation.sets_size(), 1);
+  EXPECT_EQ(evaluation.sets(0).name(), "a");
+  EXPECT_EQ(evaluation.sets(0).loss(), 43.5);
+  EXPECT_EQ(evaluation.sets(0).tokens(), 44);
+  EXPECT_EQ(message.best_evaluation().step(), 45);
+  EXPECT_EQ(message.best_evaluation().loss(), 46.5);
+  EXPECT_EQ(message.best_checkpoint().folder(), "job-1/step-45");
   const v1::SavedCheckpoint& checkpoint = message.checkpoint();
   EXPECT_EQ(Missing(checkpoint), std::vector<std::string>());
   EXPECT_EQ(checkpoint.step(), 23);

@@ -24,7 +24,7 @@ TEST(SpecConvertTest, WhatIsUnsetHasTheDefault) {
   EXPECT_EQ(spec->optimizer.schedule.total_steps, 20);
 }
 
-TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
+jobs::JobSpec FullSpec() {
   jobs::JobSpec spec;
   spec.base_checkpoint = "base";
   spec.architecture = "arch";
@@ -64,9 +64,16 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   spec.restore = {.input = pipeline::InputRestore::kOffload, .hidden = pipeline::HiddenRestore::kRecompute};
   spec.seed = ~uint64_t{0};
   spec.evaluate_every_steps = 7;
-  spec.checkpoints = {.every_steps = 8, .keep_last = 9, .keep_every_steps = 10};
+  spec.evaluation_names = {"held out"};
+  spec.checkpoints = {.every_steps = 8, .keep_last = 9, .keep_every_steps = 10, .keep_best = true};
+  spec.early_stop = {.patience = 12, .min_improvement = 0.125};
   spec.max_runtime_seconds = 11;
   spec.labels = {{"a", "1"}, {"b", "2"}};
+  return spec;
+}
+
+TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
+  const jobs::JobSpec spec = FullSpec();
   const v1::JobSpec message = link::ToProto(spec);
   std::vector<const google::protobuf::FieldDescriptor*> set;
   message.GetReflection()->ListFields(message, &set);
@@ -77,7 +84,9 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   EXPECT_EQ(back->dtype, jobs::TrainDType::kF64);
   EXPECT_EQ(back->optimizer.clip_norm, 0);
   EXPECT_EQ(back->restore, spec.restore);
-  EXPECT_EQ(back->checkpoints.keep_every_steps, 10);
+  EXPECT_EQ(back->checkpoints, spec.checkpoints);
+  EXPECT_EQ(back->early_stop, spec.early_stop);
+  EXPECT_EQ(back->evaluation_names, spec.evaluation_names);
   EXPECT_EQ(back->capacity_factor, 1.25);
   EXPECT_EQ(back->balance_bias_rate, 0.001);
   EXPECT_TRUE(back->document_mask);

@@ -1,6 +1,7 @@
 // Training jobs over real gRPC, with workers that speak the link.
 #include "gmock/gmock.h"
 #include "proto/support/errors.h"
+#include "server/jobs/journal/job_store.h"
 #include "switchyard/v1/inference.grpc.pb.h"
 #include "tests/server/jobs/training_fixture.h"
 
@@ -24,6 +25,103 @@ TEST_F(TrainingTest, DocumentsAreApartUnlessTheSpecSaysOtherwise) {
   ASSERT_TRUE(Submit(request, &response).ok());
   EXPECT_EQ(response.job().spec().document_mask(), v1::DOCUMENT_MASK_OFF);
   EXPECT_EQ(response.job().spec().packing(), v1::WINDOW_PACKING_CONCATENATE);
+}
+
+// Without names a file of evaluation is a set, and the attempt knows of which set its files are.
+TEST_F(TrainingTest, EvaluationHasNamedSets) {
+  base_.Write("data/b.bin", TokenFileBytes(100));
+  LinkTrainer* trainer = Connect();
+  v1::SubmitJobRequest request = Request();
+  request.set_request_id("sets");
+  request.mutable_spec()->set_workers(1);
+  request.mutable_spec()->add_evaluation("a.bin");
+  request.mutable_spec()->add_evaluation("b.bin");
+  v1::SubmitJobResponse response;
+  ASSERT_TRUE(Submit(request, &response).ok());
+  const std::string id = response.job().id();
+  EXPECT_THAT(response.job().spec().evaluation_names(), testing::ElementsAre("a", "b"));
+  ASSERT_TRUE(Submit(request, &response).ok());
+  EXPECT_TRUE(response.existed());
+  const v1::StartTraining assignment = trainer->assignment();
+  ASSERT_EQ(assignment.evaluation_size(), 2);
+  EXPECT_EQ(assignment.evaluation(1).name(), "b.bin");
+  EXPECT_EQ(assignment.evaluation(1).set(), 1);
+  trainer->SayStarted(0);
+  trainer->SayStep(1, 3);
+  v1::LinkRequest evaluated;
+  evaluated.mutable_training_evaluated()->set_epoch(assignment.epoch());
+  evaluated.mutable_training_evaluated()->set_best_step(1);
+  v1::EvaluationResult* result = evaluated.mutable_training_evaluated()->mutable_result();
+  result->set_step(1);
+  for (int i = 0; i < 100; ++i) result->add_sets()->set_name(std::string(5000, 'x'));
+  trainer->Say(evaluated);
+  v1::Job job;
+  while (!job.has_evaluation()) job = Get(id);
+  EXPECT_EQ(job.evaluation().sets_size(), 64) << "no more than a spec may have";
+  EXPECT_EQ(job.evaluation().sets(0).name().size(), 4096u);
+  EXPECT_EQ(job.best_evaluation().step(), 1);
+  request.mutable_spec()->add_evaluation_names("same");
+  request.mutable_spec()->add_evaluation_names("same");
+  request.set_request_id("one");
+  ASSERT_TRUE(Submit(request, &response).ok());
+  EXPECT_THAT(response.job().spec().evaluation_names(), testing::ElementsAre("same", "same"));
+}
+
+TEST_F(TrainingTest, ADeletedJobIsGoneWithItsFolder) {
+  LinkTrainer* trainer = Connect();
+  v1::SubmitJobRequest request = Request();
+  request.mutable_spec()->set_workers(1);
+  const std::string id = SubmitOk(request);
+  const auto remove = [&](const std::string& job, v1::DeleteJobResponse* response) {
+    grpc::ClientContext context;
+    v1::DeleteJobRequest message;
+    message.set_id(job);
+    return stub_->DeleteJob(&context, message, response);
+  };
+  v1::DeleteJobResponse deleted;
+  trainer->SayStarted(0);
+  AwaitState(id, v1::JOB_STATE_RUNNING);
+  const grpc::Status early = remove(id, &deleted);
+  EXPECT_EQ(early.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(early.error_message(), HasSubstr("only a job that has ended can be deleted"));
+  trainer->SayEnded(v1::TRAINING_OUTCOME_FINISHED);
+  AwaitState(id, v1::JOB_STATE_SUCCEEDED);
+  std::filesystem::create_directories(base_.path() + "/models/" + id + "/step-00000010");
+  base_.Write("models/" + id + "/step-00000010/model.safetensors", std::string(5000, 'x'));
+  ASSERT_TRUE(remove(id, &deleted).ok());
+  EXPECT_GE(deleted.freed_bytes(), 5000);
+  EXPECT_FALSE(std::filesystem::exists(base_.path() + "/models/" + id));
+  EXPECT_EQ(remove(id, &deleted).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(rpc::ViewError(remove("job-none", &deleted)).reason, "JOB_NOT_FOUND");
+  EXPECT_EQ(remove("", &deleted).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+// Killed between the journal and the folder: the next server removes what is left, and nothing else.
+TEST_F(TrainingTest, TheNextServerRemovesTheFoldersOfDeletedJobs) {
+  StopServer();
+  const std::string left = base_.path() + "/models/job-0123456789ab", other = base_.path() + "/models/job-ba9876543210";
+  for (const std::string& folder : {left, other}) {
+    std::filesystem::create_directories(folder + "/step-00000010");
+    std::ofstream(folder + "/step-00000010/model.safetensors") << "x";
+  }
+  {
+    auto journal = JobStore::Open(base_.path() + "/models/jobs.sqlite");
+    ASSERT_TRUE(journal.ok()) << journal.status();
+    Job job;
+    job.sequence = 1;
+    job.id = "job-0123456789ab";
+    ASSERT_TRUE((*journal)->Delete(job).ok());
+  }
+  StartServer();
+  for (const absl::Time end = absl::Now() + absl::Seconds(60); absl::Now() < end && std::filesystem::exists(left);) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_FALSE(std::filesystem::exists(left));
+  EXPECT_TRUE(std::filesystem::exists(other)) << "it may be that of a job that the journal has forgotten";
+  StopServer();
+  auto journal = JobStore::Open(base_.path() + "/models/jobs.sqlite");
+  ASSERT_TRUE(journal.ok()) << journal.status();
+  EXPECT_TRUE((*journal)->DeletedJobs()->empty());
 }
 
 TEST_F(TrainingTest, AJobFromSubmitToItsEnd) {

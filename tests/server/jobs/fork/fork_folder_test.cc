@@ -217,6 +217,24 @@ TEST_F(ForkFolderTest, PackedTextOfTheParentCountsWhereItHolds) {
   EXPECT_EQ(PackedForFork(Root(), parent_, parent_.spec), 0);
 }
 
+// A parent of several sets has packed each into a file of its own.
+TEST_F(ForkFolderTest, PackedTextOfSetsCountsWhereTheirNamesAreTheSame) {
+  parent_.spec.evaluation = {"c.jsonl", "d.jsonl"};
+  parent_.spec.evaluation_names = {"x", "y"};
+  parent_.files_ready = 3;
+  for (const char* file : {"evaluation-0.bin", "evaluation-1.bin"}) dir_.Write(absl::StrCat("job-1/", file), file);
+  EXPECT_EQ(PackedForFork(Root(), parent_, parent_.spec), 3);
+  jobs::JobSpec spec = parent_.spec;
+  spec.evaluation_names = {"x", "x"};
+  EXPECT_EQ(PackedForFork(Root(), parent_, spec), 1);
+  const absl::StatusOr<ForkedJob> forked = Seed(parent_.spec);
+  ASSERT_TRUE(forked.ok()) << forked.status();
+  EXPECT_EQ(forked->files_ready, 3);
+  EXPECT_EQ(Read("job-2/evaluation-1.bin"), "evaluation-1.bin");
+  fs::remove(dir_.path() + "/job-1/evaluation-1.bin");
+  EXPECT_EQ(PackedForFork(Root(), parent_, parent_.spec), 2);
+}
+
 TEST_F(ForkFolderTest, LossesUpToTheForkAreItsOwn) {
   LossLog log(Root(), [] { return absl::UnixEpoch(); });
   log.OnStarted(parent_, 0);
@@ -225,7 +243,9 @@ TEST_F(ForkFolderTest, LossesUpToTheForkAreItsOwn) {
   }
   log.OnEvaluated(parent_, {.step = 12, .loss = 2, .tokens = 3});
   ASSERT_TRUE(MakeForkFolder(Root(), {.parent = "job-1", .fork = "job-2", .step = 20}).ok());
-  CopyLosses(Root(), "job-1", "job-2", 20, /*evaluations=*/true);
+  dir_.Write("job-1/log/evaluation_sets.csv", "step,set,loss,perplexity,tokens\n12,x,2,7.4,3\n24,x,1,2.7,3\n");
+  CopyLosses(Root(), "job-1", "job-2", 20, /*evaluations=*/true, /*named_sets=*/true);
+  EXPECT_EQ(Read("job-2/log/evaluation_sets.csv"), "step,set,loss,perplexity,tokens\n12,x,2,7.4,3\n");
   const std::string whole = Read("job-1/log/steps.csv"), part = Read("job-2/log/steps.csv");
   EXPECT_EQ(part, whole.substr(0, whole.find("\n21,") + 1));
   EXPECT_EQ(Read("job-2/log/evaluations.csv"), Read("job-1/log/evaluations.csv"));

@@ -56,6 +56,29 @@ TEST(ForkSpec, WithoutAMaskWhatIsSetReplaces) {
   EXPECT_EQ(Forked(changes), wanted);
 }
 
+TEST(ForkSpec, NamesOfSetsAreThoseOfTheFiles) {
+  jobs::JobSpec parent = ParentSpec();
+  parent.evaluation = {"a.bin", "b.bin"};
+  const auto names = [&](const v1::JobSpec& changes, std::initializer_list<const char*> paths = {}) {
+    FieldMask mask;
+    for (const char* path : paths) mask.add_paths(path);
+    const absl::StatusOr<jobs::JobSpec> spec = ForkedSpec(parent, changes, mask);
+    EXPECT_TRUE(spec.ok()) << spec.status();
+    return spec.ok() ? spec->evaluation_names : std::vector<std::string>();
+  };
+  EXPECT_THAT(names({}), ElementsAre()) << "a parent from before sets had names";
+  v1::JobSpec changes;
+  changes.add_evaluation("c.bin");
+  EXPECT_THAT(names(changes), ElementsAre("c"));
+  parent.evaluation_names = {"x", "y"};
+  EXPECT_THAT(names({}), ElementsAre("x", "y"));
+  EXPECT_THAT(names(changes), ElementsAre("c")) << "those of the parent's files are none of these";
+  EXPECT_THAT(names(changes, {"evaluation"}), ElementsAre("c"));
+  changes.add_evaluation_names("z");
+  EXPECT_THAT(names(changes), ElementsAre("z"));
+  EXPECT_THAT(names({}, {"evaluation_names"}), ElementsAre("a", "b")) << "unset again";
+}
+
 TEST(ForkSpec, StepsAndEpochsAreInsteadOfEachOther) {
   v1::JobSpec changes;
   changes.set_epochs(2);

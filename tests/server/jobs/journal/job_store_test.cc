@@ -37,7 +37,9 @@ Job Example(int64_t sequence) {
   job.error = rpc::MakeError(absl::StatusCode::kUnavailable, v1::DISK_FULL, "why", {{"field", "x"}});
   job.progress = jobs::TrainProgress{
       .step = 3, .loss = 0.1, .seconds = {.total = 0.7, .data = 0.3}, .dead_experts = 2, .packing = 4};
-  job.evaluation = jobs::EvaluationResult{.step = 2, .loss = 1.5, .tokens = 9};
+  job.evaluation = jobs::EvaluationResult{.step = 2, .loss = 1.5, .tokens = 9, .sets = {{"a", 1.25, 4}, {"b", 1.7, 5}}};
+  job.best_evaluation = jobs::EvaluationResult{.step = 1, .loss = 1.25, .tokens = 9};
+  job.best_checkpoint = jobs::SavedCheckpoint{.step = 1, .folder = "job-1/step-00000001"};
   job.checkpoint = jobs::SavedCheckpoint{.step = 2, .folder = "job-1/step-00000002", .bytes = 5, .saved_unix_ms = 4};
   job.changes = {{jobs::JobState::kPending, 1, "submitted"}, {jobs::JobState::kRunning, 2, "all ranks"}};
   job.created_unix_ms = 1;
@@ -104,7 +106,9 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
   EXPECT_EQ(job.progress->seconds.data, 0.3);
   EXPECT_EQ(job.progress->dead_experts, 2);
   EXPECT_EQ(job.progress->packing, 4);
-  EXPECT_EQ(job.evaluation->tokens, 9);
+  EXPECT_EQ(job.evaluation, wanted.evaluation);
+  EXPECT_EQ(job.best_evaluation, wanted.best_evaluation);
+  EXPECT_EQ(job.best_checkpoint, wanted.best_checkpoint);
   EXPECT_EQ(job.checkpoint->folder, "job-1/step-00000002");
   ASSERT_EQ(job.changes.size(), 2u);
   EXPECT_EQ(job.changes[1].reason, "all ranks");
@@ -124,7 +128,8 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
 // A journal of version 1, from before full_since_ms and fork_digest.
 TEST_F(JobStoreTest, AJournalOfVersion1GoesOn) {
   ASSERT_TRUE((*JobStore::Open(path_))->Save(Example(1)).ok());
-  Raw("ALTER TABLE jobs DROP COLUMN full_since_ms; ALTER TABLE jobs DROP COLUMN fork_digest; PRAGMA user_version=1");
+  Raw("ALTER TABLE jobs DROP COLUMN full_since_ms; ALTER TABLE jobs DROP COLUMN fork_digest; DROP TABLE deleted_jobs; "
+      "PRAGMA user_version=1");
   for (const int64_t since : {0, 99}) {
     auto store = JobStore::Open(path_);
     ASSERT_TRUE(store.ok()) << store.status();
@@ -139,9 +144,9 @@ TEST_F(JobStoreTest, AJournalOfVersion1GoesOn) {
 }
 
 // A journal of version 2, from before forks.  A server of version 2 would read one of forks and drop their origins.
-TEST_F(JobStoreTest, AJournalOfVersion2GoesOnAsVersion3) {
+TEST_F(JobStoreTest, AJournalOfVersion2GoesOnAsVersion4) {
   ASSERT_TRUE((*JobStore::Open(path_))->Save(Example(1)).ok());
-  Raw("ALTER TABLE jobs DROP COLUMN fork_digest; PRAGMA user_version=2");
+  Raw("ALTER TABLE jobs DROP COLUMN fork_digest; DROP TABLE deleted_jobs; PRAGMA user_version=2");
   {
     auto store = JobStore::Open(path_);
     ASSERT_TRUE(store.ok()) << store.status();
@@ -153,7 +158,75 @@ TEST_F(JobStoreTest, AJournalOfVersion2GoesOnAsVersion3) {
     ASSERT_TRUE((*store)->Save(Example(2)).ok());
   }
   EXPECT_EQ((*(*JobStore::Open(path_))->Load())[1].fork_digest, Example(2).fork_digest);
-  Raw("CREATE TABLE checked(version CHECK(version = 3)); INSERT INTO checked SELECT * FROM pragma_user_version");
+  Raw("CREATE TABLE checked(version CHECK(version = 4)); INSERT INTO checked SELECT * FROM pragma_user_version");
+}
+
+// From before evaluation had named sets and jobs could be deleted.
+TEST_F(JobStoreTest, AJournalOfVersion3GoesOn) {
+  ASSERT_TRUE((*JobStore::Open(path_))->Save(Example(1)).ok());
+  Raw("DROP TABLE deleted_jobs; PRAGMA user_version=3");
+  auto store = JobStore::Open(path_);
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_TRUE((*store)->DeletedJobs()->empty());
+  const auto jobs = (*store)->Load();
+  ASSERT_TRUE(jobs.ok()) << jobs.status();
+  ASSERT_EQ(jobs->size(), 1u);
+  EXPECT_EQ((*jobs)[0].fork_digest, Example(1).fork_digest);
+  EXPECT_TRUE((*store)->Delete((*jobs)[0]).ok());
+}
+
+// The job is gone and its folder is known to be left, or neither, whenever the server is killed.
+TEST_F(JobStoreTest, ADeletedJobLeavesItsIdUntilItsFolderIsRemoved) {
+  {
+    auto store = JobStore::Open(path_);
+    for (int i = 1; i <= 3; ++i) ASSERT_TRUE((*store)->Save(Example(i)).ok());
+    ASSERT_TRUE((*store)->Delete(Example(1)).ok());
+    ASSERT_TRUE((*store)->Delete(Example(3)).ok());
+    EXPECT_THAT(*(*store)->DeletedJobs(), testing::ElementsAre("job-1", "job-3"));
+    ASSERT_TRUE((*store)->FolderRemoved("job-3").ok());
+  }
+  auto store = JobStore::Open(path_);
+  ASSERT_EQ((*store)->Load()->size(), 1u);
+  EXPECT_EQ((*(*store)->Load())[0].id, "job-2");
+  EXPECT_THAT(*(*store)->DeletedJobs(), testing::ElementsAre("job-1"));
+  ASSERT_TRUE((*store)->FolderRemoved("job-1").ok());
+  ASSERT_TRUE((*store)->FolderRemoved("job-1").ok()) << "done before";
+  EXPECT_TRUE((*store)->DeletedJobs()->empty());
+  ASSERT_TRUE((*store)->Save(Example(4)).ok()) << "no transaction is left open";
+}
+
+TEST_F(JobStoreTest, KilledWhileItDeletesThereIsAJobOrItsTombstone) {
+  constexpr int kJobs = 200;
+  {
+    auto store = JobStore::Open(path_);
+    for (int i = 1; i <= kJobs; ++i) ASSERT_TRUE((*store)->Save(Example(i)).ok());
+  }
+  int64_t gone = 0;
+  for (int round = 0; round < 5; ++round) {
+    int acks[2];
+    ASSERT_EQ(pipe(acks), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      auto store = JobStore::Open(path_);
+      for (int64_t i = gone + 1; store.ok() && i <= kJobs; ++i) {
+        if (!(*store)->Delete(Example(i)).ok() || write(acks[1], &i, sizeof(i)) != sizeof(i)) break;
+      }
+      _exit(1);
+    }
+    close(acks[1]);
+    for (int i = 0; i <= round; ++i) ASSERT_EQ(read(acks[0], &gone, sizeof(gone)), static_cast<ssize_t>(sizeof(gone)));
+    kill(child, SIGKILL);
+    ASSERT_EQ(waitpid(child, nullptr, 0), child);
+    while (read(acks[0], &gone, sizeof(gone)) == static_cast<ssize_t>(sizeof(gone))) continue;
+    close(acks[0]);
+    auto store = JobStore::Open(path_);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const size_t jobs = (*store)->Load()->size(), tombstones = (*store)->DeletedJobs()->size();
+    EXPECT_EQ(jobs + tombstones, static_cast<size_t>(kJobs));
+    EXPECT_GE(tombstones, static_cast<size_t>(gone));
+    gone = static_cast<int64_t>(tombstones);
+  }
 }
 
 TEST_F(JobStoreTest, TwoJobsOfOneRequestAreRefused) {
@@ -219,9 +292,9 @@ TEST_F(JobStoreTest, OneServerAtATime) {
 
 TEST_F(JobStoreTest, RefusesWhatItDoesNotKnow) {
   ASSERT_TRUE(OpenStatus().ok());
-  Raw("PRAGMA user_version=4");
+  Raw("PRAGMA user_version=5");
   EXPECT_EQ(OpenStatus().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("schema version 4, this server knows 3"));
+  EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("schema version 5, this server knows 4"));
   Raw("PRAGMA user_version=1; PRAGMA application_id=5");
   EXPECT_THAT(std::string(OpenStatus().message()), HasSubstr("is no journal of training jobs"));
   path_ = folder_ + "/other.sqlite";
@@ -255,7 +328,7 @@ TEST_F(JobStoreTest, ErrorsShowNeitherPathsNorStatements) {
   errors.push_back(OpenStatus());
   std::filesystem::remove(path_);
   ASSERT_TRUE(OpenStatus().ok());
-  Raw("PRAGMA user_version=4");
+  Raw("PRAGMA user_version=5");
   errors.push_back(OpenStatus());
   std::filesystem::remove(path_);
   ASSERT_TRUE(OpenStatus().ok());

@@ -177,6 +177,48 @@ TEST_F(LossLogTest, AnEvaluationIsLoggedOnce) {
   EXPECT_THAT(points, ElementsAre(1, 2));
 }
 
+// The sets of an evaluation, with names as they are.
+TEST_F(LossLogTest, NamedSetsHaveRowsOfTheirOwn) {
+  job_.spec.evaluation_names = {"code", "a \"b\", c"};
+  const auto evaluate = [&](LossLog* log, int64_t step) {
+    log->OnEvaluated(job_, {.step = step, .loss = 1.5, .tokens = 9, .sets = {{"code", 1, 4}, {"a \"b\", c", 2, 5}}});
+  };
+  {
+    LossLog log = Log();
+    log.OnStarted(job_, 0);
+    for (const int64_t step : {2, 4}) evaluate(&log, step);
+  }
+  ++job_.attempt;
+  LossLog log = Log();
+  log.OnStarted(job_, 2);  // what is beyond is void
+  evaluate(&log, 2);       // again, with the same weights
+  evaluate(&log, 4);
+  const std::string header = "step,set,loss,perplexity,tokens\n";
+  const auto rows = [](int step) {
+    return absl::StrCat(step, ",code,1,2.71828183,4\n", step, ",\"a \"\"b\"\", c\",2,7.3890561,5\n");
+  };
+  EXPECT_EQ(Read("evaluation_sets.csv"), header + rows(2) + rows(4));
+  EXPECT_EQ(Read("evaluations.csv"), "step,loss,tokens\n2,1.5,9\n4,1.5,9\n");
+  std::vector<std::string> values;
+  for (const tensorboard::Event& event : Events()) {
+    if (event.step() != 4) continue;
+    for (const auto& value : event.summary().value()) {
+      values.push_back(absl::StrCat(value.tag(), "=", value.simple_value()));
+    }
+  }
+  values.resize(6);
+  EXPECT_THAT(values, ElementsAre("eval/loss=1.5", "eval/perplexity=4.48169", "eval_sets/loss/code=1",
+                                  "eval_sets/perplexity/code=2.71828", "eval_sets/loss/a \"b\", c=2",
+                                  "eval_sets/perplexity/a \"b\", c=7.38906"));
+}
+
+TEST_F(LossLogTest, WithoutNamesThereIsNoFileOfSets) {
+  LossLog log = Log();
+  log.OnStarted(job_, 0);
+  log.OnEvaluated(job_, {.step = 1, .loss = 1.5, .tokens = 9});
+  EXPECT_FALSE(std::filesystem::exists(Path("evaluation_sets.csv")));
+}
+
 // A skipped step measures nothing; a zero would look like a value.
 TEST_F(LossLogTest, ASkippedStepHasNoLoss) {
   LossLog log = Log();

@@ -86,6 +86,21 @@ absl::Status SetSteps(JobContext* context, int64_t windows) {
   return absl::OkStatus();
 }
 
+// The files of an evaluation set.
+struct SetFiles {
+  std::string name;
+  std::vector<jobs::TrainFile> files;
+};
+
+std::vector<SetFiles> SetsOf(const TrainJobInput& input) {
+  std::vector<SetFiles> sets;
+  if (input.evaluation.empty()) return sets;
+  for (const jobs::EvaluationSet& set : jobs::EvaluationSetsOf(input.spec)) sets.push_back({set.name, {}});
+  if (sets.empty()) sets.emplace_back();
+  for (const jobs::TrainFile& file : input.evaluation) sets[static_cast<size_t>(file.set)].files.push_back(file);
+  return sets;
+}
+
 }  // namespace
 
 absl::Status OfData(const absl::Status& status, bool were_right) {
@@ -116,7 +131,12 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfi
   context->notes().Stage("checks its data");
   absl::Status mine = open(input.data, "datasets", false, &data.training);
   if (mine.ok()) mine = SetSteps(context, data.training->num_windows());
-  if (mine.ok() && !input.evaluation.empty()) mine = open(input.evaluation, "evaluation", true, &data.evaluation);
+  for (const SetFiles& set : SetsOf(input)) {
+    if (!mine.ok()) break;
+    EvaluationData& opened = data.evaluation.emplace_back(EvaluationData{.name = set.name});
+    mine = open(set.files, set.name.empty() ? "evaluation" : absl::StrCat("evaluation set ", set.name), true,
+                &opened.source);
+  }
   const bool were_right = context->had_data();  // so they were valid
   RankWord word;
   word.SetStatus(OfData(mine, were_right));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,10 +14,16 @@
 
 namespace switchyard::train {
 
+// The windows of an evaluation set.
+struct EvaluationData {
+  std::string name;  // "": the spec has no names
+  std::unique_ptr<DataSource> source;
+};
+
 struct JobData {
   std::vector<NamedTokens> names;  // of the training files
   std::unique_ptr<DataSource> training;
-  std::unique_ptr<DataSource> evaluation;  // null: there is none
+  std::vector<EvaluationData> evaluation;  // in the order of the spec's sets; empty: there is none
 };
 
 // Opens the files on every rank, which must have the same; rank 0 reads all of them once.  Collective: all ranks return

@@ -98,6 +98,7 @@ absl::Status JobStart::ReadFiles(const JobShape& shape) {
   if (origin.has_value() && state_.step == origin->step) {
     if (origin->other_data) state_.sample = 0;
     state_.sample += origin->skipped_sequences;
+    state_.evaluations = {};  // those were the parent's
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,40 @@
+#include "server/jobs/job_folder.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/io/model_dir.h"
+#include "scheduler/base/status_macros.h"
+
+namespace switchyard::server {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Bytes of the folder's files that have no other name.  Files that cannot be looked at do not count.
+int64_t OwnBytes(const fs::path& folder) {
+  std::error_code error;
+  int64_t bytes = 0;
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    std::error_code of_file;
+    if (!fs::is_regular_file(it->symlink_status(of_file)) || it->hard_link_count(of_file) != 1) continue;
+    const uintmax_t size = it->file_size(of_file);
+    if (!of_file) bytes += static_cast<int64_t>(size);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::StatusOr<int64_t> RemoveJobFolder(const RootDir& root, const std::string& id) {
+  RETURN_IF_ERROR(CheckPlainName(id));
+  const fs::path folder = fs::path(root.path()) / id;
+  std::error_code error;
+  const int64_t bytes = fs::is_directory(fs::symlink_status(folder, error)) ? OwnBytes(folder) : 0;
+  fs::remove_all(folder, error);
+  if (!error) return bytes;
+  return absl::UnavailableError(absl::StrCat(id, ": its folder cannot be removed: ", error.message()));
+}
+
+}  // namespace switchyard::server
