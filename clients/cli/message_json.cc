@@ -1,5 +1,6 @@
 #include "clients/cli/message_json.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "clients/cli/field.h"
@@ -14,6 +16,7 @@
 #include "clients/cpp/client_error.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
+#include "google/protobuf/util/json_util.h"
 #include "google/rpc/status.pb.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
@@ -104,9 +107,34 @@ absl::Status StoreParsed(const Json& json, Set set) {
   return absl::OkStatus();
 }
 
+// A number that protobuf's JSON has as a text becomes one; anything else stays.
+Json Unquoted(const Json& json, const FieldDescriptor* field) {
+  if (!json.is_string()) return json;
+  const auto& text = json.get_ref<const std::string&>();
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
+    uint64_t number = 0;
+    return absl::SimpleAtoi(text, &number) ? Json(number) : json;
+  }
+  if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT64 || field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+    int64_t number = 0;
+    return absl::SimpleAtoi(text, &number) ? Json(number) : json;
+  }
+  double number = 0;
+  const bool real = field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE && absl::SimpleAtod(text, &number);
+  return real ? Json(number) : json;
+}
+
 absl::Status SetEnum(const Json& json, const FieldDescriptor* field, Message* message) {
+  if (json.is_number_integer() && field->enum_type()->FindValueByNumber(json.get<int>()) != nullptr) {
+    message->GetReflection()->SetEnumValue(message, field, json.get<int>());
+    return absl::OkStatus();
+  }
   std::string name;
   RETURN_IF_ERROR(Read(json, &name));
+  if (const auto* value = field->enum_type()->FindValueByName(name); value != nullptr) {
+    message->GetReflection()->SetEnum(message, field, value);
+    return absl::OkStatus();
+  }
   std::vector<std::string> names;
   for (int i = 0; i < field->enum_type()->value_count(); ++i) {
     const int number = field->enum_type()->value(i)->number();
@@ -166,7 +194,7 @@ absl::Status SetNumbers(const Json& json, const FieldDescriptor* field, Message*
     return absl::InvalidArgumentError(absl::StrCat("must be a list of numbers, is ", Quote(Dump(json))));
   std::vector<double> numbers(json.size());
   for (size_t i = 0; i < numbers.size(); ++i) {
-    if (const absl::Status read = Read(json[i], &numbers[i]); !read.ok()) {
+    if (const absl::Status read = Read(Unquoted(json[i], field), &numbers[i]); !read.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("item ", i, " ", read.message()));
     }
   }
@@ -176,8 +204,13 @@ absl::Status SetNumbers(const Json& json, const FieldDescriptor* field, Message*
   return absl::OkStatus();
 }
 
-absl::Status SetField(const Json& json, const FieldDescriptor* field, Message* message) {
+absl::Status SetField(const Json& given, const FieldDescriptor* field, Message* message) {
   const Reflection& reflection = *message->GetReflection();
+  if (given.is_null()) {
+    reflection.ClearField(message, field);
+    return absl::OkStatus();
+  }
+  const Json json = field->is_repeated() ? given : Unquoted(given, field);
   if (field->is_map()) return SetTextMap(json, field, message);
   if (field->is_repeated()) {
     return field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE ? SetNumbers(json, field, message)
@@ -203,27 +236,54 @@ absl::Status SetField(const Json& json, const FieldDescriptor* field, Message* m
   }
 }
 
+// By either of its names; null: there is none.
+const FieldDescriptor* FieldOf(const google::protobuf::Descriptor* type, const std::string& key) {
+  const FieldDescriptor* field = type->FindFieldByName(key);
+  return field != nullptr ? field : type->FindFieldByCamelcaseName(key);
+}
+
+absl::Status UnknownField(const google::protobuf::Descriptor* type, const std::string& prefix, const std::string& key) {
+  const bool camel = std::any_of(key.begin(), key.end(), [](unsigned char c) { return absl::ascii_isupper(c); });
+  std::vector<std::string> names;
+  for (int i = 0; i < type->field_count(); ++i) {
+    names.push_back(camel ? type->field(i)->camelcase_name() : type->field(i)->name());
+  }
+  return absl::InvalidArgumentError(absl::StrCat("unknown field ", Quote(prefix + key), "; ", SuggestName(key, names)));
+}
+
+absl::Status MergeAt(const std::string& prefix, const Json& object, Message* message);
+
+absl::Status MergeList(const std::string& path, const Json& list, const FieldDescriptor* field, Message* message) {
+  if (!list.is_array())
+    return absl::InvalidArgumentError(absl::StrCat(path, " must be a list, is ", Quote(Dump(list))));
+  message->GetReflection()->ClearField(message, field);
+  for (size_t i = 0; i < list.size(); ++i) {
+    Message* item = message->GetReflection()->AddMessage(message, field);
+    RETURN_IF_ERROR(MergeAt(absl::StrCat(path, "[", i, "]."), list[i], item));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status MergeAt(const std::string& prefix, const Json& object, Message* message) {
   if (!object.is_object()) {
     const std::string where = prefix.empty() ? "" : absl::StrCat(prefix.substr(0, prefix.size() - 1), " ");
     return absl::InvalidArgumentError(absl::StrCat(where, "must be an object, is ", Quote(Dump(object))));
   }
   for (const auto& [key, value] : object.items()) {
-    const FieldDescriptor* field = message->GetDescriptor()->FindFieldByName(key);
-    if (field == nullptr) {
-      std::vector<std::string> names;
-      for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {
-        names.push_back(message->GetDescriptor()->field(i)->name());
-      }
-      return absl::InvalidArgumentError(
-          absl::StrCat("unknown field ", Quote(prefix + key), "; ", SuggestName(key, names)));
+    const FieldDescriptor* field = FieldOf(message->GetDescriptor(), key);
+    const std::string path = absl::StrCat(prefix, key);
+    if (field == nullptr) return UnknownField(message->GetDescriptor(), prefix, key);
+    if (key != field->name() && object.contains(field->name())) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " is there a second time, as ", Quote(field->name())));
     }
-    const bool group = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field->is_repeated();
-    if (group) {
+    const bool of_messages = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field->is_map();
+    if (of_messages && field->is_repeated() && !value.is_null()) {
+      RETURN_IF_ERROR(MergeList(path, value, field, message));
+    } else if (of_messages && !value.is_null()) {
       Message* part = message->GetReflection()->MutableMessage(message, field);
-      RETURN_IF_ERROR(MergeAt(absl::StrCat(prefix, key, "."), value, part));
+      RETURN_IF_ERROR(MergeAt(absl::StrCat(path, "."), value, part));
     } else if (const absl::Status status = SetField(value, field, message); !status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(prefix, key, " ", status.message()));
+      return absl::InvalidArgumentError(absl::StrCat(path, " ", status.message()));
     }
   }
   return absl::OkStatus();
@@ -251,6 +311,15 @@ Json ToJson(const Message& message, std::initializer_list<const char*> fields) {
   Json out = Json::object();
   for (const char* name : fields) AddField(message, message.GetDescriptor()->FindFieldByName(name), &out);
   return out;
+}
+
+std::string CanonicalJson(const Message& message) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = true;
+  std::string text;
+  // (Only a message of a type that is not known to the program has none.)
+  static_cast<void>(google::protobuf::util::MessageToJsonString(message, &text, options));
+  return text;
 }
 
 absl::Status MergeJson(const Json& object, Message* message) { return MergeAt("", object, message); }

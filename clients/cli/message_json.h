@@ -2,7 +2,8 @@
 //
 // Keys are the fields' names; enums are their names without prefix, in lower case ("JOB_STATE_RUNNING" = "running");
 // numbers are numbers, 64 bits too; a google.rpc.Status is {"code", "reason", "message"}.  Left out: optional fields
-// and messages that are unset, enums that are unspecified.  Pure.
+// and messages that are unset, enums that are unspecified.  What is read may also be protobuf's own JSON: keys as
+// "learningRate", enums as "JOB_STATE_RUNNING" or their numbers, numbers as texts, null for a default.  Pure.
 #pragma once
 
 #include <initializer_list>
@@ -25,6 +26,9 @@ Json ToJson(const google::protobuf::Message& message, std::initializer_list<cons
 
 // Returns an enum value's name as above; "" for the unspecified value.
 std::string EnumName(const google::protobuf::EnumDescriptor* type, int value);
+
+// The message as protobuf's own JSON, over several lines, with fields that have their defaults left out.
+std::string CanonicalJson(const google::protobuf::Message& message);
 
 // Sets the fields that the object contains; a list or a map replaces the message's.  InvalidArgument
 // "optimizer.learning_rate must be a number, is "x""; for an unknown key it suggests the nearest one.

@@ -25,7 +25,7 @@ while read -r name; do
 done < <(grep -oE '`[A-Z][A-Za-z]+[./][A-Za-z0-9_]+`' tests/fault/README.md | tr -d '`' | grep -vE '^Suite[./]' | sort -u)
 
 if [ -n "$bin" ] && [ -x "$bin/switchyard-server" ]; then
-  known=$({ "$bin/switchyard-server" --help; "$bin/switchyard-worker" --help; for c in generate chat tokenize detokenize status experts bench "trace record" "trace replay" profile "profile save" "profile merge" "train submit" "train fork" "train list" "train get" "train watch" "train pause" "train resume" "train cancel" "data pack" "keys new" quantize; do "$bin/switchyard" help $c; done; } 2>&1 | grep -oE '\-\-[a-z][a-z_0-9]+' | sort -u)
+  known=$({ "$bin/switchyard-server" --help; "$bin/switchyard-worker" --help; for c in generate chat tokenize detokenize status experts bench "trace record" "trace replay" profile "profile save" "profile merge" "train submit" "train fork" "train list" "train get" "train watch" "train pause" "train resume" "train cancel" "train delete" "data pack" "keys new" quantize; do "$bin/switchyard" help $c; done; } 2>&1 | grep -oE '\-\-[a-z][a-z_0-9]+' | sort -u)
   for flag in $(grep -v 'hf download' README.md | grep -oE '(^|[ `])--[a-z][a-z_0-9]+' | grep -oE '\-\-[a-z_0-9]+' | sort -u); do
     case "$flag" in --once|--full|--quick|--cuda|--target|--preset) continue ;; esac  # of scripts
     grep -qxF -- "$flag" <<<"$known" || { echo "README.md: no program knows $flag"; bad=1; }

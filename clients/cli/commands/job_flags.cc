@@ -35,6 +35,8 @@ constexpr RequestField<v1::JobSpec> Row(const char* name, FieldKind kind, const 
   return {name, kind, help, Set<kPath>, group, kPath.text};
 }
 
+bool IsData(absl::string_view path) { return absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".bin"); }
+
 // The datasets, each with the weight behind its last colon; without any there is none, with some 1 for the others.
 absl::Status SetDatasets(const Json& value, v1::JobSpec* spec) {
   std::vector<std::string> texts, paths;
@@ -45,7 +47,7 @@ absl::Status SetDatasets(const Json& value, v1::JobSpec* spec) {
     const size_t colon = text.rfind(':');
     const absl::string_view path = absl::string_view(text).substr(0, colon);
     // (A path may have colons itself.)
-    if (colon == std::string::npos || !(absl::EndsWith(path, ".jsonl") || absl::EndsWith(path, ".bin"))) {
+    if (colon == std::string::npos || !IsData(path)) {
       paths.push_back(text);
       weights.push_back(1);
       continue;
@@ -65,6 +67,33 @@ absl::Status SetDatasets(const Json& value, v1::JobSpec* spec) {
   return absl::OkStatus();
 }
 
+// The files of evaluation, each with the name of its set behind its last colon; without any there is none, with some a
+// file without one is a set of its path without the extension.
+absl::Status SetEvaluation(const Json& value, v1::JobSpec* spec) {
+  std::vector<std::string> texts;
+  RETURN_IF_ERROR(Read(value, &texts));
+  spec->clear_evaluation();
+  spec->clear_evaluation_names();
+  bool named = false;
+  for (const std::string& text : texts) {
+    const size_t colon = text.rfind(':');
+    absl::string_view path = absl::string_view(text).substr(0, colon);
+    // (A path may have colons itself.)
+    const bool has_name = colon != std::string::npos && IsData(path);
+    if (!has_name) path = text;
+    const absl::string_view name =
+        has_name ? absl::string_view(text).substr(colon + 1) : path.substr(0, path.rfind('.'));
+    if (name.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat("must be PATH or PATH:NAME with a name, is \"", text, "\""));
+    }
+    spec->add_evaluation(std::string(path));
+    spec->add_evaluation_names(std::string(name));
+    named = named || has_name;
+  }
+  if (!named) spec->clear_evaluation_names();
+  return absl::OkStatus();
+}
+
 using enum FieldKind;
 constexpr RequestField<v1::JobSpec> kFields[] = {
     Row<"base_checkpoint">("base_checkpoint", kText,
@@ -76,7 +105,11 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
      "train on this .jsonl or .bin of the server's dataset root; may be repeated; PATH:WEIGHT: its sequences are this "
      "weight over the sum of weights (1 where none is given) of the job's",
      SetDatasets, nullptr, "datasets,dataset_weights"},
-    Row<"evaluation">("evaluation", kTexts, "evaluate on this file; likewise"),
+    {"evaluation", kTexts,
+     "evaluate on this file; likewise; PATH:NAME: as a part of the set NAME, which has a loss of its own (default: a "
+     "set "
+     "of each file, its name the path without the extension)",
+     SetEvaluation, nullptr, "evaluation,evaluation_names"},
     Row<"precision">("precision", kText, "fp32, bf16 (masters, moments and sums fp32) or fp64"),
     Row<"steps">("steps", kNumber, "number of optimizer steps"),
     Row<"epochs">("epochs", kNumber, "instead of --steps: so many times as many sequences as the datasets have"),
@@ -139,6 +172,14 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
     Row<"checkpoints.keep_last">("keep_last", kNumber, "number of newest checkpoints to keep; default 3"),
     Row<"checkpoints.keep_every_steps">("keep_every_steps", kNumber,
                                         "also keep all checkpoints at multiples of this; 0 = none"),
+    Row<"checkpoints.keep_best">("keep_best", kBool,
+                                 "save a checkpoint at each evaluation that is the best so far, and keep it until a "
+                                 "better one is saved"),
+    Row<"early_stop.patience">("early_stop_patience", kNumber,
+                               "end the job after this many evaluations in a row without an improvement; 0 = do all "
+                               "steps (default)"),
+    Row<"early_stop.min_improvement">("early_stop_min_improvement", kNumber,
+                                      "nats a token by which the loss has to fall to be an improvement; default 0"),
     Row<"max_runtime_seconds">("max_runtime_seconds", kNumber,
                                "stop the job with an error after this running time; 0 = no limit"),
     Row<"labels">("label", kTexts, "KEY=TEXT, to find the job by; may be repeated"),

@@ -1,13 +1,11 @@
-// switchyard train: submits, forks, lists, watches, pauses, resumes and cancels training jobs.
-#include <algorithm>
+// switchyard train: submits, forks, lists, watches, pauses, resumes, cancels and deletes training jobs.
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "clients/cli/command.h"
@@ -27,6 +25,7 @@ namespace switchyard::cli {
 namespace {
 
 constexpr size_t kMaxSpecBytes = 1 << 20;
+constexpr char kBestStep[] = "best";
 
 // Flags that every command about jobs has.
 struct JobFlags {
@@ -46,7 +45,7 @@ struct SubmitFlags {
 
 struct ForkFlags {
   JobFlags job;
-  std::optional<int64_t> step;
+  std::string step;  // a number, "best", or empty: the newest
   int64_t skip_batches = 0;
   RequestFlags<v1::JobSpec> changes;
   std::string request_id;
@@ -75,11 +74,21 @@ absl::Status SetGiven(const RequestFlags<v1::JobSpec>& flags, v1::JobSpec* spec,
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::SubmitJobRequest> BuildSubmit(const SubmitFlags& flags) {
+// The text of --spec: of the file, or of standard input for "-".
+absl::StatusOr<std::string> ReadSpec(Console& console, const std::string& file) {
+  if (file != "-") return ReadWhole(file, kMaxSpecBytes);
+  std::string text(kMaxSpecBytes + 1, '\0');
+  console.in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(console.in.gcount()));
+  if (text.size() <= kMaxSpecBytes) return text;
+  return RefuseFile(file, absl::StrCat("has more bytes than the limit of ", kMaxSpecBytes));
+}
+
+absl::StatusOr<v1::SubmitJobRequest> BuildSubmit(Console& console, const SubmitFlags& flags) {
   v1::SubmitJobRequest request;
   request.set_request_id(flags.request_id);
   if (!flags.spec.empty()) {
-    ASSIGN_OR_RETURN(const std::string text, ReadWhole(flags.spec, kMaxSpecBytes));
+    ASSIGN_OR_RETURN(const std::string text, ReadSpec(console, flags.spec));
     const absl::StatusOr<Json> object = ParseJson(text);
     const absl::Status status = object.ok() ? MergeJson(*object, request.mutable_spec()) : object.status();
     if (!status.ok()) return RefuseFile(flags.spec, status.message());
@@ -92,7 +101,12 @@ absl::StatusOr<v1::ForkJobRequest> BuildFork(const ForkFlags& flags) {
   v1::ForkJobRequest request;
   request.set_request_id(flags.request_id);
   request.set_id(flags.job.id);
-  if (flags.step.has_value()) request.set_step(*flags.step);
+  int64_t step = 0;
+  if (absl::SimpleAtoi(flags.step, &step)) {
+    request.set_step(step);
+  } else if (!flags.step.empty() && flags.step != kBestStep) {
+    return BadInput(absl::StrCat("--step must be a number of steps or best, is \"", flags.step, "\""));
+  }
   request.set_skip_batches(flags.skip_batches);
   // The mask has zeros count, too.
   RETURN_IF_ERROR(SetGiven(flags.changes, request.mutable_changes(), request.mutable_mask()));
@@ -118,44 +132,24 @@ int ShowNew(Console& console, client::Client& client, JobFlags flags, bool watch
 }
 
 absl::StatusOr<int> Submit(Console& console, const SubmitFlags& flags) {
-  ASSIGN_OR_RETURN(const v1::SubmitJobRequest request, BuildSubmit(flags));
+  ASSIGN_OR_RETURN(const v1::SubmitJobRequest request, BuildSubmit(console, flags));
   ASSIGN_OR_RETURN(const auto client, flags.job.server.Connect());
   ASSIGN_OR_RETURN(const v1::SubmitJobResponse answer, client->SubmitJob(request));
   return ShowNew(console, *client, flags.job, flags.watch, answer);
 }
 
 absl::StatusOr<int> Fork(Console& console, const ForkFlags& flags) {
-  ASSIGN_OR_RETURN(const v1::ForkJobRequest request, BuildFork(flags));
+  ASSIGN_OR_RETURN(v1::ForkJobRequest request, BuildFork(flags));
   ASSIGN_OR_RETURN(const auto client, flags.job.server.Connect());
+  if (flags.step == kBestStep) {
+    ASSIGN_OR_RETURN(const v1::Job parent, client->GetJob(flags.job.id));
+    if (!parent.has_best_checkpoint()) {
+      return BadInput(absl::StrCat("--step=best: ", flags.job.id, " has no best checkpoint (--keep_best keeps one)"));
+    }
+    request.set_step(parent.best_checkpoint().step());
+  }
   ASSIGN_OR_RETURN(const v1::ForkJobResponse answer, client->ForkJob(request));
   return ShowNew(console, *client, flags.job, flags.watch, answer);
-}
-
-std::string TimeText(int64_t unix_ms) {
-  return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(unix_ms), absl::UTCTimeZone());
-}
-
-void PrintJob(std::ostream& out, const v1::Job& job) {
-  out << "job         " << job.id() << ": " << ProgressLine(job) << "\n";
-  if (job.has_origin()) {
-    out << "fork of     " << job.origin().job() << " at step " << job.origin().step()
-        << (job.origin().other_data() ? ", with its data from their beginning" : "") << "\n";
-  }
-  if (job.has_error()) out << "error       " << Dump(ToJson(job.error())) << "\n";
-  if (job.has_checkpoint()) {
-    out << absl::StreamFormat("checkpoint  %s (step %d, %d bytes)\n", job.checkpoint().folder(),
-                              job.checkpoint().step(), job.checkpoint().bytes());
-  }
-  if (job.has_evaluation()) {
-    out << absl::StreamFormat("evaluation  step %d: loss %.4f over %d tokens\n", job.evaluation().step(),
-                              job.evaluation().loss(), job.evaluation().tokens());
-  }
-  out << "attempts    " << job.attempt() << "\n";
-  for (const v1::StateChange& change : job.changes()) {
-    out << TimeText(change.unix_ms()) << " UTC  " << StateName(change.state())
-        << (change.reason().empty() ? "" : ": " + change.reason()) << "\n";
-  }
-  out << ToJson(job.spec()).dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
 }
 
 // Prints a job's state after a call.
@@ -179,7 +173,7 @@ absl::StatusOr<int> ShowJob(Console& console, const JobFlags& flags, const absl:
 
 absl::StatusOr<int> Call(Console& console, const JobFlags& flags, JobCall call) {
   ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
-  return ShowJob(console, flags, (*client.*call)(flags.id), call == &client::Client::GetJob ? PrintJob : PrintState);
+  return ShowJob(console, flags, (*client.*call)(flags.id), PrintState);
 }
 
 absl::StatusOr<int> Resume(Console& console, const JobFlags& flags, std::optional<int32_t> workers) {
@@ -190,20 +184,28 @@ absl::StatusOr<int> Resume(Console& console, const JobFlags& flags, std::optiona
   return ShowJob(console, flags, client->ResumeJob(request), PrintState);
 }
 
+absl::StatusOr<int> Get(Console& console, const JobFlags& flags, bool spec) {
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
+  const absl::StatusOr<v1::Job> job = client->GetJob(flags.id);
+  if (!job.ok() || !spec) return ShowJob(console, flags, job, PrintJob);
+  console.out << CanonicalJson(job->spec()) << std::flush;
+  return kExitOk;
+}
+
+absl::StatusOr<int> Delete(Console& console, const JobFlags& flags) {
+  ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
+  ASSIGN_OR_RETURN(const v1::DeleteJobResponse answer, client->DeleteJob(flags.id));
+  if (flags.json) {
+    console.out << Dump(ToJson(answer)) << std::endl;
+  } else {
+    console.out << flags.id << " is deleted; freed " << answer.freed_bytes() << " bytes" << std::endl;
+  }
+  return kExitOk;
+}
+
 absl::StatusOr<int> WatchOne(Console& console, const JobFlags& flags) {
   ASSIGN_OR_RETURN(const auto client, flags.server.Connect());
   return Follow(console, *client, flags);
-}
-
-void PrintJobRow(std::ostream& out, const v1::Job& job) {
-  std::vector<std::string> labels;
-  for (const auto& [name, value] : job.spec().labels()) labels.push_back(absl::StrCat(name, "=", value));
-  std::sort(labels.begin(), labels.end());
-  const std::string step = absl::StrCat(job.progress().step(), "/", TotalSteps(job));
-  const bool has_loss = job.has_progress() && !job.progress().skipped();
-  const std::string loss = has_loss ? absl::StrFormat("%.4f", job.progress().loss()) : "";
-  out << absl::StreamFormat("%-24s %-10s %15s %9s  %s  %s\n", job.id(), StateName(job.state()), step, loss,
-                            TimeText(job.created_unix_ms()), absl::StrJoin(labels, " "));
 }
 
 absl::StatusOr<int> List(Console& console, const ListFlags& flags) {
@@ -223,8 +225,7 @@ absl::StatusOr<int> List(Console& console, const ListFlags& flags) {
   do {
     ASSIGN_OR_RETURN(const v1::ListJobsResponse page, client->ListJobs(request));
     if (std::exchange(header, false)) {
-      console.out << absl::StreamFormat("%-24s %-10s %15s %9s  %-19s  %s\n", "job", "state", "step", "loss",
-                                        "submitted (UTC)", "labels");
+      PrintJobHeader(console.out);
     }
     for (const v1::Job& job : page.jobs()) {
       if (flags.json) {
@@ -262,8 +263,10 @@ void AddSubmit(Command* train) {
   auto values = std::make_shared<SubmitFlags>();
   FlagSet* flags = command->flags();
   flags->BeginGroup("Job");
-  flags->Add("spec=FILE", &values->spec,
-             "file with the job as JSON, as `train get --json` shows it under \"spec\"; flags override it");
+  flags->Add(
+      "spec=FILE", &values->spec,
+      "file with the job as protobuf's JSON of JobSpec, as `train get --spec` prints it, or - for standard input; "
+      "short names of enums (bf16) will do; flags override it");
   values->fields.AddTo(flags);
   flags->BeginGroup("Submitting");
   flags->Add("watch", &values->watch, "follow the job until it is over");
@@ -288,7 +291,8 @@ void AddFork(Command* train) {
   FlagSet* flags = command->flags();
   flags->BeginGroup("Fork");
   flags->AddPositional("id", &values->job.id, "the job, in whatever state; it is only read").Required();
-  flags->Add("step=STEP", &values->step, "go on from its checkpoint of this step (default: the newest)");
+  flags->Add("step=STEP", &values->step,
+             "go on from its checkpoint of this step, or of the best evaluation (best); default: the newest");
   flags->Add("skip_batches=COUNT", &values->skip_batches, "pass over the next batches of the data").Range(0, 1 << 30);
   values->changes.AddTo(flags, {"base_checkpoint", "architecture", "precision"});
   flags->BeginGroup("Submitting");
@@ -340,6 +344,22 @@ void AddWatch(Command* train) {
   command->SetRun([values](Console& console) { return WatchOne(console, *values); });
 }
 
+void AddGet(Command* train) {
+  Command* command = train->AddCommand("get", "all about one job");
+  const std::shared_ptr<JobFlags> values = AddJobFlags(command, /*watches=*/false);
+  auto spec = std::make_shared<bool>(false);
+  command->flags()->BeginGroup("Job");
+  command->flags()->Add("spec", spec.get(), "print only its spec, as protobuf's JSON that `train submit --spec` reads");
+  command->SetRun([values, spec](Console& console) { return Get(console, *values, *spec); });
+}
+
+void AddDelete(Command* train) {
+  Command* command = train->AddCommand("delete", "delete a job that has ended, with its checkpoints and logs");
+  const std::shared_ptr<JobFlags> values = AddJobFlags(command, /*watches=*/false);
+  command->SetFooter("Asks nothing.  Forks of the job keep their own checkpoints.");
+  command->SetRun([values](Console& console) { return Delete(console, *values); });
+}
+
 void AddResume(Command* train) {
   Command* command = train->AddCommand("resume", "let a paused job go on");
   const std::shared_ptr<JobFlags> values = AddJobFlags(command, /*watches=*/false);
@@ -356,15 +376,16 @@ void AddResume(Command* train) {
 
 void AddTrainCommand(Command* app) {
   Command* command =
-      app->AddCommand("train", "jobs that train models: submit, fork, list, get, watch, pause, resume, cancel");
+      app->AddCommand("train", "jobs that train models: submit, fork, list, get, watch, pause, resume, cancel, delete");
   AddSubmit(command);
   AddFork(command);
   AddList(command);
-  AddCall(command, "get", "all about one job", &client::Client::GetJob);
+  AddGet(command);
   AddWatch(command);
   AddCall(command, "pause", "stop a job at a step, with a checkpoint", &client::Client::PauseJob);
   AddResume(command);
   AddCall(command, "cancel", "end a job; a running one saves a checkpoint first", &client::Client::CancelJob);
+  AddDelete(command);
 }
 
 }  // namespace switchyard::cli

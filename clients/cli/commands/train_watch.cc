@@ -1,10 +1,14 @@
 #include "clients/cli/commands/train_watch.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "clients/cli/command.h"
 #include "clients/cli/json.h"
@@ -14,6 +18,7 @@
 #include "google/rpc/status.pb.h"
 #include "grpcpp/support/status.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/text/utf8.h"
 #include "switchyard/v1/training.pb.h"
 
 namespace switchyard::cli {
@@ -84,6 +89,38 @@ int Conclude(Console& console, const v1::Job& job, bool json) {
   return kExitOk;
 }
 
+// "3.3010", and where there are several sets " (code 2.9120, chat 3.6100, 2 more)".
+std::string EvaluationText(const v1::EvaluationResult& evaluation) {
+  constexpr int kMostSets = 4;
+  constexpr size_t kMostNameBytes = 24;
+  std::string text = absl::StrFormat("%.4f", evaluation.loss());
+  if (evaluation.sets_size() < 2) return text;
+  const int shown = std::min(evaluation.sets_size(), kMostSets);
+  for (int i = 0; i < shown; ++i) {
+    const v1::SetResult& set = evaluation.sets(i);
+    absl::StrAppendFormat(&text, "%s%s %.4f", i == 0 ? " (" : ", ", CutText(set.name(), kMostNameBytes), set.loss());
+  }
+  if (shown < evaluation.sets_size()) absl::StrAppend(&text, ", ", evaluation.sets_size() - shown, " more");
+  return text + ")";
+}
+
+std::string TimeText(int64_t unix_ms) {
+  return absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(unix_ms), absl::UTCTimeZone());
+}
+
+void PrintEvaluation(std::ostream& out, const char* title, const v1::EvaluationResult& evaluation) {
+  const auto print = [&](absl::string_view name, double loss, int64_t tokens) {
+    out << absl::StreamFormat("%s: loss %.4f, perplexity %.4g over %d tokens\n", name, loss, std::exp(loss), tokens);
+  };
+  out << absl::StreamFormat("%-11s ", title);
+  print(absl::StrCat("step ", evaluation.step()), evaluation.loss(), evaluation.tokens());
+  if (evaluation.sets_size() < 2) return;
+  for (const v1::SetResult& set : evaluation.sets()) {
+    out << std::string(14, ' ');
+    print(set.name(), set.loss(), set.tokens());
+  }
+}
+
 }  // namespace
 
 std::string StateName(v1::JobState state) { return absl::AsciiStrToUpper(EnumName(v1::JobState_descriptor(), state)); }
@@ -113,7 +150,7 @@ std::string ProgressLine(const v1::Job& job) {
     } else {
       absl::StrAppendFormat(&line, "loss %.4f", progress.loss());
     }
-    if (job.has_evaluation()) absl::StrAppendFormat(&line, " | eval %.4f", job.evaluation().loss());
+    if (job.has_evaluation()) absl::StrAppend(&line, " | eval ", EvaluationText(job.evaluation()));
     if (!progress.skipped()) absl::StrAppendFormat(&line, " | norm %.2f", progress.gradient_norm());
     absl::StrAppendFormat(&line, " | lr %.2e | %.0f tok/s", progress.learning_rate(), progress.tokens_per_second());
     if (progress.packing() > 1) absl::StrAppend(&line, " | packing ", progress.packing());
@@ -129,6 +166,50 @@ std::string ProgressLine(const v1::Job& job) {
   if (job.state() == v1::JOB_STATE_PAUSED && job.has_error())
     absl::StrAppend(&line, " | ", client::Explain(ErrorOf(job)));
   return line;
+}
+
+void PrintJob(std::ostream& out, const v1::Job& job) {
+  out << "job         " << job.id() << ": " << ProgressLine(job) << "\n";
+  if (job.has_origin()) {
+    out << "fork of     " << job.origin().job() << " at step " << job.origin().step()
+        << (job.origin().other_data() ? ", with its data from their beginning" : "") << "\n";
+  }
+  if (job.has_error()) out << "error       " << Dump(ToJson(job.error())) << "\n";
+  if (job.has_checkpoint()) {
+    out << absl::StreamFormat("checkpoint  %s (step %d, %d bytes)\n", job.checkpoint().folder(),
+                              job.checkpoint().step(), job.checkpoint().bytes());
+  }
+  if (job.has_evaluation()) PrintEvaluation(out, "evaluation", job.evaluation());
+  if (job.has_best_evaluation() && job.best_evaluation().step() != job.evaluation().step()) {
+    PrintEvaluation(out, "best", job.best_evaluation());
+  }
+  if (job.has_best_checkpoint()) {
+    out << absl::StreamFormat("best kept   %s (step %d)\n", job.best_checkpoint().folder(),
+                              job.best_checkpoint().step());
+  }
+  out << "attempts    " << job.attempt() << "\n";
+  for (const v1::StateChange& change : job.changes()) {
+    out << TimeText(change.unix_ms()) << " UTC  " << StateName(change.state())
+        << (change.reason().empty() ? "" : ": " + change.reason()) << "\n";
+  }
+  out << ToJson(job.spec()).dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
+}
+
+void PrintJobHeader(std::ostream& out) {
+  out << absl::StreamFormat("%-24s %-10s %15s %9s %9s  %-19s  %s\n", "job", "state", "step", "loss", "eval",
+                            "submitted (UTC)", "labels");
+}
+
+void PrintJobRow(std::ostream& out, const v1::Job& job) {
+  std::vector<std::string> labels;
+  for (const auto& [name, value] : job.spec().labels()) labels.push_back(absl::StrCat(name, "=", value));
+  std::sort(labels.begin(), labels.end());
+  const std::string step = absl::StrCat(job.progress().step(), "/", TotalSteps(job));
+  const bool has_loss = job.has_progress() && !job.progress().skipped();
+  const std::string loss = has_loss ? absl::StrFormat("%.4f", job.progress().loss()) : "";
+  const std::string evaluated = job.has_evaluation() ? absl::StrFormat("%.4f", job.evaluation().loss()) : "";
+  out << absl::StreamFormat("%-24s %-10s %15s %9s %9s  %s  %s\n", job.id(), StateName(job.state()), step, loss,
+                            evaluated, TimeText(job.created_unix_ms()), absl::StrJoin(labels, " "));
 }
 
 int Watch(Console& console, client::Client& client, const WatchOptions& options) {

@@ -1,6 +1,7 @@
-// Follows a training job until it is over.
+// Prints training jobs, and follows one until it is over.
 #pragma once
 
+#include <ostream>
 #include <string>
 
 #include "absl/time/time.h"
@@ -22,6 +23,12 @@ std::string ProgressLine(const v1::Job& job);
 // "SUCCEEDED", "PAUSING" …
 std::string StateName(v1::JobState state);
 bool IsFinal(v1::JobState state);
+
+// Prints all about a job, over several lines.
+void PrintJob(std::ostream& out, const v1::Job& job);
+// Prints a line of a list of jobs, and the line above them.
+void PrintJobRow(std::ostream& out, const v1::Job& job);
+void PrintJobHeader(std::ostream& out);
 
 struct WatchOptions {
   std::string id;

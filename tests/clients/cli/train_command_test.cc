@@ -79,6 +79,61 @@ TEST_F(TrainCommandTest, ForkSendsWhatIsGivenAndItsMask) {
   EXPECT_EQ(Train({"fork", "job-0", "--architecture=other"}).exit_code, 2) << "it is the parent's";
 }
 
+TEST_F(TrainCommandTest, DeleteSaysWhatIsFreed) {
+  training_.freed_bytes = 1234;
+  EXPECT_EQ(Train({"delete", "job-1"}).out, "job-1 is deleted; freed 1234 bytes\n");
+  EXPECT_EQ(Json::parse(Train({"delete", "job-1", "--json"}).out)["freed_bytes"], 1234);
+  EXPECT_THAT(training_.calls, ElementsAre("delete job-1", "delete job-1"));
+  training_.status = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "job-1 is RUNNING; cancel it first");
+  const client::CliRun refused = Train({"delete", "job-1"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("job-1 is RUNNING; cancel it first"));
+  EXPECT_EQ(Train({"delete"}).exit_code, 2);
+}
+
+TEST_F(TrainCommandTest, EvaluationsAreShownBySets) {
+  training_.job = JobIn(v1::JOB_STATE_RUNNING, 120);
+  v1::EvaluationResult* evaluation = training_.job.mutable_evaluation();
+  evaluation->set_step(100);
+  evaluation->set_loss(2);
+  evaluation->set_tokens(30);
+  const auto add = [&](const std::string& name, double loss) {
+    v1::SetResult* set = evaluation->add_sets();
+    set->set_name(name);
+    set->set_loss(loss);
+    set->set_tokens(10);
+  };
+  add("code", 1);
+  EXPECT_THAT(Train({"get", "job-1"}).out,
+              AllOf(HasSubstr("loss 3.2500 | eval 2.0000 | norm"),
+                    HasSubstr("evaluation  step 100: loss 2.0000, perplexity 7.389 over 30 tokens\nattempts")))
+      << "one set is all of it";
+  add("chat", 3);
+  for (const char* name : {"c", "d", "e"}) add(name, 2);
+  *training_.job.mutable_best_evaluation() = *evaluation;
+  training_.job.mutable_best_evaluation()->set_step(80);
+  training_.job.mutable_best_checkpoint()->set_folder("job-1/step-00000080");
+  training_.job.mutable_best_checkpoint()->set_step(80);
+  EXPECT_THAT(
+      Train({"get", "job-1"}).out,
+      AllOf(HasSubstr("eval 2.0000 (code 1.0000, chat 3.0000, c 2.0000, d 2.0000, 1 more) | norm"),
+            HasSubstr("tokens\n              code: loss 1.0000, perplexity 2.718 over 10 tokens\n"),
+            HasSubstr("best        step 80: loss 2.0000"), HasSubstr("best kept   job-1/step-00000080 (step 80)\n")));
+  training_.pages.resize(1);
+  *training_.pages[0].add_jobs() = training_.job;
+  EXPECT_THAT(Train({"list"}).out, AllOf(HasSubstr("loss      eval"), HasSubstr("3.2500    2.0000")));
+}
+
+TEST_F(TrainCommandTest, AForkOfTheBest) {
+  EXPECT_THAT(Train({"fork", "job-1", "--step=best"}).err, HasSubstr("--step=best: job-1 has no best checkpoint"));
+  training_.job.mutable_best_checkpoint()->set_step(80);
+  EXPECT_EQ(Train({"fork", "job-1", "--step=best"}).exit_code, 0);
+  EXPECT_EQ(training_.forked.step(), 80);
+  const client::CliRun wrong = Train({"fork", "job-1", "--step=worst"});
+  EXPECT_EQ(wrong.exit_code, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("--step must be a number of steps or best, is \"worst\""));
+}
+
 // Without the flag the field stays unset: the server then keeps what the job has.
 TEST_F(TrainCommandTest, ResumeOnOtherWorkers) {
   EXPECT_EQ(Train({"resume", "job-1"}).exit_code, 0);

@@ -37,10 +37,10 @@ class TrainCommandTest : public testing::Test {
   TrainCommandTest() { training_.job = JobIn(v1::JOB_STATE_PENDING); }
   ~TrainCommandTest() override { std::remove(file_.c_str()); }
 
-  client::CliRun Train(std::vector<std::string> args) {
+  client::CliRun Train(std::vector<std::string> args, const std::string& input = "") {
     args.insert(args.begin(), "train");
     args.push_back(training_.flag());
-    return client::RunCliWith(args);
+    return client::RunCliWith(args, input);
   }
   std::string SpecFile(const std::string& text) {
     std::ofstream(file_) << text;

@@ -4,9 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
 #include "clients/cli/json.h"
 #include "clients/cli/message_json.h"
 #include "clients/cli/request_fields.h"
+#include "google/protobuf/util/json_util.h"
 #include "tests/clients/cli/train_fixture.h"
 
 namespace switchyard::cli {
@@ -102,6 +104,68 @@ TEST_F(TrainCommandTest, ADatasetMayHaveAWeight) {
   EXPECT_THAT(run.err, HasSubstr("dataset_weights item 1 must be a number, is \"x\""));
 }
 
+// As protobuf's own printer writes it, with all of its spellings.
+TEST_F(TrainCommandTest, ASpecMayBeProtobufsJson) {
+  const std::string text = R"({"architecture": "demo", "datasets": ["a.bin"], "datasetWeights": ["1.5", 2],
+      "precision": "TRAIN_PRECISION_BF16", "steps": "9007199254740993", "seed": "18446744073709551615", "workers": 2,
+      "balance": 3, "evaluation": null, "documentMask": "DOCUMENT_MASK_OFF", "packing": "concatenate",
+      "optimizer": {"learningRate": "1e-3", "schedule": "LR_SHAPE_WSD", "clipNorm": 0}, "recompute": true,
+      "checkpoints": {"everySteps": "5", "keepBest": true}, "earlyStop": {"patience": 3}, "labels": {"a_b": "c"}})";
+  v1::JobSpec wanted;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(
+      absl::StrReplaceAll(text, {{"\"concatenate\"", "\"WINDOW_PACKING_CONCATENATE\""}}), &wanted);
+  ASSERT_TRUE(parsed.ok()) << parsed.ToString();
+  const client::CliRun run = Train({"submit", SpecFile(text)});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(training_.submitted.spec().DebugString(), wanted.DebugString());
+  EXPECT_EQ(wanted.steps(), 9007199254740993);
+  EXPECT_EQ(wanted.balance(), v1::BALANCE_LOSS_PER_LAYER);
+  EXPECT_TRUE(wanted.optimizer().has_clip_norm());
+}
+
+// What `get --spec` prints is protobuf's JSON, and can be submitted again, also through a pipe.
+TEST_F(TrainCommandTest, GetSpecComesBack) {
+  ASSERT_EQ(Train({"submit", "--architecture=demo", "--dataset=a.bin:2", "--dataset=b.bin", "--beta2=0.1",
+                   "--balance=per_layer", "--label=a=b", "--seed=18446744073709551615", "--steps=9007199254740993",
+                   "--evaluation=c.bin:held out", "--keep_best", "--early_stop_patience=4", "--clip_norm=0",
+                   "--early_stop_min_improvement=0.1", "--packing=concatenate"})
+                .exit_code,
+            0);
+  const v1::JobSpec first = training_.submitted.spec();
+  *training_.job.mutable_spec() = first;
+  const std::string text = Train({"get", "job-1", "--spec"}).out;
+  v1::JobSpec parsed;
+  ASSERT_TRUE(google::protobuf::util::JsonStringToMessage(text, &parsed).ok()) << text;
+  EXPECT_EQ(parsed.DebugString(), first.DebugString());
+  for (const std::string& from : {SpecFile(text), std::string("--spec=-")}) {
+    training_.submitted.Clear();
+    const client::CliRun run = Train({"submit", from}, text);
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    EXPECT_EQ(training_.submitted.spec().DebugString(), first.DebugString());
+  }
+  EXPECT_THAT(Train({"submit", "--spec=-"}, "{").err, HasSubstr("-: "));
+  EXPECT_THAT(Train({"submit", "--spec=-"}, SpecOfBytes((1 << 20) + 1)).err,
+              HasSubstr("-: has more bytes than the limit of 1048576"));
+}
+
+TEST_F(TrainCommandTest, EvaluationMayHaveNames) {
+  const auto sent = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), "submit");
+    const client::CliRun run = Train(flags);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return training_.submitted.spec();
+  };
+  const v1::JobSpec first =
+      sent({"--evaluation=a.jsonl:code", "--evaluation=held/b:c.bin", "--evaluation=d:1.bin:code"});
+  EXPECT_THAT(first.evaluation(), ElementsAre("a.jsonl", "held/b:c.bin", "d:1.bin"));
+  EXPECT_THAT(first.evaluation_names(), ElementsAre("code", "held/b:c", "code"));
+  EXPECT_TRUE(sent({"--evaluation=a.jsonl", "--evaluation=b.bin"}).evaluation_names().empty())
+      << "the server's default";
+  const client::CliRun run = Train({"submit", "--evaluation=a.jsonl:"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("--evaluation must be PATH or PATH:NAME with a name, is \"a.jsonl:\""));
+}
+
 TEST_F(TrainCommandTest, WrongSpecsAreNotSent) {
   struct Case {
     std::vector<std::string> args;
@@ -118,6 +182,13 @@ TEST_F(TrainCommandTest, WrongSpecsAreNotSent) {
            {R"({"workers": 3000000000})", "workers must be an integer of 32 bits"},
            {R"({"balance": "al_layers"})", "balance is \"al_layers\"; did you mean \"all_layers\"?"},
            {R"({"labels": {"a": 1}})", "labels must be an object of texts"},
+           {R"({"batchSequence": 1})", R"(unknown field "batchSequence"; did you mean "batchSequences"?)"},
+           {R"({"batchSequences": 1, "batch_sequences": 2})",
+            R"(batchSequences is there a second time, as "batch_sequences")"},
+           {R"({"steps": "1.5"})", "steps must be an integer, is \"1.5\""},
+           {R"({"precision": "TRAIN_PRECISION_BF17"})", "precision is \"TRAIN_PRECISION_BF17\""},
+           {R"({"precision": 77})", "precision must be"},
+           {R"({"earlyStop": {"patience": "x"}})", "earlyStop.patience must be an integer"},
            {R"([1])", "must be an object"},
            {"{", "not valid JSON"},
            {R"({"labels": )" + std::string(128, '[') + std::string(128, ']') + "}", "nested 129 deep, limit 128"},
@@ -156,10 +227,11 @@ TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
     }
     return names.size();
   };
-  // (A dataset's weight is part of --dataset.)
-  EXPECT_EQ(RequestFields<v1::JobSpec>().size() + 1,
+  // (A dataset's weight is part of --dataset, a set's name part of --evaluation.)
+  EXPECT_EQ(RequestFields<v1::JobSpec>().size() + 2,
             names(v1::JobSpec::descriptor()) + names(v1::OptimizerSpec::descriptor()) +
-                names(v1::CheckpointSpec::descriptor()) + names(v1::CommunicationSpec::descriptor()));
+                names(v1::CheckpointSpec::descriptor()) + names(v1::CommunicationSpec::descriptor()) +
+                names(v1::EarlyStopSpec::descriptor()));
   // Each sets a field of its own.
   std::set<std::string> set;
   for (const RequestField<v1::JobSpec>& field : RequestFields<v1::JobSpec>()) {
