@@ -282,7 +282,8 @@ std::string NameOfModel(const std::string& path) {
 
 absl::Status ServerConfig::Finish() {
   Problems problems;
-  if (OnlyTrains()) {
+  only_trains = model.empty();
+  if (only_trains) {
     CheckNoServing(*this, &problems);
     local_workers = workers = 0;
   } else {
@@ -296,13 +297,13 @@ absl::Status ServerConfig::Finish() {
   }
   if (!tokenizer.empty()) problems.File("tokenizer", tokenizer);
   if (!chat_template.empty()) problems.File("chat_template", chat_template);
-  if (served_model_name.empty() && !OnlyTrains()) served_model_name = NameOfModel(model);
+  if (served_model_name.empty() && !only_trains) served_model_name = NameOfModel(model);
   problems.Range("worker_metrics_port", worker_metrics_port, -1, 65536 - std::max(1, local_workers));
   FinishPorts(this, &problems);
   CheckSecurity(*this, &problems);
   CheckTracing(*this, &problems);
   if (workers == 0) workers = local_workers;
-  problems.Check(workers >= 1 || OnlyTrains(),
+  problems.Check(workers >= 1 || only_trains,
                  "--local_workers=0: then --workers must say how many workers from elsewhere make the group");
   problems.Check(workers >= local_workers,
                  absl::StrCat("--workers=", workers, ": fewer than --local_workers=", local_workers));

@@ -76,6 +76,7 @@ struct ServerConfig {
   int train_workers = 0;          // at most, those from elsewhere included; 0 = local_train_workers
   int train_threads = 0;          // per local training worker; 0 = usable cores / local training workers
   bool train_on_serving = false;  // serving workers also train, in time slices
+  bool only_trains = false;       // set by Finish: there is no model, and so no serving worker
   int train_yield_ms = 50;        // in which their training must stop when there is something to serve
   double train_share = 0;         // training's part of the time in which there is something to serve; [0, 0.9]
   std::string dataset_root;       // users name data beneath it; empty: none
@@ -107,8 +108,6 @@ struct ServerConfig {
   // Checks the configuration and fills in derived fields (names, workers).  InvalidArgument lists every problem, one a
   // line.
   absl::Status Finish();
-  // Whether there is no model to serve: the server has no serving workers, and jobs train.
-  bool OnlyTrains() const { return model.empty(); }
   // Whether workers may join that this server does not start, so that their port is open.
   bool ExpectsWorkersFromElsewhere() const {
     return workers > local_workers || train_workers > local_train_workers || !join_token_file.empty();

@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(ServerConfig config) {
   RETURN_IF_ERROR(server->Listen());
   RETURN_IF_ERROR(server->StartWorkers());
   server->engine_->Start();  // last: its thread uses all of the above
-  if (server->config_.OnlyTrains()) server->SetReady(true);
+  if (server->config_.only_trains) server->SetReady(true);
   return server;
 }
 
@@ -186,7 +186,7 @@ absl::Status Server::StartWorkers() {
 }
 
 absl::Status Server::StartServingWorkers(const std::string& server) {
-  if (config_.OnlyTrains()) return absl::OkStatus();
+  if (config_.only_trains) return absl::OkStatus();
   if (config_.local_workers == 0) {
     LogInfo("waiting for ", config_.workers, " workers: switchyard-worker --server=", members_->address(),
             " --model=", config_.model);
@@ -217,7 +217,7 @@ absl::Status Server::StartServingWorkers(const std::string& server) {
 }
 
 void Server::SetReady(bool ready) {
-  const bool serves = !config_.OnlyTrains();
+  const bool serves = !config_.only_trains;
   users_->SetServing(kReadiness, ready);
   if (serves) users_->SetServing(kServiceName, ready);
   const std::string what = serves ? absl::StrCat("serving ", config_.served_model_name, " on ", users_->address())

@@ -38,7 +38,7 @@ absl::Status WorkersLost(const std::string& message) {
 }
 
 absl::Status LoadingError(const ServerConfig& config, const std::string& why) {
-  if (config.OnlyTrains()) return rpc::MakeError(absl::StatusCode::kNotFound, v1::MODEL_NOT_FOUND, kOnlyTrains);
+  if (config.only_trains) return rpc::MakeError(absl::StatusCode::kNotFound, v1::MODEL_NOT_FOUND, kOnlyTrains);
   return rpc::WithRetry(rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::MODEL_LOADING,
                                        absl::StrCat("model ", config.served_model_name, " is LOADING: ", why)),
                         absl::Seconds(1));
@@ -70,8 +70,8 @@ void ServingGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, f
   const int32_t context = info.context;
   const bool own = workers_.IsOwn(info);
   const absl::Status status =
-      config_->OnlyTrains() ? absl::FailedPreconditionError(absl::StrCat(kOnlyTrains, "; give the worker --role=train"))
-                            : workers_.Register(id, client, std::move(info), MonotonicNow());
+      config_->only_trains ? absl::FailedPreconditionError(absl::StrCat(kOnlyTrains, "; give the worker --role=train"))
+                           : workers_.Register(id, client, std::move(info), MonotonicNow());
   if (!status.ok()) {
     LogWarn("worker ", id, " is refused: ", status.message());
     client->Close(status);
@@ -98,7 +98,7 @@ void ServingGroup::Lost(WorkerId id, const std::string& link_reason) {
 }
 
 void ServingGroup::Tick(absl::Time now) {
-  if (config_->OnlyTrains()) return;
+  if (config_->only_trains) return;
   loss_causes_.Tick(now, ready());
   workers_.Tick(now);
   if (scheduler_) return;

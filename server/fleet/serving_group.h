@@ -38,7 +38,7 @@ class ServingGroup {
   WorkerGroup& workers() { return workers_; }
   const WorkerGroup& workers() const { return workers_; }
   bool ready() const { return workers_.state() == WorkerGroup::State::kReady; }
-  std::string NotReadyReason() const { return config_->OnlyTrains() ? kOnlyTrains : workers_.NotReadyReason(); }
+  std::string NotReadyReason() const { return config_->only_trains ? kOnlyTrains : workers_.NotReadyReason(); }
   // Null before the first group has formed.
   batching::Scheduler* scheduler() const { return scheduler_.get(); }
   // Null before the first group has formed.  Thread-safe.

@@ -107,7 +107,7 @@ class HttpApi::Handlers {
   }
   static void Models(const Call& call) {
     Json models = Json::array();
-    if (!call.context->config->OnlyTrains()) models.push_back(ModelJson(*call.context));
+    if (!call.context->config->only_trains) models.push_back(ModelJson(*call.context));
     call.Reply({{"object", "list"}, {"data", std::move(models)}});
   }
   static void Model(const Call& call) {

@@ -63,7 +63,7 @@ absl::StatusOr<OutputFormat> ChooseOutputFormat(const server::ServerConfig& conf
 
 absl::StatusOr<std::unique_ptr<const TextProcessor>> TextProcessor::Load(const server::ServerConfig& config) {
   auto processor = std::unique_ptr<TextProcessor>(new TextProcessor());
-  if (config.OnlyTrains()) return processor;
+  if (config.only_trains) return processor;
   const absl::Time start = absl::Now();
   ASSIGN_OR_RETURN(const ModelDir dir, OpenModelFiles(config.model, config.tokenizer.empty()));
   ASSIGN_OR_RETURN(processor->defaults_, LoadGenerationDefaults(dir));

@@ -187,7 +187,7 @@ TEST_F(ConfigTest, AServerWithoutAModelTrains) {
   config.local_train_workers = 2;
   ServerConfig serving = config;
   ASSERT_TRUE(config.Finish().ok()) << config.Finish();
-  EXPECT_TRUE(config.OnlyTrains());
+  EXPECT_TRUE(config.only_trains);
   EXPECT_EQ(config.workers, 0);
   EXPECT_EQ(config.local_workers, 0);
   EXPECT_EQ(config.served_model_name, "");
