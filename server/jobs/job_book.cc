@@ -1,6 +1,7 @@
 #include "server/jobs/job_book.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,8 +37,12 @@ bool Fits(const Job& job, const JobFilter& filter) {
 // Returns about how many bytes a copy of the job takes.
 size_t BytesAbout(const Job& job) {
   size_t bytes = sizeof(Job) + job.note.size() + job.error.message().size() + job.fork_digest.size();
-  for (const std::vector<std::string>* names : {&job.spec.datasets, &job.spec.evaluation}) {
+  for (const std::vector<std::string>* names : {&job.spec.datasets, &job.spec.evaluation, &job.spec.evaluation_names}) {
     for (const std::string& name : *names) bytes += sizeof(name) + name.size();
+  }
+  for (const std::optional<jobs::EvaluationResult>* evaluation : {&job.evaluation, &job.best_evaluation}) {
+    if (!evaluation->has_value()) continue;
+    for (const jobs::SetResult& set : (*evaluation)->sets) bytes += sizeof(set) + set.name.size();
   }
   for (const auto& [name, value] : job.spec.labels) bytes += 2 * sizeof(name) + name.size() + value.size();
   for (const StateChange& change : job.changes) bytes += sizeof(change) + change.reason.size();

@@ -63,7 +63,7 @@ testing::AssertionResult HoldsTensors(FileSystem* files, const FoundCheckpoint& 
 
 }  // namespace
 
-absl::Status SaveStep(FileSystem* files, CheckpointWriter* writer, int64_t step, int world) {
+absl::Status SaveStep(FileSystem* files, CheckpointWriter* writer, int64_t step, int world, int64_t kept_step) {
   Manifest manifest;
   manifest.step = step;
   manifest.saved_by = {world, 3, "avx2", "0.1", "fp32"};
@@ -82,7 +82,7 @@ absl::Status SaveStep(FileSystem* files, CheckpointWriter* writer, int64_t step,
     ASSIGN_OR_RETURN(records, DecodeFileRecords(EncodeFileRecords(records)));
     for (FileRecord& record : records) manifest.files.push_back(std::move(record));
   }
-  return writer->Commit(std::move(manifest));
+  return writer->Commit(std::move(manifest), kept_step);
 }
 
 absl::Status SaveSteps(FileSystem* files, const CheckpointWriterOptions& options, const std::vector<int64_t>& steps) {

@@ -15,7 +15,7 @@
 namespace switchyard::checkpoint {
 
 // Begin, WriteFiles on `world` ranks, Commit.
-absl::Status SaveStep(FileSystem* files, CheckpointWriter* writer, int64_t step, int world = 2);
+absl::Status SaveStep(FileSystem* files, CheckpointWriter* writer, int64_t step, int world = 2, int64_t kept_step = 0);
 // Opens a writer, saves the steps, closes it.
 absl::Status SaveSteps(FileSystem* files, const CheckpointWriterOptions& options, const std::vector<int64_t>& steps);
 // Whether the checkpoint has the tensors that SaveStep wrote for its step.

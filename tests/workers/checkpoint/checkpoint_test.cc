@@ -134,6 +134,19 @@ TEST(CheckpointTest, KeepsTheLastAndEveryMth) {
   EXPECT_THAT(StepsOf(&files), ElementsAre("step-00000020", "step-00000040", "step-00000060", "step-00000070"));
 }
 
+// Whichever save names it, and no longer.
+TEST(CheckpointTest, KeepsTheStepThatItIsGiven) {
+  SimulatedFileSystem files;
+  const auto writer = CheckpointWriter::Open(&files, {.attempt = 1, .keep_last = 2});
+  ASSERT_EQ(writer.status(), absl::OkStatus());
+  for (const int64_t step : {10, 20, 30, 40, 50}) {
+    ASSERT_EQ(SaveStep(&files, writer->get(), step, 2, /*kept_step=*/step < 20 ? 0 : 20), absl::OkStatus());
+  }
+  EXPECT_THAT(StepsOf(&files), ElementsAre("step-00000020", "step-00000040", "step-00000050"));
+  ASSERT_EQ(SaveStep(&files, writer->get(), 60, 2, /*kept_step=*/60), absl::OkStatus());
+  EXPECT_THAT(StepsOf(&files), ElementsAre("step-00000050", "step-00000060"));
+}
+
 // Going back begins another line of training: the first save removes later steps, which never count as the last ones.
 TEST(CheckpointTest, GoingBack) {
   SimulatedFileSystem files;

@@ -37,9 +37,15 @@ TEST(FormatMdTest, NamesEveryKeyOfTrainerState) {
   spec.document_mask = true;
   spec.packing = jobs::WindowPacking::kBestFit;
   spec.dataset_weights = {1, 2};
-  const TrainerState state = {.skipped = 1, .shape = ShapeOf(spec, "{}", std::vector<NamedTokens>{{"a.bin", {}}})};
+  const TrainerState state = {.step = 2,
+                              .skipped = 1,
+                              .evaluations = {.best_step = 1},
+                              .shape = ShapeOf(spec, "{}", std::vector<NamedTokens>{{"a.bin", {}}})};
   const nlohmann::json json = nlohmann::json::parse(EncodeTrainerState(state));
   for (const auto& [key, unused] : json.items()) EXPECT_THAT(section, HasSubstr(absl::StrCat("`", key, "`")));
+  for (const auto& [key, unused] : json["evaluations"].items()) {
+    EXPECT_THAT(section, HasSubstr(absl::StrCat("`", key, "`")));
+  }
   for (const auto& [key, unused] : state.shape) EXPECT_THAT(section, HasSubstr(absl::StrCat("`", key, "`")));
   for (const absl::string_view part : absl::StrSplit(state.shape.at("optimizer"), ", ")) {
     const std::vector<std::string> words = absl::StrSplit(part, ' ');
