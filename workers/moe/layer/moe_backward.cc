@@ -273,6 +273,7 @@ class MoeBackward::Impl : public MicroOpRunner {
     const HostDispatcher& exchange = this->exchange();
     const DispatchGradient& gradient = this->gradient();
     for (size_t e = 0; e < up_bias_gradients_.size(); ++e) {
+      if (up_bias_gradients_[e].raw() == nullptr) continue;
       const int32_t begin = exchange.offsets().data()[e], end = exchange.offsets().data()[e + 1];
       RETURN_IF_ERROR(
           ops::BiasGradient(*context_->stream, hidden.d_sums.Rows(begin, end - begin), up_bias_gradients_[e]));

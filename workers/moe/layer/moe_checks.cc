@@ -28,7 +28,9 @@ absl::Status CheckTensor(const char* name, const TensorView& view, DType dtype, 
 // n, k: of the matrix, not of its transpose.
 absl::Status CheckTrained(const std::string& name, const ops::TrainedMatrix& matrix, DType dtype, int64_t n,
                           int64_t k) {
-  RETURN_IF_ERROR(CheckTensor(absl::StrCat("gradient of ", name).c_str(), matrix.gradient, AccDType(dtype), {n, k}));
+  if (matrix.gradient.raw() != nullptr) {  // else it is frozen
+    RETURN_IF_ERROR(CheckTensor(absl::StrCat("gradient of ", name).c_str(), matrix.gradient, AccDType(dtype), {n, k}));
+  }
   const ops::Weight* const transposed = matrix.transposed;
   if (transposed != nullptr && transposed->n() == k && transposed->k() == n && transposed->dtype() == dtype &&
       !transposed->gated()) {

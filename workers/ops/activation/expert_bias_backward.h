@@ -19,7 +19,7 @@ struct ExpertBiasBackwardDesc {
   IntView offsets;                         // [El + 1] rows of expert e: [offsets[e], offsets[e + 1])
   IntView rows = {};                       // [rows] which row of `d` each is; empty: they are in expert order
   absl::Span<const TensorView> biases;     // [El] each [H] model dtype
-  absl::Span<const TensorView> gradients;  // [El] each [H] AccDType, added to
+  absl::Span<const TensorView> gradients;  // [El] each [H] AccDType, added to; raw() == nullptr: not wanted
 };
 
 absl::Status ExpertBiasBackward(const Stream& stream, const ExpertBiasBackwardDesc& desc,

@@ -20,8 +20,8 @@ absl::Status Check(const OpSite& at, const LayerNormBackwardDesc& desc, const Te
   RETURN_IF_ERROR(ExpectView(at, "dy", dy, either(dy), dy.shape()));
   RETURN_IF_ERROR(ExpectView(at, "x", x, either(x), dy.shape()));
   RETURN_IF_ERROR(ExpectView(at, "dx", dx, desc.accumulate ? acc : either(dx), dy.shape()));
-  RETURN_IF_ERROR(ExpectView(at, "dgamma", desc.dgamma, acc, {width}));
-  return ExpectView(at, "dbeta", desc.dbeta, acc, {width});
+  if (desc.dgamma.raw() != nullptr) RETURN_IF_ERROR(ExpectView(at, "dgamma", desc.dgamma, acc, {width}));
+  return desc.dbeta.raw() != nullptr ? ExpectView(at, "dbeta", desc.dbeta, acc, {width}) : absl::OkStatus();
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ absl::Status Check(const OpSite& at, const LayerNormBackwardDesc& desc, const Te
 absl::Status LayerNormBackward(const Stream& stream, const LayerNormBackwardDesc& desc, const TensorView& x,
                                const TensorView& dy, const TensorView& dx) {
   RETURN_IF_ERROR(Check({"layer_norm_backward", stream.device()}, desc, x, dy, dx));
-  RETURN_IF_ERROR(BiasGradient(stream, dy, desc.dbeta));  // before dx may take dy's place
+  if (desc.dbeta.raw() != nullptr) RETURN_IF_ERROR(BiasGradient(stream, dy, desc.dbeta));  // dx may take dy's place
   const DType dtype = desc.gamma.dtype();
   const NormBackwardArgs args = {.dtype = DTypeCode(dtype),
                                  .x = MixedRowsOf(x, dtype),
@@ -41,7 +41,7 @@ absl::Status LayerNormBackward(const Stream& stream, const LayerNormBackwardDesc
                                  .eps = desc.eps,
                                  .accumulate = desc.accumulate};
   const auto kernel = CpuKernels().layer_norm_backward;
-  AddRowBlocks(stream, dy.dim(0), desc.dgamma.dtype(), args.width, desc.dgamma.raw(),
+  AddRowBlocks(stream, dy.dim(0), AccDType(dtype), args.width, desc.dgamma.raw(),
                [&](int64_t begin, int64_t end, void* sums) { kernel(args, begin, end, sums); });
   return absl::OkStatus();
 }

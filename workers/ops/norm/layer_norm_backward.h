@@ -17,7 +17,7 @@ struct LayerNormBackwardDesc {
   double eps = 1e-5;
   TensorView gamma = {};    // [H] model dtype
   bool accumulate = false;  // add to dx, which is then AccDType: the residual stream's gradient
-  TensorView dgamma = {};   // [H] AccDType, contiguous, added to
+  TensorView dgamma = {};   // [H] AccDType, contiguous, added to; raw() == nullptr: not wanted
   TensorView dbeta = {};    // likewise
 };
 

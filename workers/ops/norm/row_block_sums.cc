@@ -17,6 +17,7 @@ void AddRowBlocks(const Stream& stream, int64_t rows, DType acc, int64_t width, 
     const int64_t begin = block * kSumBlockRows;
     sum_block(begin, std::min(begin + kSumBlockRows, rows), partials + block * block_bytes);
   });
+  if (to == nullptr) return;
   const AddPartialsArgs args = {
       .dtype = DTypeCode(acc), .partials = partials, .to = to, .count = blocks, .width = width};
   stream.pool().ParallelFor(width, std::max<int64_t>(RowGrain(blocks * DTypeBytes(acc)), 16),

@@ -13,7 +13,8 @@ namespace switchyard::ops {
 inline constexpr int64_t kSumBlockRows = 64;
 
 // to[j] += the sums that sum_block(begin, end, sums) writes for each block of rows [begin, end) of [0, rows).
-// acc: kF32 or kF64, of sums and of `to`.  Takes the calling thread's ScratchUse::kOp.
+// to: null: the sums are not wanted.  acc: kF32 or kF64, of sums and of `to`.  Takes the calling thread's
+// ScratchUse::kOp.
 void AddRowBlocks(const Stream& stream, int64_t rows, DType acc, int64_t width, void* to,
                   absl::FunctionRef<void(int64_t begin, int64_t end, void* sums)> sum_block);
 

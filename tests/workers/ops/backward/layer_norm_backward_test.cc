@@ -103,12 +103,27 @@ TEST_P(LayerNormBackwardF64Test, IsTheGradientOfLayerNorm) {
   ExpectIsGradient(beta, dbeta_, loss);
 }
 
+// Of what is frozen none is computed, and the rest has the same bits.
+TEST_P(LayerNormBackwardTest, SumsThatAreNotWanted) {
+  const Tensor x = RandomMatrix(dtype(), 70, 9, 1), dy = RandomMatrix(dtype(), 70, 9, 2);
+  const Tensor dx(dtype(), {70, 9}), other(dtype(), {70, 9});
+  LayerNormBackwardDesc desc = Desc(9, 1e-5);
+  const Tensor before = Copy(dgamma_);
+  ASSERT_TRUE(LayerNormBackward(stream(), desc, x, dy, dx).ok());
+  const Tensor after = Copy(dgamma_);
+  EXPECT_FALSE(SameBits(after, 0, before));
+  desc.dgamma = desc.dbeta = TensorView();
+  ASSERT_TRUE(LayerNormBackward(stream(), desc, x, dy, other).ok());
+  EXPECT_TRUE(SameBits(other, 0, dx));
+  EXPECT_TRUE(SameBits(dgamma_, 0, after));
+}
+
 TEST_P(LayerNormBackwardTest, MisfitsAreNamed) {
   const Tensor x(dtype(), {2, 8}), narrow(dtype(), {2, 7});
   ExpectNames(LayerNormBackward(stream(), Desc(8, 1e-5), narrow, x, x), "x must be");
   ExpectNames(LayerNormBackward(stream(), Desc(7, 1e-5), x, x, x), "gamma must be");
   LayerNormBackwardDesc desc = Desc(8, 1e-5);
-  desc.dbeta = TensorView();
+  desc.dbeta = desc.dbeta.Rows(0, 7);
   ExpectNames(LayerNormBackward(stream(), desc, x, x, x), "dbeta must be");
 }
 

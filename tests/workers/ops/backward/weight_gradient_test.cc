@@ -120,7 +120,7 @@ TEST_P(WeightGradientTest, MisfitsAreNamed) {
   expect(WeightGradient(stream_, dy, x, Tensor(acc, {5, 3}), isa()), "[3, 5]");
   expect(WeightGradient(stream_, dy, Tensor(DType::kI32, {4, 5}), gradient, isa()), "x must be");
   const Tensor others[] = {Tensor(acc, {3, 5}), Tensor(acc, {3, 5})};
-  const TensorView two[] = {others[0].view(), others[1].view()}, one_missing[] = {others[0].view(), TensorView()};
+  const TensorView two[] = {others[0].view(), others[1].view()}, one_wrong[] = {others[0].view(), dy};
   const auto grouped = [&](std::vector<int32_t> offsets, std::vector<int32_t> rows, absl::Span<const TensorView> to) {
     return GroupedWeightGradient(stream_, {.offsets = offsets, .x_rows = rows, .isa = isa()}, dy, x, to);
   };
@@ -128,7 +128,30 @@ TEST_P(WeightGradientTest, MisfitsAreNamed) {
   expect(grouped({0, 3, 3}, {}, two), "from 0 to dy's 4 rows, are from 0 to 3");
   expect(grouped({0, 5, 4}, {}, two), "offsets fall at 1: 5 to 4");
   expect(grouped({0, 1, 4}, {0, 1, 2, 4}, two), "x_rows[3] = 4");
-  expect(grouped({0, 1, 4}, {}, one_missing), "gradient 1 must be");
+  expect(grouped({0, 1, 4}, {}, one_wrong), "gradient 1 must be");
+}
+
+// Of what is frozen none is computed; the others' bits do not change.
+TEST_P(WeightGradientTest, NoGradientWhereNoneIsWanted) {
+  const Tensor dy = RandomMatrix(dtype(), 30, 19, 1), x = RandomMatrix(dtype(), 30, 23, 2);
+  const Tensor start = RandomMatrix(AccDType(dtype()), 19, 23, 3);
+  const std::vector<int32_t> offsets = {0, 11, 20, 30};
+  std::vector<Tensor> all, some;
+  for (int e = 0; e < 3; ++e) {
+    all.push_back(Copied(start));
+    some.push_back(Copied(start));
+  }
+  const GroupedWeightGradientDesc desc = {.offsets = offsets, .isa = isa()};
+  const TensorView wanted[] = {all[0].view(), all[1].view(), all[2].view()};
+  const TensorView without[] = {some[0].view(), TensorView(), some[2].view()}, none[] = {{}, {}, {}};
+  ASSERT_TRUE(GroupedWeightGradient(stream_, desc, dy, x, wanted).ok());
+  ASSERT_TRUE(GroupedWeightGradient(stream_, desc, dy, x, without).ok());
+  ASSERT_TRUE(GroupedWeightGradient(stream_, desc, dy, x, none).ok());
+  ASSERT_TRUE(WeightGradient(stream_, dy, x, TensorView(), isa()).ok());
+  for (const int e : {0, 2}) {
+    EXPECT_EQ(std::memcmp(all[e].view().raw(), some[e].view().raw(), static_cast<size_t>(all[e].bytes())), 0) << e;
+  }
+  EXPECT_NE(std::memcmp(all[1].view().raw(), some[1].view().raw(), static_cast<size_t>(all[1].bytes())), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernels, WeightGradientTest, testing::ValuesIn(AllGemmCases()), CaseName);

@@ -24,7 +24,7 @@ inline constexpr int64_t kWeightGradientRows = 512;
 absl::Status WeightGradient(const Stream& stream,
                             const TensorView& dy,        // [M, n] model dtype; rows may be strided
                             const TensorView& x,         // [M, k] model dtype; rows may be strided
-                            const TensorView& gradient,  // [n, k] AccDType; rows may be strided
+                            const TensorView& gradient,  // [n, k] AccDType; rows may be strided; TensorView(): no op
                             Isa isa = CurrentIsa());     // tests only
 
 struct GroupedWeightGradientDesc {
@@ -34,12 +34,11 @@ struct GroupedWeightGradientDesc {
 };
 
 // A gradient for each expert; an expert's bits are those of WeightGradient over its rows alone.
-// Errors (InvalidArgument): as above; offsets that fall or do not end at dy's rows, a row outside x, an expert with
-// rows and without a gradient.
+// Errors (InvalidArgument): as above; offsets that fall or do not end at dy's rows, a row outside x.
 absl::Status GroupedWeightGradient(const Stream& stream, const GroupedWeightGradientDesc& desc,
                                    const TensorView& dy,  // [rows, n]
                                    const TensorView& x,   // [rows, k] or, with x_rows, [T, k]
-                                   // [El] each [n, k] AccDType; experts without rows may have TensorView()
+                                   // [El] each [n, k] AccDType, or TensorView(): none is computed
                                    absl::Span<const TensorView> gradients);
 
 }  // namespace switchyard::ops

@@ -54,7 +54,7 @@ std::vector<Task> CutIntoTasks(const Context& context, int num_threads) {
   const int64_t share = CeilDiv(job.dy.dim(0) * n * panels, num_threads == 1 ? 1 : kTasksPerThread * num_threads);
   std::vector<Task> tasks;
   for (int64_t e = 0; e < groups; ++e) {
-    if (RowsOf(job, e) == 0) continue;
+    if (RowsOf(job, e) == 0 || job.gradients[e].raw() == nullptr) continue;
     for (int64_t row = 0; row < n; row += context.rows_per_task) {
       const int64_t row_end = std::min(row + context.rows_per_task, n);
       const int64_t wanted = std::max(share / (RowsOf(job, e) * (row_end - row)), kMinPanels);
