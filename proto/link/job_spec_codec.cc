@@ -175,6 +175,27 @@ absl::Status TakeCommunication(const SpecReader& reader, const v1::Communication
   return absl::OkStatus();
 }
 
+constexpr auto LoraFields() {
+  using M = v1::LoraSpec;
+  using S = jobs::LoraSpec;
+  return FieldTable(Field(&M::rank, &M::set_rank, &S::rank), Field(&M::alpha, &M::set_alpha, &S::alpha),
+                    Field(&M::targets, &M::mutable_targets, &S::targets));
+}
+
+jobs::ParameterRule RuleFromProto(const v1::ParameterRule& message) {
+  jobs::ParameterRule rule = {.pattern = message.pattern(), .frozen = message.frozen()};
+  if (message.has_rate()) rule.rate = message.rate();
+  if (message.has_weight_decay()) rule.weight_decay = message.weight_decay();
+  return rule;
+}
+
+void PutRule(const jobs::ParameterRule& rule, v1::ParameterRule* message) {
+  message->set_pattern(rule.pattern);
+  message->set_frozen(rule.frozen);
+  if (rule.rate.has_value()) message->set_rate(*rule.rate);
+  if (rule.weight_decay.has_value()) message->set_weight_decay(*rule.weight_decay);
+}
+
 }  // namespace
 
 absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecReader& reader) {
@@ -196,6 +217,8 @@ absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecRe
   RETURN_IF_ERROR(TakeEnum(reader, kInputRestores, "spec.restore_input", message.restore_input(), &spec.restore.input));
   RETURN_IF_ERROR(
       TakeEnum(reader, kHiddenRestores, "spec.restore_hidden", message.restore_hidden(), &spec.restore.hidden));
+  for (const v1::ParameterRule& rule : message.parameters()) spec.parameters.push_back(RuleFromProto(rule));
+  LoraFields().Take(message.lora(), &spec.lora);
   CheckpointSpecFields().Take(message.checkpoints(), &spec.checkpoints);
   EarlyStopFields().Take(message.early_stop(), &spec.early_stop);
   spec.labels.assign(message.labels().begin(), message.labels().end());
@@ -220,6 +243,8 @@ v1::JobSpec ToProto(const jobs::JobSpec& spec) {
   message.set_offload(PutEnum(kOffloads, spec.offload));
   message.set_restore_input(PutEnum(kInputRestores, spec.restore.input));
   message.set_restore_hidden(PutEnum(kHiddenRestores, spec.restore.hidden));
+  for (const jobs::ParameterRule& rule : spec.parameters) PutRule(rule, message.add_parameters());
+  if (spec.lora != jobs::LoraSpec()) LoraFields().Put(spec.lora, message.mutable_lora());
   CheckpointSpecFields().Put(spec.checkpoints, message.mutable_checkpoints());
   EarlyStopFields().Put(spec.early_stop, message.mutable_early_stop());
   for (const auto& [name, value] : spec.labels) (*message.mutable_labels())[name] = value;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <numeric>
 
 #include "absl/strings/ascii.h"
@@ -199,6 +200,66 @@ void CheckLabels(const JobSpec& spec, Problems* problems) {
   if (twice != names.end()) problems->Add("labels", absl::StrCat(Shown(*twice), " is there twice"));
 }
 
+void CheckRules(const JobSpec& spec, Problems* problems) {
+  if (spec.parameters.size() > kMaxParameterRules) {
+    problems->Add("parameters", absl::StrCat(spec.parameters.size(), " rules, at most ", kMaxParameterRules));
+    return;
+  }
+  for (size_t i = 0; i < spec.parameters.size(); ++i) {
+    const ParameterRule& rule = spec.parameters[i];
+    const std::string field = absl::StrCat("parameters[", i, "]");
+    if (rule.pattern.empty() || rule.pattern.size() > kMaxPatternBytes || HasControl(rule.pattern)) {
+      problems->Add(field, absl::StrCat("pattern ", Shown(rule.pattern), ": 1 to ", kMaxPatternBytes,
+                                        " bytes without control characters are wanted"));
+    }
+    if (rule.frozen && (rule.rate.has_value() || rule.weight_decay.has_value())) {
+      problems->Add(field, absl::StrCat(Shown(rule.pattern), " is frozen, so it has no rate and no weight_decay"));
+    }
+    if (rule.rate.has_value()) {
+      problems->CheckReal(absl::StrCat(field, ".rate"), *rule.rate, kRateFactors);
+      const double peak = *rule.rate * spec.optimizer.schedule.peak;
+      if (kRateFactors.Holds(*rule.rate) && peak > kMaxLearningRate && spec.optimizer.schedule.peak <= kMaxLearningRate)
+        problems->Add(field, absl::StrCat("learning rate ", peak, ", at most ", kMaxLearningRate));
+    }
+    if (rule.weight_decay.has_value())
+      problems->CheckReal(absl::StrCat(field, ".weight_decay"), *rule.weight_decay, kWeightDecays);
+  }
+}
+
+void CheckLoraTargets(const LoraSpec& lora, Problems* problems) {
+  for (size_t i = 0; i < lora.targets.size(); ++i) {
+    const std::string& target = lora.targets[i];
+    const std::string field = absl::StrCat("lora.targets[", i, "]");
+    if (std::find(std::begin(kLoraTargets), std::end(kLoraTargets), target) == std::end(kLoraTargets)) {
+      problems->Add(field, absl::StrCat(Shown(target), "; known are ", absl::StrJoin(kLoraTargets, ", "),
+                                        ": adapters are for attention, not for experts, routers and embeddings"));
+    } else if (std::find(lora.targets.begin(), lora.targets.begin() + static_cast<int64_t>(i), target) !=
+               lora.targets.begin() + static_cast<int64_t>(i)) {
+      problems->Add(field, absl::StrCat(Shown(target), " is there twice"));
+    }
+  }
+}
+
+void CheckLora(const JobSpec& spec, Problems* problems) {
+  const LoraSpec& lora = spec.lora;
+  if (lora.rank == 0) {
+    if (lora.alpha != 0 || !lora.targets.empty()) problems->Add("lora.rank", "0, but the job has other fields of lora");
+    return;
+  }
+  problems->CheckIn("lora.rank", lora.rank, 1, kMaxLoraRank);
+  if (lora.alpha != 0) problems->CheckReal("lora.alpha", lora.alpha, kLoraAlphas);
+  CheckLoraTargets(lora, problems);
+  if (spec.base_checkpoint.empty()) problems->Add("lora", "wants a base_checkpoint, whose weights adapters go with");
+  if (spec.balance_bias_rate > 0) problems->Add("balance_bias_rate", "with lora routers' biases are the base's");
+  if (spec.communication.mode == CommMode::kFull) {
+    problems->Add("communication.mode",
+                  "full moves masters of experts, which lora does not have; preempt is the default");
+  }
+  if (spec.offload == OffloadPolicy::kAlways) {
+    problems->Add("offload", "always, but with lora experts have no masters and moments");
+  }
+}
+
 }  // namespace
 
 absl::Status CheckRelativePath(absl::string_view path, absl::string_view root) {
@@ -254,6 +315,8 @@ absl::Status Validate(const JobSpec& spec) {
   CheckSetNames(spec, &problems);
   CheckShape(spec, &problems);
   CheckOptimizer(spec.optimizer, spec.epochs == 0 ? spec.steps : kMaxTrainSteps, &problems);
+  CheckRules(spec, &problems);
+  CheckLora(spec, &problems);
   problems.CheckReal("balance_weight", spec.balance_weight.value_or(kDefaultBalanceWeight), kRouterLossWeights);
   problems.CheckReal("z_weight", spec.z_weight, kRouterLossWeights);
   if (spec.capacity_factor != 0) {  // (NaN is not)

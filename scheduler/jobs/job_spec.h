@@ -47,6 +47,26 @@ struct EarlyStopSpec {
   bool operator==(const EarlyStopSpec& other) const = default;
 };
 
+// What the optimizer does with the weights whose names fit (workers/train/parameters/parameter_rules.h).
+struct ParameterRule {
+  std::string pattern = {};                 // of the whole name; * is any characters
+  bool frozen = false;                      // neither trained nor part of the gradients' norm
+  std::optional<double> rate = {};          // factor of the learning rate; unset = 1
+  std::optional<double> weight_decay = {};  // unset: the optimizer's
+  bool operator==(const ParameterRule& other) const = default;
+};
+
+// Low-rank adapters of attention's projections: the base is frozen, and y = W x + scale() B A x.
+struct LoraSpec {
+  int32_t rank = 0;                       // 0 = no adapters
+  double alpha = 0;                       // 0 = rank
+  std::vector<std::string> targets = {};  // of kLoraTargets; none: all
+  double Alpha() const { return alpha == 0 ? rank : alpha; }
+  double scale() const { return Alpha() / rank; }
+  bool operator==(const LoraSpec& other) const = default;
+};
+inline constexpr const char* kLoraTargets[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
+
 struct JobSpec {
   // Exactly one: a checkpoint to go on from, with config and tokenizer; or the folder of a config.json and a tokenizer,
   // whose weights are drawn anew.
@@ -72,6 +92,8 @@ struct JobSpec {
   int32_t workers = 1;
   bool on_serving_workers = false;  // in the slices that serving leaves; else on workers that train alone
   OptimizerSpec optimizer = {};
+  std::vector<ParameterRule> parameters = {};  // of several rules that fit a weight the first one holds
+  LoraSpec lora = {};
   BalanceLoss balance = BalanceLoss::kAllLayers;
   // Unset: the model's router_aux_loss_coef, else kDefaultBalanceWeight.
   std::optional<double> balance_weight = {};
@@ -103,6 +125,9 @@ inline constexpr int32_t kMaxTrainWorkers = 1024;
 // With a capacity below a tenth of its even share an expert learns next to nothing; above, numbers are mistakes.
 inline constexpr double kMinCapacityFactor = 0.1, kCapacityFactorLimit = 1e6;
 inline constexpr size_t kMaxDatasets = 1024;
+inline constexpr size_t kMaxParameterRules = 64;
+inline constexpr size_t kMaxPatternBytes = 256;
+inline constexpr int32_t kMaxLoraRank = 1024;
 inline constexpr size_t kMaxLabels = 64;
 inline constexpr size_t kMaxLabelBytes = 63;
 inline constexpr size_t kMaxPathBytes = 4096;

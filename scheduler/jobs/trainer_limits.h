@@ -21,6 +21,8 @@ inline constexpr RealRange kBetas = {0, 1};
 // fp32 holds the least one: a smaller one would become 0, and a parameter without gradients 0 / 0.
 inline constexpr RealRange kEpsilons = {1e-30, 1};
 inline constexpr RealRange kWeightDecays = {0, 10};
+inline constexpr RealRange kRateFactors = {1e-6, 1e6};  // of a rule for parameters; their rate has a limit of its own
+inline constexpr RealRange kLoraAlphas = {1e-6, 1e6};
 inline constexpr RealRange kClipNorms = {0, 1e30};
 inline constexpr RealRange kRouterLossWeights = {0, 1e6};  // balance_weight, z_weight
 inline constexpr RealRange kBalanceBiasRates = {0, 1};

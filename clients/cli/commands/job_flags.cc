@@ -94,6 +94,48 @@ absl::Status SetEvaluation(const Json& value, v1::JobSpec* spec) {
   return absl::OkStatus();
 }
 
+// Rules of flags come before those of a spec that is there already, and frozen patterns before rates.
+void AddRules(const std::vector<v1::ParameterRule>& added, bool frozen, v1::JobSpec* spec) {
+  std::vector<v1::ParameterRule> rules(spec->parameters().begin(), spec->parameters().end());
+  auto at = rules.begin();
+  while (!frozen && at != rules.end() && at->frozen()) ++at;
+  rules.insert(at, added.begin(), added.end());
+  spec->mutable_parameters()->Assign(rules.begin(), rules.end());
+}
+
+absl::Status SetFrozen(const Json& value, v1::JobSpec* spec) {
+  std::vector<std::string> patterns;
+  RETURN_IF_ERROR(Read(value, &patterns));
+  std::vector<v1::ParameterRule> rules;
+  for (const std::string& pattern : patterns) {
+    v1::ParameterRule& rule = rules.emplace_back();
+    rule.set_pattern(pattern);
+    rule.set_frozen(true);
+  }
+  AddRules(rules, /*frozen=*/true, spec);
+  return absl::OkStatus();
+}
+
+absl::Status SetRates(const Json& value, v1::JobSpec* spec) {
+  std::vector<std::string> texts;
+  RETURN_IF_ERROR(Read(value, &texts));
+  std::vector<v1::ParameterRule> rules;
+  for (const std::string& text : texts) {
+    const size_t colon = text.rfind(':');
+    double factor = 0;
+    if (colon == std::string::npos || colon == 0 ||
+        !absl::SimpleAtod(absl::string_view(text).substr(colon + 1), &factor) || !(factor > 0)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("must be PATTERN:FACTOR with a positive factor, is \"", text, "\""));
+    }
+    v1::ParameterRule& rule = rules.emplace_back();
+    rule.set_pattern(text.substr(0, colon));
+    rule.set_rate(factor);
+  }
+  AddRules(rules, /*frozen=*/false, spec);
+  return absl::OkStatus();
+}
+
 using enum FieldKind;
 constexpr RequestField<v1::JobSpec> kFields[] = {
     Row<"base_checkpoint">("base_checkpoint", kText,
@@ -138,6 +180,20 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
     Row<"optimizer.epsilon">("epsilon", kNumber, "AdamW's epsilon; default 1e-8"),
     Row<"optimizer.weight_decay">("weight_decay", kNumber, "weight decay of matrices; default 0.1"),
     Row<"optimizer.clip_norm">("clip_norm", kNumber, "largest norm of all gradients; 0 = no clipping; default 1"),
+    {"freeze", kTexts,
+     "do not train the weights whose names fit this pattern, in which * is any characters: \"*.experts.*\"; may be "
+     "repeated",
+     SetFrozen, nullptr, "parameters"},
+    {"rate", kTexts,
+     "PATTERN:FACTOR: train the weights whose names fit at so many times the learning rate; may be repeated; the first "
+     "pattern that fits holds, frozen ones first",
+     SetRates, nullptr, "parameters"},
+    Row<"lora.rank">("lora_rank", kNumber,
+                     "train low-rank adapters of attention in place of the base's weights; the result is a folder that "
+                     "PEFT loads; 0 = none (default)"),
+    Row<"lora.alpha">("lora_alpha", kNumber, "adapters are added times this over their rank; default: the rank"),
+    Row<"lora.targets">("lora_target", kTexts,
+                        "an adapted projection: q_proj, k_proj, v_proj or o_proj; may be repeated; default: all four"),
     Row<"balance">("balance", kText, "load-balancing loss: all_layers (default), per_layer or none",
                    "Losses and routing"),
     Row<"balance_weight">(

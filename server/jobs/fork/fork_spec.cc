@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "google/protobuf/util/field_mask_util.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "proto/link/job_spec_codec.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
@@ -43,7 +44,22 @@ absl::Status CheckForm(const v1::JobSpec& parent, const v1::JobSpec& wanted) {
   };
   RETURN_IF_ERROR(check("base_checkpoint", Quote(parent.base_checkpoint()), Quote(wanted.base_checkpoint())));
   RETURN_IF_ERROR(check("architecture", Quote(parent.architecture()), Quote(wanted.architecture())));
-  return check("precision", v1::TrainPrecision_Name(parent.precision()), v1::TrainPrecision_Name(wanted.precision()));
+  RETURN_IF_ERROR(
+      check("precision", v1::TrainPrecision_Name(parent.precision()), v1::TrainPrecision_Name(wanted.precision())));
+  const auto trained = [](const v1::JobSpec& spec) {
+    v1::JobSpec part;
+    *part.mutable_parameters() = spec.parameters();
+    if (spec.has_lora()) *part.mutable_lora() = spec.lora();
+    return part;
+  };
+  const v1::JobSpec was = trained(parent), is = trained(wanted);
+  if (google::protobuf::util::MessageDifferencer::Equals(was, is)) return absl::OkStatus();
+  return rpc::BadField(
+      "spec.parameters, spec.lora",
+      absl::StrCat("the parent's are {", was.ShortDebugString(), "}, wanted are {", is.ShortDebugString(),
+                   "}: a fork trains the weights that its parent trains, as its checkpoint has "
+                   "moments of those alone"),
+      was.ShortDebugString(), is.ShortDebugString());
 }
 
 // Whether samples are others, or in another order.

@@ -217,6 +217,11 @@ absl::Status Refusal(const ModelFolder& model, const absl::Status& said) {
     return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::TOO_FEW_WORKERS,
                           absl::StrCat("spec: ", said.message()), {{"field", "spec"}});
   }
+  if (absl::StartsWith(said.message(), "parameters")) {  // (parameter_rules.h)
+    return rpc::MakeError(said.code(), v1::BAD_FIELD,
+                          absl::StrCat("spec.", said.message(), "; the model is ", Quote(model.folder)),
+                          {{"field", "spec.parameters"}});
+  }
   if (absl::IsNotFound(said)) return BadFile(model.field, said);
   return BadFile(model.field, absl::InvalidArgumentError(absl::StrCat(Quote(model.folder), ": ", said.message())));
 }
@@ -255,6 +260,7 @@ absl::StatusOr<DocumentEncoder> LoadEncoder(const ModelFolder& model, const Root
 }  // namespace
 
 double CheckpointBytes(const jobs::JobSpec& spec, double parameters) {
+  if (spec.lora.rank > 0) return 0;  // adapters alone, which are small
   // Weights, and for each parameter its master and two moments.
   const double weight = spec.dtype == jobs::TrainDType::kF64 ? 8 : spec.dtype == jobs::TrainDType::kF32 ? 4 : 2;
   const double state = spec.dtype == jobs::TrainDType::kF64 ? 8 : 4;

@@ -166,6 +166,43 @@ TEST_F(TrainCommandTest, EvaluationMayHaveNames) {
   EXPECT_THAT(run.err, HasSubstr("--evaluation must be PATH or PATH:NAME with a name, is \"a.jsonl:\""));
 }
 
+TEST_F(TrainCommandTest, PartsOfAModel) {
+  const auto sent = [&](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), "submit");
+    const client::CliRun run = Train(flags);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return training_.submitted.spec();
+  };
+  const std::string file = SpecFile(R"({"parameters": [{"pattern": "c", "weight_decay": 0}]})");
+  const v1::JobSpec ruled =
+      sent({file, "--rate=a:b:0.5", "--freeze=*.experts.*", "--rate=*norm*:2", "--freeze=lm_head*"});
+  // Frozen ones first, then rates, then the file's.
+  std::string rules;
+  for (const v1::ParameterRule& rule : ruled.parameters()) rules += rule.ShortDebugString() + "\n";
+  EXPECT_EQ(ruled.parameters_size(), 5) << rules;
+  EXPECT_EQ(ruled.parameters(0).pattern(), "*.experts.*");
+  EXPECT_TRUE(ruled.parameters(0).frozen());
+  EXPECT_EQ(ruled.parameters(1).pattern(), "lm_head*");
+  EXPECT_EQ(ruled.parameters(2).pattern(), "a:b");
+  EXPECT_EQ(ruled.parameters(2).rate(), 0.5);
+  EXPECT_FALSE(ruled.parameters(2).frozen());
+  EXPECT_EQ(ruled.parameters(3).pattern(), "*norm*");
+  EXPECT_EQ(ruled.parameters(4).weight_decay(), 0);
+  EXPECT_TRUE(ruled.parameters(4).has_weight_decay());
+  EXPECT_EQ(ToJson(sent({SpecFile(Dump(ToJson(ruled)))})), ToJson(ruled));
+  const v1::JobSpec adapted =
+      sent({"--lora_rank=8", "--lora_alpha=16", "--lora_target=q_proj", "--lora_target=v_proj"});
+  EXPECT_EQ(adapted.lora().rank(), 8);
+  EXPECT_EQ(adapted.lora().alpha(), 16);
+  EXPECT_THAT(adapted.lora().targets(), ElementsAre("q_proj", "v_proj"));
+  EXPECT_EQ(ToJson(sent({SpecFile(Dump(ToJson(adapted)))})), ToJson(adapted));
+  for (const std::string rate : {"a", ":2", "a:", "a:0", "a:x", "a:-1"}) {
+    const client::CliRun run = Train({"submit", "--rate=" + rate});
+    EXPECT_EQ(run.exit_code, 2) << rate;
+    EXPECT_THAT(run.err, HasSubstr("--rate must be PATTERN:FACTOR with a positive factor, is \"" + rate + "\""));
+  }
+}
+
 TEST_F(TrainCommandTest, WrongSpecsAreNotSent) {
   struct Case {
     std::vector<std::string> args;

@@ -102,9 +102,9 @@ batching::RankResult Result() {
 jobs::JobSpec Spec() {
   jobs::JobSpec out;
   auto& [base, architecture, datasets, weights, evaluation, names, dtype, steps, epochs, length, document_mask, packing,
-         batch, micro_batch, workers, on_serving, optimizer, balance, balance_weight, z_weight, capacity, bias_rate,
-         recompute, restore, communication, offload, seed, evaluate_every, checkpoints, early_stop, max_runtime,
-         labels] = out;
+         batch, micro_batch, workers, on_serving, optimizer, parameters, lora, balance, balance_weight, z_weight,
+         capacity, bias_rate, recompute, restore, communication, offload, seed, evaluate_every, checkpoints, early_stop,
+         max_runtime, labels] = out;
   test::Distinct values;
   values.Fill(base, architecture, datasets, weights, evaluation, names, steps, epochs, length, document_mask, batch,
               micro_batch, workers, on_serving, balance_weight.emplace(), z_weight, capacity, bias_rate, recompute,
@@ -126,6 +126,10 @@ jobs::JobSpec Spec() {
   auto& [rule, chunks] = granularity;
   rule = jobs::ChunkRule::kFixed;
   chunks = 5;
+  auto& [pattern, frozen, rate, decay_of_rule] = parameters.emplace_back();
+  auto& [rank, alpha, targets] = lora;
+  values.Fill(pattern, rate.emplace(), decay_of_rule.emplace(), rank, alpha, targets);
+  frozen = true;
   auto& [every, keep_last, keep_every, keep_best] = checkpoints;
   auto& [patience, improvement] = early_stop;
   values.Fill(piece_bytes, every, keep_last, keep_every, keep_best, patience, improvement);

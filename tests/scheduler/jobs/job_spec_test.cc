@@ -143,6 +143,60 @@ TEST(JobSpecTest, WhatEvaluationsDecideWantsEvaluations) {
             "checkpoints.keep_best: there are no files of evaluation, so no checkpoint is the best");
 }
 
+TEST(JobSpecTest, RulesOfParameters) {
+  const auto rule = [](ParameterRule rule) {
+    return Wrong([&](JobSpec* s) { s->parameters = {{.pattern = "*.bias", .frozen = true}, rule}; });
+  };
+  EXPECT_EQ(rule({.pattern = "*.experts.*", .frozen = true}), "");
+  EXPECT_EQ(rule({.pattern = "*norm*", .rate = 0.1, .weight_decay = 0}), "");
+  EXPECT_EQ(rule({.pattern = "*"}), "");  // as ever, whatever the later rules say
+  const std::string wanted = ": 1 to 256 bytes without control characters are wanted";
+  EXPECT_EQ(rule({}), "parameters[1]: pattern \"\"" + wanted);
+  EXPECT_THAT(rule({.pattern = std::string(257, 'a')}), testing::HasSubstr(wanted));
+  EXPECT_THAT(rule({.pattern = "a\n"}), testing::HasSubstr(wanted));
+  EXPECT_EQ(rule({.pattern = "a", .frozen = true, .rate = 1}),
+            "parameters[1]: \"a\" is frozen, so it has no rate and no weight_decay");
+  EXPECT_EQ(rule({.pattern = "a", .rate = 0}), "parameters[1].rate: 0 is outside [1e-06, 1e+06)");
+  EXPECT_EQ(rule({.pattern = "a", .rate = 1e5}), "parameters[1]: learning rate 30, at most 10");
+  EXPECT_EQ(rule({.pattern = "a", .weight_decay = -1}), "parameters[1].weight_decay: -1 is outside [0, 10)");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->parameters.resize(65); }), "parameters: 65 rules, at most 64");
+}
+
+TEST(JobSpecTest, Adapters) {
+  const auto lora = [](
+                        LoraSpec lora, const std::function<void(JobSpec*)>& edit = [](JobSpec*) {}) {
+    return Wrong([&](JobSpec* s) {
+      s->lora = lora;
+      edit(s);
+    });
+  };
+  EXPECT_EQ(lora({.rank = 8}), "");
+  EXPECT_EQ(lora({.rank = 8, .alpha = 0.5, .targets = {"q_proj", "o_proj"}}), "");
+  EXPECT_EQ(LoraSpec({.rank = 8}).scale(), 1);
+  EXPECT_EQ(LoraSpec({.rank = 8, .alpha = 16}).scale(), 2);
+  EXPECT_EQ(lora({.alpha = 16}), "lora.rank: 0, but the job has other fields of lora");
+  EXPECT_EQ(lora({.rank = -1}), "lora.rank: -1 is outside [1, 1024]");
+  EXPECT_EQ(lora({.rank = 1025}), "lora.rank: 1025 is outside [1, 1024]");
+  EXPECT_EQ(lora({.rank = 8, .alpha = -2}), "lora.alpha: -2 is outside [1e-06, 1e+06)");
+  EXPECT_EQ(
+      lora({.rank = 8, .targets = {"q_proj", "down_proj"}}),
+      "lora.targets[1]: \"down_proj\"; known are q_proj, k_proj, v_proj, o_proj: adapters are for attention, not for "
+      "experts, routers and embeddings");
+  EXPECT_EQ(lora({.rank = 8, .targets = {"q_proj", "q_proj"}}), "lora.targets[1]: \"q_proj\" is there twice");
+  EXPECT_EQ(lora({.rank = 8},
+                 [](JobSpec* s) {
+                   s->architecture = s->base_checkpoint;
+                   s->base_checkpoint.clear();
+                 }),
+            "lora: wants a base_checkpoint, whose weights adapters go with");
+  EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->balance_bias_rate = 0.1; }),
+            "balance_bias_rate: with lora routers' biases are the base's");
+  EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->communication.mode = CommMode::kFull; }),
+            "communication.mode: full moves masters of experts, which lora does not have; preempt is the default");
+  EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->offload = OffloadPolicy::kAlways; }),
+            "offload: always, but with lora experts have no masters and moments");
+}
+
 TEST(JobSpecTest, WholeDocumentsAreApart) {
   EXPECT_EQ(Wrong([](JobSpec* s) { s->packing = WindowPacking::kBestFit; }),
             "packing: best_fit keeps documents apart, which wants document_mask on; concatenate goes with off");

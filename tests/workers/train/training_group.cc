@@ -146,15 +146,17 @@ TrainingGroup::TrainingGroup(const std::string& dir, const TrainingGroupOptions&
     absl::StatusOr<model::ModelWeights> weights =
         model::AllocateWeights(*config, options.dtype, PackedResidents(num_experts, options.world, options.packing, r));
     SY_CHECK_OK(weights.status());
+    SY_CHECK_OK(model::AllocateAdapters(*config, options.dtype, options.adapters, &*weights));
     absl::StatusOr<std::unique_ptr<model::Model>> model =
         model::Model::Create(rank.stream, *config, options.dtype, *std::move(weights), config->context);
     SY_CHECK_OK(model.status());
     rank.model = *std::move(model);
-    absl::StatusOr<std::unique_ptr<Parameters>> parameters =
-        Parameters::Create(rank.stream, rank.model.get(), options.offload ? options.offload(r) : nullptr);
+    absl::StatusOr<std::unique_ptr<Parameters>> parameters = Parameters::Create(
+        rank.stream, rank.model.get(), options.offload ? options.offload(r) : nullptr, options.rules);
     SY_CHECK_OK(parameters.status());
     rank.parameters = *std::move(parameters);
     SY_CHECK_OK(rank.parameters->Load(*checkpoint, 1));
+    if (rank.parameters->adapted()) SY_CHECK_OK(rank.parameters->InitialiseAdapters(/*seed=*/1));
     SY_CHECK_OK(rank.parameters->Publish());
     TrainerOptions trainer = options.trainer;
     if (trainer.max_sequences == 0) trainer.max_sequences = 16;
@@ -241,6 +243,7 @@ StepReport TrainingGroup::Evaluate(const std::vector<TrainRows>& micro_batches) 
 std::map<std::string, std::vector<double>> TrainingGroup::Collect(Tensor ParameterBlock::*values) const {
   std::map<std::string, std::vector<double>> all;
   const auto take = [&](const Tensor& from, const model::Param& part) {
+    if (from.bytes() == 0) return;  // frozen
     std::vector<double>& to = all[part.name];
     if (!to.empty()) return;  // replicated: of the first rank
     VisitDType(from.dtype(), [&]<class Elem>() {
@@ -284,10 +287,8 @@ void TrainingGroup::ExpectReplicasAlike() const {
     const auto append = [&](const void* from, int64_t count) {
       bytes.append(static_cast<const char*>(from), static_cast<size_t>(count));
     };
-    for (const auto values :
-         {&ParameterBlock::master, &ParameterBlock::mean, &ParameterBlock::mean_squares, &ParameterBlock::gradient}) {
-      append((block.*values).view().raw(), (block.*values).bytes());
-    }
+    for (const auto values : StateOf(block)) append((block.*values).view().raw(), (block.*values).bytes());
+    append(block.gradient.view().raw(), block.gradient.bytes());
     if (block.weight != nullptr) {
       append(block.weight->data(), block.weight->bytes());
       append(block.transposed.data(), block.transposed.bytes());
@@ -322,6 +323,24 @@ std::vector<absl::Status> TrainingGroup::TryRepack(int packing,
     rank.groups = std::move(groups);
     return absl::OkStatus();
   });
+}
+
+void TrainingGroup::SetMasters(const std::map<std::string, std::vector<double>>& values) {
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    SY_CHECK_OK(rank->parameters->ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) {
+      for (ParameterBlock* block : group) {
+        for (const model::Param& part : block->parts) {
+          const std::vector<double>& from = values.at(part.name);
+          VisitDType(block->master.dtype(), [&]<class Elem>() {
+            std::transform(from.begin(), from.end(), block->master.data<Elem>() + part.first_row * part.columns,
+                           [](double value) { return static_cast<Elem>(value); });
+          });
+        }
+      }
+      return absl::OkStatus();
+    }));
+    SY_CHECK_OK(rank->parameters->Publish());
+  }
 }
 
 comm::Communicator* TrainingGroup::comm(int rank) { return ranks_[rank]->comm.get(); }

@@ -13,8 +13,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "scheduler/jobs/job_spec.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/model/forward/model.h"
+#include "workers/model/weights/adapters.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/packing/expert_groups.h"
@@ -58,6 +60,8 @@ struct TrainingGroupOptions {
   int threads = 1;  // of each rank
   int packing = 1;  // of experts
   TrainerOptions trainer = {.router = {.balance_weight = kAuxWeight}};
+  std::vector<jobs::ParameterRule> rules = {};
+  model::AdapterDesc adapters = {};  // rank 0: none
   // Forms the ranks' group; none: they are threads of one process.
   std::function<std::vector<std::unique_ptr<comm::Communicator>>(int world)> form = {};
   // Wraps a rank's communicator.
@@ -79,7 +83,7 @@ class TrainingGroup {
   std::vector<absl::StatusOr<StepReport>> StepEach(const std::vector<TrainRows>& micro_batches, double learning_rate);
   StepReport Evaluate(const std::vector<TrainRows>& micro_batches);
 
-  // By the checkpoint's names, from a rank with the parameter.
+  // By the checkpoint's names, from a rank with the parameter; without what frozen ones do not have.
   std::map<std::string, std::vector<double>> Gradients() const;
   std::map<std::string, std::vector<double>> Masters() const;
   std::map<std::string, std::vector<double>> Moments() const;  // both, one behind the other
@@ -96,6 +100,8 @@ class TrainingGroup {
   ExpertGroups& groups(int rank);
   Trainer& trainer(int rank);
   Parameters& parameters(int rank);
+  // The same values on all ranks.  REQUIRES: of every part, by its name.
+  void SetMasters(const std::map<std::string, std::vector<double>>& values);
   model::Model& model(int rank);
 
  private:

@@ -6,6 +6,7 @@
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
 #include "workers/tensor/thread_pool.h"
+#include "workers/train/parameters/parameter_rules.h"
 
 namespace switchyard::train {
 namespace {
@@ -44,6 +45,36 @@ TEST_P(TrainingMemoryTest, KnowsParametersAndWeights) {
     const int64_t layers = config->num_moe_layers();
     EXPECT_EQ(less.parameters, kept + less.offloaded * std::min<int64_t>(layers, 2) / layers);
     EXPECT_EQ(bytes.weights, 2 * values * DTypeBytes(dtype));
+  }
+}
+
+TEST_P(TrainingMemoryTest, KnowsWhatFrozenParametersAndAdaptersNeed) {
+  const TrainingGolden golden = LoadTrainingGolden(GetParam());
+  const absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(golden.dir);
+  ASSERT_TRUE(config.ok());
+  const auto compare = [&](const jobs::JobSpec& spec, DType dtype) {
+    TrainingGroup group(golden.dir, {.dtype = dtype, .rules = spec.parameters, .adapters = AdaptersOf(spec.lora)});
+    const absl::StatusOr<TrainedElements> trained = CountTrained(spec, *config);
+    ASSERT_TRUE(trained.ok()) << trained.status();
+    int64_t kept = 0, weights = 0;
+    for (const ParameterBlock& block : group.parameters(0).blocks()) {
+      kept += block.master.bytes() + block.gradient.bytes() + block.mean.bytes() + block.mean_squares.bytes();
+      weights += 2 * block.size() * DTypeBytes(dtype);
+    }
+    const TrainingBytes bytes = TrainingMemory(
+        *config, {.dtype = dtype, .experts_per_layer = config->num_experts, .rows = 1, .trained = *trained});
+    EXPECT_EQ(bytes.parameters, kept);
+    EXPECT_EQ(bytes.weights, weights);
+  };
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF64}) {
+    jobs::JobSpec frozen;
+    frozen.parameters = {{.pattern = "*embed_tokens*", .rate = 2},
+                         {.pattern = "*.experts.*", .frozen = true},
+                         {.pattern = "*o_proj*", .frozen = true}};
+    compare(frozen, dtype);
+    jobs::JobSpec adapted;
+    adapted.lora = {.rank = 5, .targets = {"k_proj", "o_proj"}};
+    compare(adapted, dtype);
   }
 }
 

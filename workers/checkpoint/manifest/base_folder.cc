@@ -90,6 +90,18 @@ std::string OlderComplete(const RootDir& root, absl::string_view path) {
   return "";
 }
 
+absl::StatusOr<std::string> SumOf(const WeightsFile& file, const OnRead& on_read) {
+  SumBlocks sums;
+  std::string block;
+  for (int64_t begin = 0; begin < file.size(); begin += kSummedBlockBytes) {
+    block.resize(static_cast<size_t>(std::min(kSummedBlockBytes, file.size() - begin)));
+    RETURN_IF_ERROR(file.Read(begin, static_cast<int64_t>(block.size()), block.data()));
+    sums.Add(block);
+    if (on_read) RETURN_IF_ERROR(on_read(static_cast<int64_t>(block.size())));
+  }
+  return sums.Finish().sha256;
+}
+
 }  // namespace
 
 absl::Status CheckFinished(absl::string_view path) {
@@ -109,6 +121,23 @@ absl::Status CheckBaseFolder(const RootDir& root, const std::string& path, const
   const std::string older = OlderComplete(root, path);
   if (older.empty()) return checked;
   return absl::DataLossError(absl::StrCat(checked.message(), "; ", older, " of the same job is complete"));
+}
+
+absl::StatusOr<std::string> SumOfWeights(const ModelDir& dir, const OnRead& on_read) {
+  std::string sums;
+  ASSIGN_OR_RETURN(const std::optional<Manifest> manifest, ReadOwnManifest(dir));
+  if (manifest.has_value()) {
+    for (const FileRecord& record : manifest->files) {
+      if (IsWeights(record.name)) absl::StrAppend(&sums, record.name, " ", record.sums.sha256, "\n");
+    }
+    return Sha256Hex(sums);
+  }
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(dir));
+  for (const std::unique_ptr<WeightsFile>& file : checkpoint.files()) {
+    ASSIGN_OR_RETURN(const std::string sum, SumOf(*file, on_read));
+    absl::StrAppend(&sums, file->name(), " ", sum, "\n");
+  }
+  return Sha256Hex(sums);
 }
 
 absl::StatusOr<std::optional<Manifest>> CheckServedFolder(const ModelDir& dir) {

@@ -25,6 +25,13 @@ std::vector<TensorView> FeedForward(const LayerGradients& layer) {
   return all;
 }
 
+std::vector<TensorView> With(std::vector<TensorView> all, const std::vector<AdapterGradients>& adapters) {
+  for (const AdapterGradients& adapter : adapters) {
+    all.insert(all.end(), {adapter.b.gradient, adapter.a.gradient});
+  }
+  return all;
+}
+
 std::vector<TensorView> AllDense(const ModelGradients& gradients, const BackwardStage& stage) {
   const bool tied = gradients.lm_head.gradient.raw() == gradients.embedding.raw();
   switch (stage.part) {
@@ -33,11 +40,13 @@ std::vector<TensorView> AllDense(const ModelGradients& gradients, const Backward
     case BackwardPart::kFeedForward:
       return FeedForward(gradients.layers[stage.layer]);
     case BackwardPart::kAttentionOut:
-      return {gradients.layers[stage.layer].attention.o_bias, gradients.layers[stage.layer].attention.o.gradient};
+      return With({gradients.layers[stage.layer].attention.o_bias, gradients.layers[stage.layer].attention.o.gradient},
+                  gradients.layers[stage.layer].attention.o_adapters);
     case BackwardPart::kAttentionIn: {
       const AttentionGradients& attention = gradients.layers[stage.layer].attention;
-      return {attention.q_norm,       attention.k_norm, attention.qkv_bias,
-              attention.qkv.gradient, attention.norm,   attention.norm_bias};
+      return With({attention.q_norm, attention.k_norm, attention.qkv_bias, attention.qkv.gradient, attention.norm,
+                   attention.norm_bias},
+                  attention.qkv_adapters);
     }
     case BackwardPart::kEmbedding:
       return {gradients.embedding, gradients.positions};

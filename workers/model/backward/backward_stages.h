@@ -28,7 +28,7 @@ struct BackwardStage {
 std::vector<BackwardStage> BackwardStages(int64_t num_layers);
 
 // The gradients that are complete when the stage is done: of what every rank has, and of this rank's experts.  Over all
-// stages each comes once; one that lm_head and embedding share comes with the latter.
+// stages each comes once; one that lm_head and embedding share comes with the latter.  Frozen parameters have none.
 std::vector<TensorView> DenseGradientsOf(const ModelGradients& gradients, const BackwardStage& stage);
 std::vector<TensorView> ExpertGradientsOf(const ModelGradients& gradients, const BackwardStage& stage);
 

@@ -17,7 +17,7 @@
 namespace switchyard::model {
 namespace {
 
-// dx = dy · W, and these rows' shares of dW and of the bias's gradient (rank 0: there is none).
+// dx = dy · W, and these rows' shares of dW and of the bias's gradient (rank 0: none is wanted).
 absl::Status ProductBackward(const Stream& stream, const ops::TrainedMatrix& matrix, const TensorView& d_bias,
                              const TensorView& d_y, const TensorView& x, const TensorView& d_x) {
   if (d_bias.rank() != 0) RETURN_IF_ERROR(ops::BiasGradient(stream, d_y, d_bias));
@@ -62,10 +62,12 @@ absl::Status ModelBackward::Run(const BackwardIn& in, LayerRange layers, const T
   if (layers.begin > 0) return absl::OkStatus();
   if (d_residual.dim(0) > 0) {
     const Batch& batch = *in.forward.batch;
-    if (model_->config().learned_positions) {
+    if (in.gradients->positions.rank() != 0) {
       RETURN_IF_ERROR(ops::EmbedBackward(stream, batch.table_rows(), d_residual, in.gradients->positions));
     }
-    RETURN_IF_ERROR(ops::EmbedBackward(stream, batch.token_ids(), d_residual, in.gradients->embedding));
+    if (in.gradients->embedding.rank() != 0) {
+      RETURN_IF_ERROR(ops::EmbedBackward(stream, batch.token_ids(), d_residual, in.gradients->embedding));
+    }
   }
   Report(in, BackwardPart::kEmbedding);
   return absl::OkStatus();
@@ -148,8 +150,10 @@ absl::Status ModelBackward::RunDense(const LayerCall& call) {
 absl::Status ModelBackward::RunOutProjection(const LayerCall& call) {
   const AttentionGradients& gradients = call.in.gradients->layers[call.layer_idx].attention;
   ASSIGN_OR_RETURN(const TensorView d_out, Rounded(call.stream, call.d_residual));
-  return ProductBackward(call.stream, gradients.o, gradients.o_bias, d_out, call.saved.attended,
-                         d_attended_.Rows(d_out.dim(0)));
+  const TensorView d_attended = d_attended_.Rows(d_out.dim(0));
+  RETURN_IF_ERROR(ProductBackward(call.stream, gradients.o, gradients.o_bias, d_out, call.saved.attended, d_attended));
+  return adapters_.Backward(call.stream, model_->weights().layers[call.layer_idx].attention.o_adapters,
+                            gradients.o_adapters, d_out, call.saved.attended, d_attended);
 }
 
 absl::Status ModelBackward::RunAttention(const LayerCall& call) {
@@ -174,6 +178,8 @@ absl::Status ModelBackward::RunAttention(const LayerCall& call) {
   const TensorView x = x_.Rows(num_rows);
   RETURN_IF_ERROR(Normalize(stream, config, norm, saved.residual_in, x));
   RETURN_IF_ERROR(ProductBackward(stream, gradients.qkv, gradients.qkv_bias, d_qkv, x, d_x_.Rows(num_rows)));
+  RETURN_IF_ERROR(
+      adapters_.Backward(stream, weights.qkv_adapters, gradients.qkv_adapters, d_qkv, x, d_x_.Rows(num_rows)));
   return NormalizeBackward(stream, config,
                            {.weights = norm, .gradients = {gradients.norm, gradients.norm_bias}, .accumulate = true},
                            saved.residual_in, d_x_.Rows(num_rows), d_residual);

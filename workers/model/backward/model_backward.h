@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "workers/model/backward/backward_stages.h"
 #include "workers/model/backward/model_gradients.h"
+#include "workers/model/forward/adapter_products.h"
 #include "workers/model/forward/model.h"
 #include "workers/model/forward/saved_forward.h"
 #include "workers/model/runner/kv_cache.h"
@@ -68,6 +69,7 @@ class ModelBackward {
 
   Model* const model_;
   moe::MoeBackward moe_;
+  AdapterProducts adapters_;
   std::vector<ops::WholeSequence> sequences_;  // of the pass
   ScratchTensor x_;                            // [T, H] normalized rows, made again
   ScratchTensor d_x_;                          // [T, H] their gradient

@@ -1,6 +1,6 @@
 // The gradients of a model's parameters, and the transposed weights that backward reads, in the shape of ModelWeights
 // (weights.h).  Views, owned by workers/train/parameters/parameters.h.  Gradients are [n, k] or [n] AccDType and are
-// added to.
+// added to; of a frozen parameter the gradient is TensorView(), and none is computed.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,20 @@
 
 namespace switchyard::model {
 
+struct AdapterGradients {
+  ops::TrainedMatrix a;  // of [r, k]
+  ops::TrainedMatrix b;  // of [n, r]
+};
+
 struct AttentionGradients {
-  TensorView norm;            // [H]
-  TensorView norm_bias;       // [H]; rank 0: none, and so below
-  ops::TrainedMatrix qkv;     // of [N*D + 2*Nkv*D, H]
-  TensorView qkv_bias;        // [N*D + 2*Nkv*D]
-  TensorView q_norm, k_norm;  // [D], or [N*D] and [Nkv*D]
-  ops::TrainedMatrix o;       // of [H, N*D]
-  TensorView o_bias;          // [H]
+  TensorView norm;                                                   // [H]
+  TensorView norm_bias;                                              // [H]; rank 0: none, and so below
+  ops::TrainedMatrix qkv;                                            // of [N*D + 2*Nkv*D, H]
+  TensorView qkv_bias;                                               // [N*D + 2*Nkv*D]
+  TensorView q_norm, k_norm;                                         // [D], or [N*D] and [Nkv*D]
+  ops::TrainedMatrix o;                                              // of [H, N*D]
+  TensorView o_bias;                                                 // [H]
+  std::vector<AdapterGradients> qkv_adapters = {}, o_adapters = {};  // in the order of AttentionWeights
 };
 
 struct MoeGradients {

@@ -38,7 +38,8 @@ absl::Status AttentionLayer::ProjectIn(const Stream& stream, const AttentionCall
                                        const TensorView& qkv) {
   const TensorView x = normed_.Rows(residual.dim(0));
   RETURN_IF_ERROR(Normalize(stream, config_, {call.weights->norm, call.weights->norm_bias}, residual, x));
-  return ops::Gemm(stream, {}, x, call.weights->qkv, call.weights->qkv_bias, qkv);
+  RETURN_IF_ERROR(ops::Gemm(stream, {}, x, call.weights->qkv, call.weights->qkv_bias, qkv));
+  return adapters_.Add(stream, call.weights->qkv_adapters, x, qkv);
 }
 
 absl::Status AttentionLayer::Attend(const Stream& stream, const AttentionCall& call,
@@ -97,7 +98,9 @@ absl::Status AttentionLayer::Run(const Stream& stream, const AttentionCall& call
   const auto project_out = [&]() -> absl::Status {
     if (computed == 0) return absl::OkStatus();
     const AttentionWeights& weights = *call.weights;
-    return ops::Gemm(stream, {.accumulate = true}, attended.Rows(0, computed), weights.o, weights.o_bias, residual);
+    const TensorView x = attended.Rows(0, computed);
+    RETURN_IF_ERROR(ops::Gemm(stream, {.accumulate = true}, x, weights.o, weights.o_bias, residual));
+    return adapters_.Add(stream, weights.o_adapters, x, residual);
   };
   if (!gives) return project_out();
   // A giver goes on while its rows travel; a borrower waits for them.

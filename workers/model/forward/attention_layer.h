@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "workers/model/config/config.h"
+#include "workers/model/forward/adapter_products.h"
 #include "workers/model/forward/batch.h"
 #include "workers/model/forward/saved_forward.h"
 #include "workers/model/runner/token_rebalancer.h"
@@ -62,6 +63,7 @@ class AttentionLayer {
   ScratchTensor normed_;    // [T, H]
   ScratchTensor qkv_;       // [T, N*D + 2*Nkv*D]
   ScratchTensor attended_;  // [T, N*D]
+  AdapterProducts adapters_;
 };
 
 }  // namespace switchyard::model

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -10,9 +11,12 @@
 #include "absl/strings/str_replace.h"
 #include "workers/checkpoint/quantized/transposed_matrix.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
+#include "workers/model/config/memory_plan.h"
 
 namespace switchyard::model {
 namespace {
+
+constexpr char kEmbedding[] = "model.embed_tokens.weight";
 
 std::string Named(absl::string_view pattern, int64_t layer_idx, int64_t expert_idx = 0) {
   return absl::StrReplaceAll(pattern, {{"{i}", absl::StrCat(layer_idx)}, {"{e}", absl::StrCat(expert_idx)}});
@@ -25,7 +29,7 @@ class Table {
       : config_(config), family_(family), checkpoint_(checkpoint) {}
 
   void AddModel(ModelWeights* weights) {
-    const std::string embedding = "model.embed_tokens.weight";
+    const std::string embedding = kEmbedding;
     const std::vector<int64_t> shape = {config_.vocab_size, config_.hidden};
     if (weights->embedding.bytes() != 0) Add({.name = embedding, .shape = shape, .tensor = &weights->embedding});
     Add({.name = config_.tie_embeddings ? embedding : "lm_head.weight", .shape = shape, .weight = &weights->lm_head});
@@ -153,8 +157,11 @@ class Table {
     if (config_.o_bias) Add({.name = self + "o_proj.bias", .shape = {config_.hidden}, .tensor = &a.o_bias});
     if (config_.attention_sinks) Add({.name = self + "sinks", .shape = {config_.num_heads}, .tensor = &a.sinks});
     if (config_.qk_norm == QkNorm::kNone) return;
-    Add({.name = self + "q_norm.weight", .shape = {a.q_norm.dim(0)}, .tensor = &a.q_norm});
-    Add({.name = self + "k_norm.weight", .shape = {a.k_norm.dim(0)}, .tensor = &a.k_norm});
+    const bool per_head = config_.qk_norm == QkNorm::kPerHead;
+    const int64_t q = per_head ? config_.head_dim : config_.q_width();
+    const int64_t k = per_head ? config_.head_dim : config_.kv_width();
+    Add({.name = self + "q_norm.weight", .shape = {q}, .tensor = &a.q_norm});
+    Add({.name = self + "k_norm.weight", .shape = {k}, .tensor = &a.k_norm});
   }
 
   void AddNorm(const std::string& prefix, Tensor* gamma, Tensor* beta) {
@@ -278,6 +285,31 @@ std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& fami
   Table table(config, family, /*checkpoint=*/nullptr);
   table.AddModel(weights);
   return *table.Finish();
+}
+
+std::vector<Param> DescribeParams(const ModelConfig& config, const ModelFamily& family) {
+  ModelWeights weights;  // without memory
+  weights.residents.resize(static_cast<size_t>(config.num_experts));
+  std::iota(weights.residents.begin(), weights.residents.end(), 0);
+  for (const LayerConfig& of : config.layers) {
+    LayerWeights& layer = weights.layers.emplace_back();
+    if (!of.moe) {
+      layer.dense.emplace();
+      continue;
+    }
+    layer.moe.emplace().experts.resize(static_cast<size_t>(config.num_experts));
+    if (config.shared_intermediate > 0) layer.moe->shared.emplace();
+  }
+  std::vector<Param> params = ListParams(config, family, &weights);
+  if (HasEmbedding(config, ops::WeightFormat::kPlain)) {
+    const std::vector<int64_t> shape = {config.vocab_size, config.hidden};
+    params.push_back({.name = kEmbedding, .shape = shape, .rows = shape[0], .columns = shape[1]});
+  }
+  for (Param& param : params) {
+    param.weight = nullptr;
+    param.tensor = nullptr;
+  }
+  return params;
 }
 
 absl::StatusOr<std::vector<Param>> BuildLayerParams(const ModelConfig& config, const ModelFamily& family,

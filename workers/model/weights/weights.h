@@ -14,6 +14,15 @@
 
 namespace switchyard::model {
 
+// A low-rank adapter (LoRA) of a projection y = W x: y[first_column, first_column + n) += scale * b (a x).
+struct AdapterWeights {
+  ops::Weight a;  // [r, k]
+  ops::Weight b;  // [n, r]
+  int64_t first_column = 0;
+  double scale = 1;
+  const char* projection = "";  // "q_proj"
+};
+
 struct AttentionWeights {
   Tensor norm;            // [H] gamma before attention
   Tensor norm_bias;       // [H] its beta; empty: RMSNorm, and so below
@@ -23,6 +32,9 @@ struct AttentionWeights {
   ops::Weight o;          // [H, N*D]
   Tensor o_bias;          // [H]; empty: none
   Tensor sinks;           // [N] AccDType; empty: none
+  // In training alone (adapters.h).
+  std::vector<AdapterWeights> qkv_adapters;  // of qkv, at most one each for q, k and v
+  std::vector<AdapterWeights> o_adapters;    // of o, at most one
 };
 
 // A feed-forward: an expert, a shared expert or a dense MLP.

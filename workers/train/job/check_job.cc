@@ -11,6 +11,7 @@
 #include "workers/model/config/memory_plan.h"
 #include "workers/train/job/check_tensors.h"
 #include "workers/train/job/setup/memory_fit.h"
+#include "workers/train/parameters/parameter_rules.h"
 
 namespace switchyard::train {
 
@@ -37,13 +38,16 @@ absl::StatusOr<model::ModelConfig> CheckJob(const RootDir& checkpoints, const jo
   ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Beneath(checkpoints, path));
   ASSIGN_OR_RETURN(std::string text, dir.ReadSmallFile("config.json", model::kMaxConfigBytes));
   ASSIGN_OR_RETURN(model::ModelConfig config, ParseTrainableConfig(text));
+  ASSIGN_OR_RETURN(const TrainedElements trained, CountTrained(spec, config));
   if (weights) {
     ASSIGN_OR_RETURN(const checkpoint::Checkpoint checkpoint, checkpoint::Checkpoint::Open(dir));
     RETURN_IF_ERROR(CheckTensors(checkpoint, config, options.read_limit));
   }
   if (options.ranks_here > 0) {
-    const RankShare share = {
-        .world = spec.workers, .ranks_here = options.ranks_here, .can_offload = options.can_offload};
+    const RankShare share = {.world = spec.workers,
+                             .ranks_here = options.ranks_here,
+                             .can_offload = options.can_offload,
+                             .trained = trained};
     RETURN_IF_ERROR(
         MustOffload(config, spec, share, /*packing=*/1, options.memory_bytes / options.ranks_here).status());
   }

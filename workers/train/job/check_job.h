@@ -29,7 +29,7 @@ struct JobCheckOptions {
   absl::Duration read_limit = absl::Seconds(2);  // for the values of a base checkpoint (check_tensors.h)
 };
 
-// Errors: also those of ModelDir, Checkpoint, CheckTensors and MustOffload.
+// Errors: also those of ModelDir, Checkpoint, CheckTensors, CountTrained (parameter_rules.h) and MustOffload.
 absl::StatusOr<model::ModelConfig> CheckJob(const RootDir& checkpoints, const jobs::JobSpec& spec,
                                             const JobCheckOptions& options);
 

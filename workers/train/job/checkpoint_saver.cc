@@ -11,7 +11,6 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/yield_point.h"
 #include "workers/train/job/yielding_files.h"
-#include "workers/train/parameters/parameter_files.h"
 #include "workers/train/step/train_outcome.h"
 #include "workers/train/step/trainer_state.h"
 

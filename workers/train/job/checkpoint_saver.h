@@ -34,6 +34,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
 #include "workers/train/job/rank_agreement.h"
+#include "workers/train/parameters/parameter_files.h"
 #include "workers/train/parameters/parameter_snapshot.h"
 #include "workers/train/parameters/parameters.h"
 
@@ -45,7 +46,7 @@ enum class SavePhase : int32_t { kIdle, kWriting, kWritten, kCommitting, kCommit
 struct SaverOptions {
   checkpoint::CheckpointWriterOptions writer = {};
   checkpoint::SavedBy saved_by = {};
-  DType weights = DType::kF32;                              // of model-….safetensors
+  WeightsForm weights = DType::kF32;                        // of model-….safetensors, or adapters
   std::vector<checkpoint::CheckpointFile> side_files = {};  // config and tokenizer
   std::function<int64_t()> available_memory;                // bytes that this rank may still use
   absl::Duration disk_limit = absl::Hours(1);               // the longest that ranks wait for each other's disks

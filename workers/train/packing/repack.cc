@@ -20,7 +20,7 @@ std::vector<TensorView> PartsOf(absl::Span<ParameterBlock* const> blocks, int32_
   std::vector<TensorView> parts;
   for (const ParameterBlock* block : blocks) {
     if (block->expert != expert) continue;
-    for (const auto part : kState) parts.push_back((block->*part).view());
+    for (const auto part : StateOf(*block)) parts.push_back((block->*part).view());
   }
   return parts;
 }

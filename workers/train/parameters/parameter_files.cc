@@ -18,13 +18,8 @@ namespace {
 constexpr int64_t kPieceElements = 64 << 10;
 constexpr int64_t kReadBytes = 16 << 20;  // of one read
 
-struct Kept {
-  const char* suffix;
-  Tensor ParameterBlock::*tensor;
-};
-constexpr Kept kKept[] = {{".master", &ParameterBlock::master},
-                          {".exp_avg", &ParameterBlock::mean},
-                          {".exp_avg_sq", &ParameterBlock::mean_squares}};
+// Of the tensors of kState.
+constexpr const char* kSuffixes[] = {".master", ".exp_avg", ".exp_avg_sq"};
 
 // The values of a block that are one tensor of the checkpoint.
 TensorView RowsOf(const Tensor& block, const model::Param& part) {
@@ -79,14 +74,14 @@ checkpoint::TensorToWrite ToWrite(const ParameterBlock& block, const model::Para
                                   std::optional<DType> dtype) {
   checkpoint::TensorToWrite tensor = {.name = part.name, .shape = part.shape, .contents = nullptr};
   if (block.offloaded == nullptr) {
-    const TensorView values = RowsOf(block.*kKept[kept].tensor, part);
+    const TensorView values = RowsOf(block.*kState[kept], part);
     tensor.dtype = dtype.value_or(values.dtype());
     tensor.contents = Rounded(values, tensor.dtype);
     return tensor;
   }
-  const DType from = block.gradient.dtype();
+  const DType from = AccDType(block.weight != nullptr ? block.weight->dtype() : block.tensor->dtype());
   const int64_t first = part.first_row * part.columns * DTypeBytes(from);
-  const int64_t at = block.offloaded_at + static_cast<int64_t>(kept) * block.gradient.bytes() + first;
+  const int64_t at = block.offloaded_at + static_cast<int64_t>(kept) * block.size() * DTypeBytes(from) + first;
   tensor.dtype = dtype.value_or(from);
   tensor.contents = RoundedOf(block.offloaded, at, part.rows * part.columns, from, tensor.dtype);
   return tensor;
@@ -117,24 +112,27 @@ absl::Status Restore(const checkpoint::ShardTable& table, const std::string& nam
 }  // namespace
 
 bool WritesBlock(const ParameterBlock& block, int rank) {
+  if (block.base) return false;
   return block.shard == model::Shard::kExpert ? block.replica == 0 : rank == 0;
 }
 
 std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
-                                                       DType weights) {
+                                                       const WeightsForm& form) {
   checkpoint::CheckpointFile model = {.name = absl::StrFormat("model-%05d-of-%05d.safetensors", rank + 1, world)};
+  if (form.adapters) model.name = kAdapterFile;
   checkpoint::CheckpointFile optimizer = {.name = absl::StrFormat("optimizer-rank%05d.safetensors", rank)};
   for (const ParameterBlock& block : blocks) {
     if (!WritesBlock(block, rank)) continue;
     for (const model::Param& part : block.parts) {
-      model.tensors.push_back(ToWrite(block, part, 0, part.router_bias ? DType::kF32 : weights));
-      for (size_t kept = 0; kept < std::size(kKept); ++kept) {
+      model.tensors.push_back(ToWrite(block, part, 0, part.router_bias ? DType::kF32 : form.dtype));
+      for (size_t kept = 0; kept < StateOf(block).size(); ++kept) {
         optimizer.tensors.push_back(ToWrite(block, part, kept, std::nullopt));
-        optimizer.tensors.back().name += kKept[kept].suffix;
+        optimizer.tensors.back().name += kSuffixes[kept];
       }
     }
   }
   std::vector<checkpoint::CheckpointFile> files;
+  if (form.adapters && rank > 0) return files;
   files.push_back(std::move(model));
   files.push_back(std::move(optimizer));
   return files;
@@ -145,9 +143,9 @@ absl::Status RestoreParameters(const checkpoint::ShardTable& optimizer, Paramete
   return parameters->ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
     for (const ParameterBlock* block : group) {
       for (const model::Param& part : block->parts) {
-        for (const Kept& kept : kKept) {
-          RETURN_IF_ERROR(Restore(optimizer, absl::StrCat(part.name, kept.suffix), part.shape,
-                                  RowsOf(block->*kept.tensor, part), on_read));
+        for (size_t kept = 0; kept < StateOf(*block).size(); ++kept) {
+          RETURN_IF_ERROR(Restore(optimizer, absl::StrCat(part.name, kSuffixes[kept]), part.shape,
+                                  RowsOf(block->*kState[kept], part), on_read));
         }
       }
     }

@@ -1,8 +1,10 @@
 // Saves a rank's parameters as files of a checkpoint (workers/checkpoint/FORMAT.md), and restores them.
 //
 // model-0000i-of-0000N.safetensors has weights by HuggingFace's names, one tensor an expert, so the folder loads as a
-// model; optimizer-rank00000.safetensors has NAME.master, NAME.exp_avg and NAME.exp_avg_sq in AccDType.  Rank 0 writes
-// the replicated parameters, the rank with an expert's first replica writes the expert; readers do not depend on that.
+// model; optimizer-rank00000.safetensors has NAME.master, NAME.exp_avg and NAME.exp_avg_sq in AccDType, of a frozen one
+// the first alone.  Rank 0 writes the replicated parameters, the rank with an expert's first replica writes the expert;
+// readers do not depend on that.  Of a model with adapters they alone are written, by rank 0, and instead of model-…
+// there is adapter_model.safetensors, in fp32, as PEFT has it; another rank writes nothing.
 // Thread-compatible.
 #pragma once
 
@@ -17,11 +19,21 @@
 
 namespace switchyard::train {
 
-// This rank's two files.  Borrows the masters and moments of the blocks (of a Parameters or a snapshot), which must
-// stay as they are until the files are written.  weights: dtype of model-…, rounded to nearest even.
+inline constexpr char kAdapterFile[] = "adapter_model.safetensors";
+
+// How the weights are written that are no masters.
+struct WeightsForm {
+  WeightsForm(DType dtype, bool adapters = false) : dtype(dtype), adapters(adapters) {}  // NOLINT: a dtype is one
+  DType dtype;                                                                           // rounded to nearest even
+  bool adapters = false;                                                                 // the model has adapters
+};
+
+// This rank's files.  Borrows the masters and moments of the blocks (of a Parameters or a snapshot), which must stay as
+// they are until the files are written.
 std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
-                                                       DType weights);
-// Whether a rank writes a block: rank 0 the replicated ones, the rank with an expert's first replica the expert's.
+                                                       const WeightsForm& form);
+// Whether a rank writes a block: rank 0 the replicated ones, the rank with an expert's first replica the expert's; none
+// writes what lies beneath adapters.
 bool WritesBlock(const ParameterBlock& block, int rank);
 
 // Restores masters and moments from the optimizer's files; does not publish.  InvalidArgument 'tensor "x": …' for one

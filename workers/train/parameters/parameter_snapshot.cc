@@ -37,7 +37,7 @@ int64_t ParameterSnapshot::BytesToTake(const Parameters& parameters, int rank) c
   if (AreOf(blocks_, parameters, rank)) return 0;
   int64_t bytes = 0;
   for (const ParameterBlock& block : parameters.blocks()) {
-    if (WritesBlock(block, rank)) bytes += 3 * block.master.bytes();
+    if (WritesBlock(block, rank)) bytes += static_cast<int64_t>(StateOf(block).size()) * block.master.bytes();
   }
   return bytes;
 }
@@ -51,14 +51,15 @@ absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& par
     if (next == blocks.size()) {
       ParameterBlock block;
       block.parts = from.parts;
+      block.frozen = from.frozen;
       block.shard = from.shard;
-      for (const auto state : kState) {
+      for (const auto state : StateOf(from)) {
         ASSIGN_OR_RETURN(block.*state, Tensor::Allocate((from.*state).dtype(), (from.*state).shape(), stream.device()));
       }
       blocks.push_back(std::move(block));
     }
     ParameterBlock& to = blocks[next++];
-    for (const auto state : kState) CopyBytes(stream, from.*state, to.*state);
+    for (const auto state : StateOf(from)) CopyBytes(stream, from.*state, to.*state);
   }
   blocks_ = std::move(blocks);
   return absl::OkStatus();

@@ -9,12 +9,13 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/model/families/family.h"
-#include "workers/model/weights/loader.h"
+#include "workers/model/weights/adapters.h"
 #include "workers/model/weights/unused_tensors.h"
 #include "workers/ops/gemm/backward/transposed_weight.h"
 #include "workers/ops/sampling/random.h"
 #include "workers/tensor/copy.h"
 #include "workers/tensor/thread_pool.h"
+#include "workers/train/parameters/parameter_rules.h"
 
 namespace switchyard::train {
 namespace {
@@ -77,24 +78,32 @@ void FillInitial(const Stream& stream, uint64_t seed, double range, const Parame
   });
 }
 
+// None of a frozen one.
+TensorView GradientOf(const ParameterBlock& block) { return block.frozen ? TensorView() : block.gradient.view(); }
+
 }  // namespace
 
+Parameters::Parameters(const Stream& stream, model::Model* model, absl::Span<const jobs::ParameterRule> rules)
+    : stream_(stream),
+      model_(model),
+      rules_(rules.begin(), rules.end()),
+      adapted_(model::HasAdapters(model->weights())) {}
+
 absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& stream, model::Model* model,
-                                                               const OpenStateFileFn& open_offload) {
+                                                               const OpenStateFileFn& open_offload,
+                                                               absl::Span<const jobs::ParameterRule> rules) {
   if (!stream.device().is_cpu()) return absl::UnimplementedError("training on a device");
   if (model->experts() != nullptr) return absl::UnimplementedError("training experts that a store has");
-  const model::ModelFamily* const family = model::FindFamily(model->config().model_type);
-  SY_CHECK(family != nullptr);
-  std::unique_ptr<Parameters> parameters(new Parameters(stream, model));
-  parameters->blocks_ = BlocksOf(model::ListParams(model->config(), *family, model->mutable_weights()));
-  if (open_offload) RETURN_IF_ERROR(parameters->Offload(open_offload));
+  std::unique_ptr<Parameters> parameters(new Parameters(stream, model, rules));
+  parameters->blocks_ = parameters->AllBlocks();
+  if (open_offload && !parameters->adapted()) RETURN_IF_ERROR(parameters->Offload(open_offload));
   for (ParameterBlock& block : parameters->blocks_) RETURN_IF_ERROR(parameters->Allocate(&block));
   parameters->LinkGradients();
   return parameters;
 }
 
 // Rows of one weight or tensor follow each other in the table.
-std::vector<ParameterBlock> Parameters::BlocksOf(const std::vector<model::Param>& params) {
+std::vector<ParameterBlock> Parameters::BlocksOf(const std::vector<model::Param>& params) const {
   std::vector<ParameterBlock> blocks;
   for (const model::Param& param : params) {
     const auto same = std::find_if(blocks.begin(), blocks.end(), [&](const ParameterBlock& each) {
@@ -114,7 +123,41 @@ std::vector<ParameterBlock> Parameters::BlocksOf(const std::vector<model::Param>
     block.decayed = param.shape.size() > 1;
     block.by_gradient = !param.router_bias;
   }
+  for (ParameterBlock& block : blocks) ApplyRules(&block);
   return blocks;
+}
+
+std::vector<ParameterBlock> Parameters::AllBlocks() const {
+  const model::ModelFamily* const family = model::FindFamily(model_->config().model_type);
+  SY_CHECK(family != nullptr);
+  model::ModelWeights* const weights = model_->mutable_weights();
+  std::vector<model::Param> params = model::ListParams(model_->config(), *family, weights);
+  const std::vector<model::Param> adapters = model::ListAdapterParams(weights);
+  params.insert(params.end(), adapters.begin(), adapters.end());
+  return BlocksOf(params);
+}
+
+void Parameters::ApplyRules(ParameterBlock* block) const {
+  const model::Param& first = block->parts.front();
+  block->base = adapted_ && !model::IsAdapterA(first) && !model::IsAdapterB(first);
+  for (const model::Param& part : block->parts) {
+    const jobs::ParameterRule* const rule = RuleFor(rules_, part.name);
+    PartRule& to = block->rules.emplace_back();
+    if (rule != nullptr) to = {rule->frozen, rule->rate.value_or(1), rule->weight_decay};
+    if (block->base) to = {.frozen = true};
+  }
+  block->frozen =
+      std::all_of(block->rules.begin(), block->rules.end(), [](const PartRule& rule) { return rule.frozen; });
+}
+
+std::vector<TrainedRows> TrainedRowsOf(const ParameterBlock& block) {
+  std::vector<TrainedRows> rows;
+  if (block.frozen) return rows;
+  if (block.uniform()) return {{block.rules[0], 0, block.StateShape()[0]}};
+  for (size_t i = 0; i < block.parts.size(); ++i) {
+    if (!block.rules[i].frozen) rows.push_back({block.rules[i], block.parts[i].first_row, block.parts[i].rows});
+  }
+  return rows;
 }
 
 Shape ParameterBlock::StateShape() const {
@@ -122,17 +165,19 @@ Shape ParameterBlock::StateShape() const {
 }
 
 absl::Status Parameters::AllocateState(ParameterBlock* block) const {
-  for (Tensor* each : {&block->master, &block->mean, &block->mean_squares}) {
-    ASSIGN_OR_RETURN(*each, Tensor::Allocate(AccDType(model_->dtype()), block->StateShape(), stream_.device()));
-    RETURN_IF_ERROR(FillZero(stream_, *each));
+  for (const auto state : StateOf(*block)) {
+    ASSIGN_OR_RETURN(block->*state, Tensor::Allocate(AccDType(model_->dtype()), block->StateShape(), stream_.device()));
+    RETURN_IF_ERROR(FillZero(stream_, block->*state));
   }
   return absl::OkStatus();
 }
 
 absl::Status Parameters::Allocate(ParameterBlock* block) const {
   const Shape shape = block->StateShape();
-  ASSIGN_OR_RETURN(block->gradient, Tensor::Allocate(AccDType(model_->dtype()), shape, stream_.device()));
-  RETURN_IF_ERROR(FillZero(stream_, block->gradient));
+  if (!block->frozen) {
+    ASSIGN_OR_RETURN(block->gradient, Tensor::Allocate(AccDType(model_->dtype()), shape, stream_.device()));
+    RETURN_IF_ERROR(FillZero(stream_, block->gradient));
+  }
   if (block->offloaded == nullptr) RETURN_IF_ERROR(AllocateState(block));
   if (block->weight == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(block->transposed,
@@ -179,7 +224,7 @@ absl::Status Parameters::ForEachGroup(StateAccess access,
                                       absl::FunctionRef<absl::Status(absl::Span<ParameterBlock* const>)> use) {
   std::vector<ParameterBlock*> group;
   for (ParameterBlock& block : blocks_) {
-    if (block.offloaded == nullptr) group.push_back(&block);
+    if (block.offloaded == nullptr && !block.base) group.push_back(&block);
   }
   RETURN_IF_ERROR(use(group));
   if (offload_ == nullptr) return absl::OkStatus();
@@ -193,7 +238,7 @@ absl::Status Parameters::ForEachGroup(StateAccess access,
 
 ops::TrainedMatrix Parameters::MatrixOf(const ops::Weight& weight) const {
   for (const ParameterBlock& block : blocks_) {
-    if (block.weight == &weight) return {.transposed = &block.transposed, .gradient = block.gradient};
+    if (block.weight == &weight) return {.transposed = &block.transposed, .gradient = GradientOf(block)};
   }
   SY_CHECK(false);
   return {};
@@ -203,7 +248,7 @@ ops::TrainedMatrix Parameters::MatrixOf(const ops::Weight& weight) const {
 TensorView Parameters::VectorOf(const Tensor& tensor) const {
   if (tensor.view().raw() == nullptr) return TensorView();
   for (const ParameterBlock& block : blocks_) {
-    if (block.tensor == &tensor) return block.gradient.view().Reshape(tensor.shape());
+    if (block.tensor == &tensor) return block.frozen ? TensorView() : block.gradient.view().Reshape(tensor.shape());
   }
   SY_CHECK(false);
   return {};
@@ -233,6 +278,12 @@ void Parameters::LinkGradients() {
                     .k_norm = VectorOf(a.k_norm),
                     .o = MatrixOf(a.o),
                     .o_bias = VectorOf(a.o_bias)};
+    for (const model::AdapterWeights& adapter : a.qkv_adapters) {
+      to.attention.qkv_adapters.push_back({.a = MatrixOf(adapter.a), .b = MatrixOf(adapter.b)});
+    }
+    for (const model::AdapterWeights& adapter : a.o_adapters) {
+      to.attention.o_adapters.push_back({.a = MatrixOf(adapter.a), .b = MatrixOf(adapter.b)});
+    }
     to.ffn_norm = VectorOf(layer.ffn_norm);
     to.ffn_norm_bias = VectorOf(layer.ffn_norm_bias);
     if (layer.dense.has_value()) to.dense = ffn(*layer.dense);
@@ -261,6 +312,14 @@ absl::Status Parameters::Load(const checkpoint::Checkpoint& checkpoint, int num_
                    model::BuildParams(model_->config(), *model::FindFamily(model_->config().model_type), checkpoint,
                                       model_->mutable_weights()));
   RETURN_IF_ERROR(model::CheckAllUsed(checkpoint, model_->config(), params));
+  const auto options = [&](DType dtype) {
+    model::LoadOptions options;
+    options.dtype = dtype;
+    options.num_threads = num_threads;
+    if (progress) options.progress = progress;
+    return options;
+  };
+  if (adapted_) return LoadBase(checkpoint, params, options(model_->dtype()));
   const auto is_of = [](const model::Param& param, const ParameterBlock* block) {
     return block->weight == param.weight && block->tensor == param.tensor;
   };
@@ -273,11 +332,7 @@ absl::Status Parameters::Load(const checkpoint::Checkpoint& checkpoint, int num_
       wanted.back().weight = nullptr;
       wanted.back().tensor = &(*block)->master;
     }
-    model::LoadOptions options;
-    options.dtype = AccDType(model_->dtype());
-    options.num_threads = num_threads;
-    if (progress) options.progress = progress;
-    return model::LoadParams(checkpoint, wanted, std::move(options));
+    return model::LoadParams(checkpoint, wanted, options(AccDType(model_->dtype())));
   });
 }
 
@@ -291,6 +346,7 @@ absl::Status Parameters::Publish() {
 absl::Status Parameters::Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change) {
   return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
     for (ParameterBlock* block : group) {
+      if (block->frozen) continue;
       RETURN_IF_ERROR(change(*block));
       RETURN_IF_ERROR(Publish(block));
     }
@@ -308,7 +364,9 @@ absl::Status Parameters::Publish(ParameterBlock* block) const {
 }
 
 absl::Status Parameters::ZeroGradients() {
-  for (ParameterBlock& block : blocks_) RETURN_IF_ERROR(FillZero(stream_, block.gradient));
+  for (ParameterBlock& block : blocks_) {
+    if (!block.frozen) RETURN_IF_ERROR(FillZero(stream_, block.gradient));
+  }
   return absl::OkStatus();
 }
 

@@ -4,13 +4,17 @@
 // A block is one packed weight of the model (q, k and v are one, gate and up of an expert are one) or one vector; its
 // parts name the checkpoint tensors of its rows.  Masters are trained; Publish rounds them into the model.  An expert's
 // blocks are on the ranks that hold it, which may change between steps (AllocateExperts, AdoptExperts; repack.h moves
-// values), all others on every rank.  Thread-compatible.  CPU only.
+// values), all others on every rank.  A frozen block (parameter_rules.h) has a master alone.  In a model with adapters
+// (adapters.h) they alone have masters: the base's blocks have weights and their transposes, as loaded.
+// Thread-compatible.  CPU only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,10 +22,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "scheduler/jobs/job_spec.h"
 #include "workers/checkpoint/files/file_sums.h"
 #include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/model/backward/model_gradients.h"
 #include "workers/model/forward/model.h"
+#include "workers/model/weights/loader.h"
 #include "workers/model/weights/params.h"
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/device.h"
@@ -31,8 +37,19 @@
 
 namespace switchyard::train {
 
+// What a rule says of a part of a block.
+struct PartRule {
+  bool frozen = false;
+  double rate = 1;                          // factor of the learning rate
+  std::optional<double> weight_decay = {};  // unset: the optimizer's, of matrices
+  bool operator==(const PartRule& other) const = default;
+};
+
 struct ParameterBlock {
   std::vector<model::Param> parts;  // in the order of their rows
+  std::vector<PartRule> rules;      // of each of them
+  bool frozen = false;              // all of them are: there are no gradient and no moments
+  bool base = false;                // frozen beneath adapters: there is no master either
   model::Shard shard = model::Shard::kReplicated;
   int32_t layer = -1, expert = -1;  // of an expert: its numbers in the model
   int32_t replica = 0;              // of an expert: the number of this replica
@@ -49,7 +66,9 @@ struct ParameterBlock {
   int64_t offloaded_at = 0;
 
   Shape StateShape() const;  // [rows, columns]
-  int64_t size() const { return gradient.view().NumElements(); }
+  int64_t size() const { return StateShape().NumElements(); }
+  // Whether one rule holds for all of it.
+  bool uniform() const { return std::equal(rules.begin() + 1, rules.end(), rules.begin()); }
   int64_t bytes() const {  // beside the model's
     return master.bytes() + gradient.bytes() + mean.bytes() + mean_squares.bytes() + transposed.bytes();
   }
@@ -58,6 +77,19 @@ struct ParameterBlock {
 // The optimizer's state of a block, in the order of files.
 inline constexpr Tensor ParameterBlock::*kState[] = {&ParameterBlock::master, &ParameterBlock::mean,
                                                      &ParameterBlock::mean_squares};
+// Those that a block has in memory and in checkpoints.  (A file of offloaded state has room for all.)
+inline absl::Span<Tensor ParameterBlock::*const> StateOf(const ParameterBlock& block) {
+  const size_t count = block.base ? 0 : block.frozen ? 1 : std::size(kState);
+  return absl::MakeConstSpan(kState).first(count);
+}
+
+// Rows of a block's gradient, master and moments that are trained, by one rule; of a frozen block there are none.
+struct TrainedRows {
+  PartRule rule;
+  int64_t begin = 0, count = 0;
+  TensorView Of(const Tensor& values) const { return values.view().Rows(begin, count); }
+};
+std::vector<TrainedRows> TrainedRowsOf(const ParameterBlock& block);
 
 // Experts that a rank is about to get: weights and blocks with undefined values.
 struct NewExperts {
@@ -88,21 +120,25 @@ struct InitialValues {
 class Parameters {
  public:
   // Zeroes moments and gradients; masters are undefined until Initialise or Load.  model: borrowed.  open_offload:
-  // makes the file for masters and moments of experts; none: they stay in memory.  Errors: open_offload's;
+  // makes the file for masters and moments of experts; none: they stay in memory, and with adapters there are none.
+  // rules: the first one that fits a part holds for it (parameter_rules.h).  Errors: open_offload's;
   // Unimplemented on a device or where a store has the experts; ResourceExhausted with needed and available bytes.
   static absl::StatusOr<std::unique_ptr<Parameters>> Create(const Stream& stream, model::Model* model,
-                                                            const OpenStateFileFn& open_offload = nullptr);
+                                                            const OpenStateFileFn& open_offload = nullptr,
+                                                            absl::Span<const jobs::ParameterRule> rules = {});
 
   // Masters from a generator that is keyed by (seed, name, element): the same values on any number of ranks.
   // on_bytes: called now and then with the bytes of drawn values; an error ends the call.
   absl::Status Initialise(const InitialValues& values, const checkpoint::OnRead& on_bytes = nullptr);
-  // Loads masters from a checkpoint of any dtype.  progress: as in LoadOptions.  Errors: the loader's,
-  // CheckAllUsed's.
+  // Draws the masters of adapters as PEFT does: A uniform in ±1 / sqrt(k), B zero; from the same generator.
+  absl::Status InitialiseAdapters(uint64_t seed);
+  // Loads masters, or with adapters the base's weights, from a checkpoint of any dtype.  progress: as in LoadOptions.
+  // Errors: the loader's, CheckAllUsed's.
   absl::Status Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                     const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
   // Sets the model's weights, and their transposes, to the masters, rounded to the model's dtype.
   absl::Status Publish();
-  // The same for each block, after `change` has changed its master and moments.
+  // The same for each block that is not frozen, after `change` has changed its master and moments.
   absl::Status Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change);
   absl::Status ZeroGradients();
   // Calls `use` with the blocks in memory, then with the offloaded blocks of each layer (state_offload.h).  All access
@@ -133,11 +169,17 @@ class Parameters {
   const std::vector<ParameterBlock>& blocks() const { return blocks_; }
   const model::ModelGradients& gradients() const { return gradients_; }
   const model::Model& model() const { return *model_; }
+  bool adapted() const { return adapted_; }  // the model has adapters, which alone are trained
 
  private:
-  Parameters(const Stream& stream, model::Model* model) : stream_(stream), model_(model) {}
+  Parameters(const Stream& stream, model::Model* model, absl::Span<const jobs::ParameterRule> rules);
   // Blocks without memory, in the order of the table.
-  static std::vector<ParameterBlock> BlocksOf(const std::vector<model::Param>& params);
+  std::vector<ParameterBlock> BlocksOf(const std::vector<model::Param>& params) const;
+  std::vector<ParameterBlock> AllBlocks() const;
+  // Sets a block's rules and what follows from them.
+  void ApplyRules(ParameterBlock* block) const;
+  absl::Status LoadBase(const checkpoint::Checkpoint& checkpoint, const std::vector<model::Param>& params,
+                        model::LoadOptions options);
   absl::Status Allocate(ParameterBlock* block) const;
   absl::Status AllocateState(ParameterBlock* block) const;
   absl::Status Offload(const OpenStateFileFn& open);
@@ -153,6 +195,8 @@ class Parameters {
 
   const Stream stream_;
   model::Model* const model_;
+  const std::vector<jobs::ParameterRule> rules_;
+  const bool adapted_;
   std::vector<ParameterBlock> blocks_;
   model::ModelGradients gradients_;
   std::unique_ptr<StateOffload> offload_;

@@ -41,7 +41,7 @@ std::vector<std::vector<ParameterBlock*>> InFile(const model::ModelConfig& confi
 }
 
 void CopyState(const ParameterBlock& from, const ParameterBlock& to) {
-  for (const auto state : kState) {
+  for (const auto state : StateOf(from)) {
     SY_CHECK_EQ((from.*state).bytes(), (to.*state).bytes());
     CopyBehindGate((to.*state).view().raw(), (from.*state).view().raw(), (to.*state).bytes());
   }
@@ -76,6 +76,9 @@ std::vector<ParameterBlock> Parameters::StayingBlocks(absl::Span<const int32_t> 
     if (from.shard != model::Shard::kExpert || !Contains(residents, from.expert)) continue;
     ParameterBlock& block = blocks.emplace_back();
     block.parts = from.parts;
+    block.rules = from.rules;
+    block.frozen = from.frozen;
+    block.base = from.base;
     block.shard = from.shard;
     block.layer = from.layer;
     block.expert = from.expert;
@@ -191,7 +194,7 @@ void Parameters::AdoptExperts(NewExperts experts) {
   model::ModelWeights* const weights = model_->mutable_weights();
   std::vector<std::vector<model::FfnWeights>> by_slot = BySlot(weights, &experts);
   model_->ReplaceExperts(stream_, std::move(experts.residents), std::move(by_slot));
-  blocks_ = BlocksOf(model::ListParams(model_->config(), *model::FindFamily(model_->config().model_type), weights));
+  blocks_ = AllBlocks();
   std::map<std::string, size_t> index;
   for (size_t b = 0; b < blocks_.size(); ++b) {
     ParameterBlock& block = blocks_[b];

@@ -100,7 +100,7 @@ GradientReducer::GradientReducer(const jobs::ReducePolicy& policy, const Trainer
 
 absl::Status GradientReducer::Plan(const Gradients& gradients, comm::Communicator* over, comm::CallUse use) {
   if (gradients.views.empty()) return absl::OkStatus();
-  const DType dtype = dense_.views[0].dtype();
+  const DType dtype = gradients.views[0].dtype();
   std::vector<int64_t> elements;
   for (const TensorView& gradient : gradients.views) {
     if (gradient.dtype() != dtype) {
@@ -132,7 +132,7 @@ absl::Status GradientReducer::FinishPlan() {
     if (sum.parts.size() > 1) largest = std::max(largest, sum.count());
   }
   if (largest == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(bucket_, Tensor::Allocate(dense_.views[0].dtype(), {largest}, Device::Cpu()));
+  ASSIGN_OR_RETURN(bucket_, Tensor::Allocate(sums_[0].parts[0].dtype(), {largest}, Device::Cpu()));
   return absl::OkStatus();
 }
 

@@ -335,8 +335,10 @@ absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
   double replicated = 0, experts = 0;
   for (const ParameterBlock& block : parameters_->blocks()) {
     if (!block.by_gradient) continue;
-    ASSIGN_OR_RETURN(const double sum, ops::SumOfSquares(stream_, block.gradient));
-    (block.shard == model::Shard::kReplicated ? replicated : experts) += sum;
+    for (const TrainedRows& rows : TrainedRowsOf(block)) {
+      ASSIGN_OR_RETURN(const double sum, ops::SumOfSquares(stream_, rows.Of(block.gradient)));
+      (block.shard == model::Shard::kReplicated ? replicated : experts) += sum;
+    }
   }
   RETURN_IF_ERROR(SumOver(group_.experts, TensorView(&experts, DType::kF64, {1}), deadline));
   return std::sqrt(replicated + experts);
@@ -356,10 +358,16 @@ absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
       BalanceRouter(block);
       return absl::OkStatus();
     }
-    desc.weight_decay = block.decayed ? adamw.weight_decay : 0;
-    return ops::AdamWStep(
-        stream_, desc,
-        {.parameter = block.master, .m = block.mean, .v = block.mean_squares, .gradient = block.gradient});
+    for (const TrainedRows& rows : TrainedRowsOf(block)) {
+      desc.lr = learning_rate * rows.rule.rate;
+      desc.weight_decay = rows.rule.weight_decay.value_or(block.decayed ? adamw.weight_decay : 0);
+      RETURN_IF_ERROR(ops::AdamWStep(stream_, desc,
+                                     {.parameter = rows.Of(block.master),
+                                      .m = rows.Of(block.mean),
+                                      .v = rows.Of(block.mean_squares),
+                                      .gradient = rows.Of(block.gradient)}));
+    }
+    return absl::OkStatus();
   });
 }
 

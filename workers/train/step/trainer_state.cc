@@ -10,6 +10,7 @@
 #include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/quote.h"
 #include "scheduler/base/text/strict_json.h"
+#include "workers/train/parameters/parameter_rules.h"
 
 namespace switchyard::train {
 namespace {
@@ -30,6 +31,14 @@ std::string OptimizerText(const jobs::OptimizerSpec& optimizer) {
        absl::StrCat("weight_decay ", Exact(optimizer.weight_decay)),
        absl::StrCat("clip_norm ", Exact(optimizer.clip_norm))},
       ", ");
+}
+
+std::string RulesText(const std::vector<jobs::ParameterRule>& rules) {
+  return absl::StrJoin(rules, "; ", [](std::string* out, const jobs::ParameterRule& rule) {
+    absl::StrAppend(out, rule.pattern, rule.frozen ? " frozen" : "");
+    if (rule.rate.has_value()) absl::StrAppend(out, " rate ", Exact(*rule.rate));
+    if (rule.weight_decay.has_value()) absl::StrAppend(out, " weight_decay ", Exact(*rule.weight_decay));
+  });
 }
 
 absl::StatusOr<int64_t> Count(const nlohmann::json& json, const char* key) {
@@ -95,6 +104,11 @@ JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl:
     shape["dataset_weights"] = absl::StrJoin(
         spec.dataset_weights, " ", [](std::string* out, double weight) { absl::StrAppend(out, Exact(weight)); });
   }
+  if (!spec.parameters.empty()) shape["parameters"] = RulesText(spec.parameters);
+  if (spec.lora.rank > 0) {
+    shape["lora"] = absl::StrCat("rank ", spec.lora.rank, ", alpha ", Exact(spec.lora.Alpha()), ", targets ",
+                                 absl::StrJoin(AdaptersOf(spec.lora).targets, " "));
+  }
   if (spec.balance_bias_rate != 0) shape["balance_bias_rate"] = Exact(spec.balance_bias_rate);
   for (size_t i = 0; i < data.size(); ++i) {
     shape[absl::StrCat("datasets[", i, "]")] =
@@ -123,7 +137,8 @@ absl::Status CompareShapes(const JobShape& was, const JobShape& is) {
 JobShape FixedByFork(const JobShape& shape, bool other_data) {
   JobShape fixed;
   for (const auto& [key, text] : shape) {
-    const bool of_form = key == "config.json" || key == "dtype";
+    const bool of_form =
+        key == "config.json" || key == "dtype" || key == "parameters" || key == "lora" || key == kBaseWeights;
     const bool of_place = key == "sequence_length" || key == "seed" || absl::StartsWith(key, "datasets");
     if (of_form || (of_place && !other_data)) fixed[key] = text;
   }

@@ -25,6 +25,9 @@ struct NamedTokens {
   jobs::TokenFileHeader header;
 };
 
+// Of a job with adapters: the checksum of the weights that they go with, which its checkpoints do not have.
+inline constexpr char kBaseWeights[] = "base_weights";
+
 // The settings that must be equal for training to continue, by name, as text.
 using JobShape = std::map<std::string, std::string>;
 
@@ -33,8 +36,8 @@ using JobShape = std::map<std::string, std::string>;
 JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl::Span<const NamedTokens> data);
 // FailedPrecondition that lists what differs, "steps: was 10, is 20; …".
 absl::Status CompareShapes(const JobShape& was, const JobShape& is);
-// The part of a shape that a fork must have in common with its parent: what gives the state its form (model, data type)
-// and, unless it has other data, what its place in the data means.
+// The part of a shape that a fork must have in common with its parent: what gives the state its form (model, data type,
+// frozen parameters, adapters) and, unless it has other data, what its place in the data means.
 JobShape FixedByFork(const JobShape& shape, bool other_data);
 
 struct TrainerState {

@@ -38,6 +38,25 @@ absl::int128 OffloadedRowBytes(const model::ModelConfig& config, const TrainingN
   return numbers * DTypeBytes(need.dtype) * 5 / 4;  // with the room of activation_file.h
 }
 
+// Subtracts what frozen parameters do not need.
+void SubtractFrozen(const model::ModelConfig& config, const TrainingNeed& need, TrainingBytes* bytes) {
+  const int64_t wide = DTypeBytes(AccDType(need.dtype));
+  if (need.trained.adapters > 0) {
+    bytes->parameters = 4 * wide * need.trained.adapters;
+    bytes->weights += 2 * DTypeBytes(need.dtype) * need.trained.adapters;
+    bytes->experts = 2 * (model::WeightBytes(config, need.dtype, need.experts_per_layer) -
+                          model::WeightBytes(config, need.dtype, 0));
+    bytes->offloaded = 0;
+    return;
+  }
+  const absl::int128 experts =
+      need.trained.frozen_experts * need.experts_per_layer / std::max<int64_t>(config.num_experts, 1);
+  // (A file has room for their moments.)
+  const absl::int128 of_experts = (need.offload ? 1 : 3) * wide * experts;
+  bytes->parameters -= 3 * wide * need.trained.frozen_dense + of_experts;
+  bytes->experts -= of_experts;
+}
+
 }  // namespace
 
 TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNeed& need) {
@@ -56,6 +75,7 @@ TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNee
     bytes.parameters -= saved;  // state_offload.h
     bytes.experts -= saved;
   }
+  SubtractFrozen(config, need, &bytes);
   absl::int128 row = model::KvBytesPerToken(config, need.dtype);
   absl::int128 largest = 0;
   for (const model::LayerConfig& layer : config.layers) {
@@ -107,7 +127,7 @@ std::string MemoryRemedy(const model::ModelConfig& config, const TrainingNeed& n
   }
   if (bytes.experts >= everywhere) {
     return absl::StrFormat("most are experts', %d bytes: %smore workers than %d share them", bytes.experts,
-                           need.offload ? "" : absl::StrCat(file, "; "), choices.world);
+                           need.offload || need.trained.adapters > 0 ? "" : absl::StrCat(file, "; "), choices.world);
   }
   const std::string apart =
       choices.ranks_here > 1

@@ -10,6 +10,7 @@
 #include "scheduler/pipeline/restore_strategy.h"
 #include "workers/model/config/config.h"
 #include "workers/tensor/dtype.h"
+#include "workers/train/parameters/parameter_rules.h"
 
 namespace switchyard::train {
 
@@ -21,6 +22,7 @@ struct TrainingNeed {
   bool recompute = false;                  // only layers' inputs are kept for backward
   pipeline::RestoreStrategy restore = {};  // what MoE layers do not keep counts as nothing
   bool offload = false;                    // masters and moments of experts are in a file
+  TrainedElements trained = {};            // frozen parameters have neither gradients nor moments
 };
 
 // Lower bounds: rows are assumed to be spread evenly over the ranks' experts.

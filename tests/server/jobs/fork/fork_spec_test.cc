@@ -121,6 +121,38 @@ TEST(ForkSpec, EpochsAreTheParentsOrSteps) {
   EXPECT_THAT(refusal(same, 30, 1), HasSubstr("counts steps (the parent has 40) instead"));
 }
 
+// Its checkpoint has moments of those alone.
+TEST(ForkSpec, TrainsTheWeightsThatItsParentTrains) {
+  jobs::JobSpec parent = ParentSpec();
+  parent.architecture.clear();
+  parent.base_checkpoint = "demo";
+  parent.parameters = {{.pattern = "*lora_B*", .rate = 2}};
+  parent.lora = {.rank = 4};
+  const auto forked = [&](const std::function<void(v1::JobSpec*)>& change) {
+    v1::JobSpec changes;
+    change(&changes);
+    return ForkedSpec(parent, changes, {});
+  };
+  const auto same = forked([](v1::JobSpec* m) {
+    m->set_steps(30);
+    m->mutable_lora()->set_rank(4);
+  });
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_EQ(same->lora, parent.lora);
+  EXPECT_EQ(same->parameters, parent.parameters);
+  for (const auto& change : std::vector<std::function<void(v1::JobSpec*)>>{
+           [](v1::JobSpec* m) { m->mutable_lora()->set_rank(8); },
+           [](v1::JobSpec* m) { m->mutable_lora()->set_alpha(8); },
+           [](v1::JobSpec* m) { m->mutable_lora()->add_targets("q_proj"); },
+           [](v1::JobSpec* m) { m->add_parameters()->set_pattern("*lora_A*"); }}) {
+    const absl::Status status = forked(change).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(
+        std::string(status.message()),
+        HasSubstr("a fork trains the weights that its parent trains, as its checkpoint has moments of those alone"));
+  }
+}
+
 TEST(ForkSpec, DocumentsThatAreJoinedAreNotPackedWhole) {
   jobs::JobSpec parent = ParentSpec();
   parent.packing = jobs::WindowPacking::kBestFit;

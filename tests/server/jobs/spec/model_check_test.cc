@@ -53,6 +53,7 @@ class ModelCheckTest : public testing::Test {
   }
 
   model::TempDir base_;
+  std::string parts_;
 };
 
 TEST_F(ModelCheckTest, FactsOfAModel) {

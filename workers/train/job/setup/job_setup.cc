@@ -10,13 +10,16 @@
 #include "workers/checkpoint/manifest/base_folder.h"
 #include "workers/checkpoint/safetensors/shard_table.h"
 #include "workers/checkpoint/tensors/checkpoint.h"
+#include "workers/model/weights/adapters.h"
 #include "workers/ops/core/isa.h"
 #include "workers/tensor/thread_pool.h"
 #include "workers/tensor/yield_point.h"
 #include "workers/train/job/check_job.h"
+#include "workers/train/job/setup/adapter_config.h"
 #include "workers/train/job/yielding_files.h"
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameter_files.h"
+#include "workers/train/parameters/parameter_rules.h"
 #include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
@@ -103,12 +106,29 @@ absl::Status JobSetup::OpenCheckpoints() {
 
 absl::Status JobSetup::OpenModel() {
   ASSIGN_OR_RETURN(job_.source, OpenJobModel(&context_));
+  ASSIGN_OR_RETURN(const TrainedElements trained, CountTrained(context_.spec(), job_.source.config));
+  job_.fit->set_trained(trained);
   return absl::OkStatus();
 }
 
 absl::Status JobSetup::OpenData() {
   ASSIGN_OR_RETURN(job_.data, OpenJobData(&context_, job_.source.config));
   job_.shape = ShapeOf(context_.spec(), job_.source.config_text, job_.data.names);
+  return context_.spec().lora.rank > 0 ? SumBase() : absl::OkStatus();
+}
+
+absl::Status JobSetup::SumBase() {
+  const std::string& base = context_.spec().base_checkpoint;
+  absl::StatusOr<std::string> sum = std::string();
+  if (context_.leads()) {
+    context_.notes().StartCount();
+    sum = checkpoint::SumOfWeights(*job_.source.dir, [&](int64_t bytes) {
+      YieldPoint::PassOwn();
+      return context_.NoteRead(absl::StrCat("sums ", base), bytes);
+    });
+    if (!sum.ok()) sum = In(base, sum.status());
+  }
+  ASSIGN_OR_RETURN(job_.shape[kBaseWeights], context_.AgreeOnText(sum));
   return absl::OkStatus();
 }
 
@@ -120,10 +140,12 @@ absl::Status JobSetup::MakeModel() {
                    model::AllocateWeights(config, context_.dtype(),
                                           PackedResidents(static_cast<int>(config.num_experts), comm.world(),
                                                           job_.packing->packing(), comm.rank())));
+  RETURN_IF_ERROR(model::AllocateAdapters(config, context_.dtype(), AdaptersOf(spec.lora), &weights));
   ASSIGN_OR_RETURN(job_.model, model::Model::Create(context_.stream(), config, context_.dtype(), std::move(weights),
                                                     spec.sequence_length));
-  ASSIGN_OR_RETURN(job_.parameters, Parameters::Create(context_.stream(), job_.model.get(),
-                                                       job_.fit->offloads() ? job_.fit->OffloadFile() : nullptr));
+  ASSIGN_OR_RETURN(job_.parameters,
+                   Parameters::Create(context_.stream(), job_.model.get(),
+                                      job_.fit->offloads() ? job_.fit->OffloadFile() : nullptr, spec.parameters));
   job_.fit->ReportOffload(*job_.parameters);
   job_.fit->ReportActivations();
   TrainerOptions options;
@@ -146,9 +168,15 @@ absl::Status JobSetup::LoadStart() {
   const std::string& base = context_.spec().base_checkpoint;
   const std::string& folder = job_.start->folder();
   const int32_t packing = job_.packing->packing();
+  if (job_.parameters->adapted()) {
+    context_.notes().Stage(absl::StrCat("loads ", base, ", to which it adapts"));
+    RETURN_IF_ERROR(LoadBase());
+  }
   if (folder.empty()) {
     context_.notes().Stage(base.empty() ? "begins anew" : absl::StrCat("begins from ", base));
-    RETURN_IF_ERROR(base.empty() ? Draw() : LoadBase());
+    RETURN_IF_ERROR(job_.parameters->adapted() ? job_.parameters->InitialiseAdapters(context_.spec().seed)
+                    : base.empty()             ? Draw()
+                                               : LoadBase());
   } else {
     context_.notes().Stage(
         absl::StrCat("goes on from ", folder, packing > 1 ? absl::StrCat(", packing ", packing) : ""));
@@ -221,6 +249,23 @@ void JobSetup::WarnOfOtherBits(const checkpoint::SavedBy& saved_by) {
                              "what it would have been:", differs));
 }
 
+// Beside adapters there is their configuration in place of the model's.
+absl::StatusOr<std::vector<checkpoint::CheckpointFile>> JobSetup::SideFiles(DType weights) const {
+  ASSIGN_OR_RETURN(std::vector<checkpoint::CheckpointFile> files, checkpoint::SideFiles(*job_.source.dir));
+  if (job_.parameters->adapted()) {
+    std::erase_if(files, [](const checkpoint::CheckpointFile& file) {
+      return file.name == "config.json" || file.name == "generation_config.json";
+    });
+    files.push_back({kAdapterConfigName, {}, AdapterConfig(context_.spec())});
+    return files;
+  }
+  for (checkpoint::CheckpointFile& file : files) {
+    if (file.name != "config.json") continue;
+    ASSIGN_OR_RETURN(file.text, model::ConfigWithDType(file.text, weights));
+  }
+  return files;
+}
+
 absl::Status JobSetup::OpenSaver() {
   const TrainJobInput& input = context_.input();
   SaverOptions options;
@@ -230,13 +275,11 @@ absl::Status JobSetup::OpenSaver() {
                     .keep_last = context_.spec().checkpoints.keep_last,
                     .keep_every = context_.spec().checkpoints.keep_every_steps};
   options.saved_by = OwnSavedBy();
-  options.weights = context_.dtype() == DType::kBf16 ? DType::kBf16 : DType::kF32;
+  const bool adapted = job_.parameters->adapted();
+  const DType weights = context_.dtype() == DType::kBf16 && !adapted ? DType::kBf16 : DType::kF32;
+  options.weights = WeightsForm(weights, adapted);
   if (context_.leads()) {
-    ASSIGN_OR_RETURN(options.side_files, checkpoint::SideFiles(*job_.source.dir));
-    for (checkpoint::CheckpointFile& file : options.side_files) {
-      if (file.name != "config.json") continue;
-      ASSIGN_OR_RETURN(file.text, model::ConfigWithDType(file.text, options.weights));
-    }
+    ASSIGN_OR_RETURN(options.side_files, SideFiles(weights));
   }
   options.available_memory = [fit = job_.fit.get()] { return fit->Available(); };
   options.disk_limit = input.disk_limit;

@@ -4,13 +4,17 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "scheduler/base/io/model_dir.h"
 #include "workers/checkpoint/files/file_system.h"
+#include "workers/checkpoint/files/write_files.h"
 #include "workers/checkpoint/manifest/manifest.h"
 #include "workers/model/config/config.h"
 #include "workers/model/forward/model.h"
+#include "workers/tensor/dtype.h"
 #include "workers/train/job/checkpoint_saver.h"
 #include "workers/train/job/job_chunks.h"
 #include "workers/train/job/job_context.h"
@@ -60,6 +64,8 @@ class JobSetup {
   absl::Status OpenCheckpoints();
   absl::Status OpenModel();
   absl::Status OpenData();
+  // Adds the checksum of the weights that adapters go with to the job's shape.  Collective.
+  absl::Status SumBase();
   absl::Status MakeModel();
   // Loads weights from the checkpoint to continue from or the base checkpoint, or draws them.
   absl::Status LoadStart();
@@ -67,6 +73,7 @@ class JobSetup {
   absl::Status Draw();
   absl::Status LoadBase();
   absl::Status OpenSaver();
+  absl::StatusOr<std::vector<checkpoint::CheckpointFile>> SideFiles(DType weights) const;
   checkpoint::SavedBy OwnSavedBy() const;
   void WarnOfOtherBits(const checkpoint::SavedBy& saved_by);
 

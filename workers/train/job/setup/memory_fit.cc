@@ -33,26 +33,28 @@ absl::Status DoesNotFit(const model::ModelConfig& config, const jobs::JobSpec& s
 
 }  // namespace
 
-TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec, int world, int32_t packing,
-                    bool offload) {
+TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
+                    int32_t packing, bool offload) {
   return {.dtype = DTypeOfJob(spec.dtype),
-          .experts_per_layer = config.num_experts / world * packing,
-          .rows = MicroBatchSequences(spec, world) * spec.sequence_length,
-          .world = world,
+          .experts_per_layer = config.num_experts / share.world * packing,
+          .rows = MicroBatchSequences(spec, share.world) * spec.sequence_length,
+          .world = share.world,
           .recompute = spec.recompute,
           .restore = spec.restore,
-          .offload = offload};
+          .offload = offload,
+          .trained = share.trained};
 }
 
 absl::StatusOr<bool> MustOffload(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
                                  int32_t packing, int64_t available) {
-  const TrainingNeed in_memory = NeedOf(config, spec, share.world, packing, false);
-  const TrainingNeed in_file = NeedOf(config, spec, share.world, packing, true);
+  const TrainingNeed in_memory = NeedOf(config, spec, share, packing, false);
+  const TrainingNeed in_file = NeedOf(config, spec, share, packing, true);
   const absl::Status without = CheckTrainingMemory(config, in_memory, available);
+  const bool can = share.can_offload && spec.offload != jobs::OffloadPolicy::kNever && spec.lora.rank == 0;
   if (spec.offload != jobs::OffloadPolicy::kAlways) {
     if (without.ok()) return false;
-    if (!share.can_offload) return DoesNotFit(config, spec, share, in_memory, available, without);
-  } else if (!share.can_offload) {
+    if (!can) return DoesNotFit(config, spec, share, in_memory, available, without);
+  } else if (!can) {
     return absl::FailedPreconditionError(
         "offload: always, but this worker has no --train_offload_dir for masters and moments of experts");
   }
@@ -88,7 +90,7 @@ int64_t MemoryFit::Available() const {
 }
 
 OpenStateFileFn MemoryFit::OffloadFile() const {
-  if (context_.spec().offload == jobs::OffloadPolicy::kNever) return nullptr;
+  if (context_.spec().offload == jobs::OffloadPolicy::kNever || context_.spec().lora.rank > 0) return nullptr;
   return ActivationsFile();
 }
 
@@ -99,18 +101,22 @@ OpenStateFileFn MemoryFit::ActivationsFile() const {
   return [directory = input.offload_dir](int64_t bytes) { return OpenStateFile(directory, bytes); };
 }
 
+RankShare MemoryFit::Share() const {
+  return {.world = context_.comm()->world(),
+          .ranks_here = ranks_here_,
+          .can_offload = OffloadFile() != nullptr,
+          .trained = trained_};
+}
+
 absl::StatusOr<bool> MemoryFit::MustOffload(int32_t packing, int64_t available) const {
-  const RankShare share = {
-      .world = context_.comm()->world(), .ranks_here = ranks_here_, .can_offload = OffloadFile() != nullptr};
-  absl::StatusOr<bool> must = train::MustOffload(config_, context_.spec(), share, packing, available);
+  absl::StatusOr<bool> must = train::MustOffload(config_, context_.spec(), Share(), packing, available);
   if (!must.ok()) return Failed(must.status());
   return must;
 }
 
 absl::Status MemoryFit::CheckOffloadRoom(int32_t packing, bool offload) const {
   const TrainJobInput& input = context_.input();
-  const TrainingBytes need =
-      TrainingMemory(config_, NeedOf(config_, context_.spec(), context_.comm()->world(), packing, offload));
+  const TrainingBytes need = TrainingMemory(config_, NeedOf(config_, context_.spec(), Share(), packing, offload));
   const auto bytes = static_cast<int64_t>(need.offloaded + need.offloaded_activations);
   if (bytes == 0 || input.open_offload || input.offload_dir.empty()) return absl::OkStatus();
   return CheckStateRoom(input.offload_dir, bytes, ranks_here_);

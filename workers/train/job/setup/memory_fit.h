@@ -22,9 +22,10 @@ struct RankShare {
   int world = 1;
   int ranks_here = 1;       // that share this machine's memory
   bool can_offload = true;  // there is a place for files
+  TrainedElements trained = {};
 };
-TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec, int world, int32_t packing,
-                    bool offload);
+TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
+                    int32_t packing, bool offload);
 // Whether the job fits into `available` bytes only if masters and moments of experts are in a file.
 // ResourceExhausted: it does not fit, with advice; FailedPrecondition: the spec wants files, and there is no place.
 absl::StatusOr<bool> MustOffload(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
@@ -41,6 +42,8 @@ class MemoryFit {
   // in it.
   int64_t Available() const;
 
+  // What the job trains of the model; until then, all of it.
+  void set_trained(const TrainedElements& trained) { trained_ = trained; }
   // Checks that the job fits without packing, which is decided later, and decides whether it begins offloaded.
   absl::Status Check();
   // Checks that the job fits with up to `most` replicas of every expert, with `files` files on the disk at a time.
@@ -60,6 +63,7 @@ class MemoryFit {
 
  private:
   int RanksOf(const MemoryPool& pool) const;
+  RankShare Share() const;
   // The function above for this rank, with errors that end the job.
   absl::StatusOr<bool> MustOffload(int32_t packing, int64_t available) const;
   // Checks that the disk has room for what is offloaded, activations and, if `offload`, masters and moments.
@@ -70,6 +74,7 @@ class MemoryFit {
   // The number of ranks that use each of this rank's memory pools, by a hash of the pool's name.
   absl::flat_hash_map<std::string, int> ranks_of_pool_;
   int ranks_here_ = 1;  // on this machine
+  TrainedElements trained_;
   bool offloads_ = false;
   int64_t reported_offload_ = 0;  // bytes of it
 };

@@ -1,0 +1,212 @@
+// Jobs that train a part of a model: by rules, or adapters beside it.
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/base/check.h"
+#include "tests/workers/train/job_fixture.h"
+#include "workers/checkpoint/manifest/manifest.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
+
+namespace switchyard::train {
+namespace {
+
+using testing::HasSubstr;
+using testing::UnorderedElementsAre;
+
+// The bytes of a file's tensors, by name.
+std::map<std::string, std::string> TensorsOf(const std::string& folder, const std::string& file) {
+  const absl::StatusOr<ModelDir> dir = ModelDir::Open(folder);
+  SY_CHECK_OK(dir.status());
+  const auto opened = checkpoint::WeightsFile::OpenSafetensors(*dir, file);
+  SY_CHECK_OK(opened.status());
+  std::map<std::string, std::string> tensors;
+  for (const auto& [name, entry] : (*opened)->tensors()) {
+    std::string& bytes = tensors[name];
+    bytes.resize(static_cast<size_t>(entry.bytes));
+    SY_CHECK_OK((*opened)->Read(entry.begin, entry.bytes, bytes.data()));
+  }
+  return tensors;
+}
+
+// Of bf16 numbers, as fp32.
+std::string Widened(const std::string& bytes) {
+  std::string wide;
+  for (size_t i = 0; i < bytes.size(); i += 2) wide.append({'\0', '\0', bytes[i], bytes[i + 1]});
+  return wide;
+}
+
+class TrainJobPartsTest : public JobFixture {
+ protected:
+  jobs::JobSpec Adapted() const {
+    jobs::JobSpec spec = Spec();
+    spec.lora = {.rank = 4, .alpha = 8, .targets = {"q_proj", "v_proj", "o_proj"}};
+    return spec;
+  }
+  jobs::JobSpec Ruled() const {
+    jobs::JobSpec spec = Spec();
+    spec.parameters = {{.pattern = "*.experts.1.*", .frozen = true},
+                       {.pattern = "*layers.0.self_attn.k_proj*", .frozen = true},
+                       {.pattern = "model.embed_tokens.weight", .frozen = true},
+                       {.pattern = "*norm*", .rate = 0.5}};
+    return spec;
+  }
+  std::string StepPath(int64_t step) const { return JobPath(checkpoint::StepFolder(step)); }
+  // Stops after some steps and goes on; the files of the last step.
+  std::map<std::string, std::string> Interrupted(const jobs::JobSpec& spec, int world) {
+    AttemptOptions first = {.world = world};
+    first.on_step = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+      if (progress.step == 6) job->Stop(jobs::StopKind::kSave);
+    };
+    EXPECT_EQ(Run(spec, first)[0].end.outcome, jobs::TrainOutcome::kStopped);
+    const std::vector<RankStory> second = Run(spec, {.world = world, .attempt = 2});
+    EXPECT_EQ(second[0].end.outcome, jobs::TrainOutcome::kFinished) << second[0].end.status;
+    EXPECT_EQ(second[0].start_step, 6);
+    std::map<std::string, std::string> files = FilesOfStep(spec.steps);
+    ForgetJob();
+    return files;
+  }
+};
+
+TEST_F(TrainJobPartsTest, AdaptersAreSavedAsPeftDoes) {
+  const std::vector<RankStory> stories = Run(Adapted(), {.world = 2});
+  ASSERT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(StepPath(12))) names.insert(entry.path().filename());
+  EXPECT_THAT(names, UnorderedElementsAre("MANIFEST.json", "adapter_config.json", "adapter_model.safetensors",
+                                          "optimizer-rank00000.safetensors", "tokenizer.json", "trainer_state.json"));
+  const nlohmann::json config = nlohmann::json::parse(ReadAll(StepPath(12) + "/adapter_config.json"));
+  EXPECT_EQ(config["peft_type"], "LORA");
+  EXPECT_EQ(config["task_type"], "CAUSAL_LM");
+  EXPECT_EQ(config["base_model_name_or_path"], "model");
+  EXPECT_EQ(config["r"], 4);
+  EXPECT_EQ(config["lora_alpha"], 8);
+  EXPECT_EQ(config["target_modules"], nlohmann::json({"q_proj", "v_proj", "o_proj"}));
+  const auto tensors = TensorsOf(StepPath(12), "adapter_model.safetensors");
+  EXPECT_EQ(tensors.size(), 2u * 3 * 2);  // layers, targets, A and B
+  for (const auto& [name, bytes] : tensors) {
+    EXPECT_THAT(name,
+                testing::MatchesRegex("base_model.model.model.layers.[01].self_attn.[qvo]_proj.lora_[AB].weight"));
+    EXPECT_NE(bytes, std::string(bytes.size(), '\0')) << name;  // B, too, has been trained
+  }
+  EXPECT_EQ(TensorsOf(StepPath(12), "optimizer-rank00000.safetensors").size(), 3 * tensors.size());
+  EXPECT_LT(stories[0].steps.back().report.loss, stories[0].steps.front().report.loss);
+}
+
+TEST_F(TrainJobPartsTest, AnInterruptedAttemptEndsWithTheSameBits) {
+  for (const jobs::JobSpec& spec : {Adapted(), Ruled()}) {
+    for (const int world : {1, 2}) {
+      const std::map<std::string, std::string> whole = Undisturbed(spec, world);
+      EXPECT_TRUE(Interrupted(spec, world) == whole);
+    }
+  }
+}
+
+TEST_F(TrainJobPartsTest, AdaptersGoOnWithTheirBaseAlone) {
+  AttemptOptions first;
+  first.on_step = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+    if (progress.step == 6) job->Stop(jobs::StopKind::kSave);
+  };
+  Run(Adapted(), first);
+  const std::string path = root_.path() + "/checkpoints/model/model.safetensors";
+  std::string bytes = ReadAll(path);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  root_.Write("checkpoints/model/model.safetensors", bytes);
+  ExpectEnd(Run(Adapted(), {.attempt = 2}), jobs::TrainOutcome::kBlocked, absl::StatusCode::kFailedPrecondition,
+            "base_weights: was ");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  root_.Write("checkpoints/model/model.safetensors", bytes);
+  EXPECT_EQ(Run(Adapted(), {.attempt = 3})[0].end.outcome, jobs::TrainOutcome::kFinished);
+}
+
+// A base with a manifest is summed by it; adapters of a checkpoint of ours go on as those of another folder do.
+TEST_F(TrainJobPartsTest, TheBaseMayBeACheckpointOfOurs) {
+  ASSERT_EQ(Run(Ruled(), {.world = 2})[0].end.outcome, jobs::TrainOutcome::kFinished);
+  std::filesystem::rename(JobPath(), root_.path() + "/checkpoints/first");
+  jobs::JobSpec spec = Adapted();
+  spec.base_checkpoint = "first/step-00000012";
+  const std::map<std::string, std::string> whole = Undisturbed(spec, 2);
+  EXPECT_TRUE(Interrupted(spec, 2) == whole);
+}
+
+TEST_F(TrainJobPartsTest, AForkTrainsWhatItsParentTrains) {
+  const auto fork = [&](const jobs::JobSpec& parent, const jobs::JobSpec& spec) {
+    ForgetJob();
+    EXPECT_EQ(Run(parent, {})[0].end.outcome, jobs::TrainOutcome::kFinished);
+    std::filesystem::remove_all(StepPath(12));
+    std::filesystem::remove(JobPath("LATEST"));
+    return Run(spec, {.attempt = 2, .origin = jobs::ForkOrigin{.job = "parent", .step = 8, .attempts = 1}});
+  };
+  for (const jobs::JobSpec& parent : {Adapted(), Ruled()}) {
+    ForgetJob();
+    const std::map<std::string, std::string> whole = Undisturbed(parent, 1);
+    ASSERT_EQ(fork(parent, parent)[0].end.outcome, jobs::TrainOutcome::kFinished);
+    EXPECT_TRUE(FilesOfStep(12) == whole);
+  }
+  jobs::JobSpec other = Adapted();
+  other.lora.rank = 5;
+  ExpectEnd(fork(Adapted(), other), jobs::TrainOutcome::kBlocked, absl::StatusCode::kFailedPrecondition,
+            "lora: was rank 4, alpha 8, targets q_proj v_proj o_proj, is rank 5");
+  other = Ruled();
+  other.parameters.pop_back();
+  ExpectEnd(fork(Ruled(), other), jobs::TrainOutcome::kBlocked, absl::StatusCode::kFailedPrecondition,
+            "parameters: was *.experts.1.* frozen; ");
+}
+
+TEST_F(TrainJobPartsTest, FrozenWeightsAreTheBasesBitForBit) {
+  const std::map<std::string, std::string> base = TensorsOf(root_.path() + "/checkpoints/model", "model.safetensors");
+  for (const int world : {1, 2}) {
+    ASSERT_EQ(Run(Ruled(), {.world = world})[0].end.outcome, jobs::TrainOutcome::kFinished);
+    std::map<std::string, std::string> after, optimizer;
+    for (int r = 0; r < world; ++r) {
+      after.merge(TensorsOf(StepPath(12), absl::StrCat("model-0000", r + 1, "-of-0000", world, ".safetensors")));
+      optimizer.merge(TensorsOf(StepPath(12), absl::StrCat("optimizer-rank0000", r, ".safetensors")));
+    }
+    EXPECT_EQ(after.size(), base.size());
+    int frozen = 0;
+    for (const auto& [name, bytes] : base) {
+      const bool fixed = absl::StrContains(name, ".experts.1.") ||
+                         absl::StrContains(name, "layers.0.self_attn.k_proj") || name == "model.embed_tokens.weight";
+      EXPECT_EQ(after.at(name) == Widened(bytes), fixed) << name;
+      EXPECT_EQ(optimizer.count(absl::StrCat(name, ".master")), 1u) << name;
+      const bool alone = fixed && !absl::StrContains(name, "k_proj");
+      EXPECT_EQ(optimizer.count(absl::StrCat(name, ".exp_avg")), alone ? 0u : 1u) << name;
+      frozen += fixed ? 1 : 0;
+    }
+    EXPECT_GT(frozen, 4);
+    ForgetJob();
+  }
+}
+
+TEST_F(TrainJobPartsTest, RefusesRulesThatFitNothing) {
+  jobs::JobSpec spec = Ruled();
+  spec.parameters[1].pattern = "*.k_projection.*";
+  ExpectEnd(Run(spec, {.world = 2}), jobs::TrainOutcome::kFailed, absl::StatusCode::kInvalidArgument,
+            "parameters[1]: \"*.k_projection.*\" fits no weight of ");
+  spec.parameters = {{.pattern = "*", .frozen = true}};
+  ExpectEnd(Run(spec, {.world = 2}), jobs::TrainOutcome::kFailed, absl::StatusCode::kInvalidArgument,
+            "all weights are frozen");
+  EXPECT_FALSE(std::filesystem::exists(JobPath(checkpoint::StepFolder(4))));
+}
+
+TEST_F(TrainJobPartsTest, AdaptersTrainInEveryMode) {
+  const std::map<std::string, std::string> whole = Undisturbed(Adapted(), 2);
+  for (const jobs::CommMode mode :
+       {jobs::CommMode::kFair, jobs::CommMode::kPriorityTicketed, jobs::CommMode::kPartition}) {
+    jobs::JobSpec spec = Adapted();
+    spec.communication.mode = mode;
+    EXPECT_TRUE(Undisturbed(spec, 2) == whole);
+  }
+  jobs::JobSpec again = Adapted();
+  again.recompute = true;
+  EXPECT_TRUE(Undisturbed(again, 2) == whole);
+}
+
+}  // namespace
+}  // namespace switchyard::train

@@ -1,0 +1,86 @@
+#include "workers/model/forward/adapter_products.h"
+
+#include "scheduler/base/status_macros.h"
+#include "workers/ops/gemm/backward/weight_gradient.h"
+#include "workers/ops/gemm/gemm.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard::model {
+namespace {
+
+constexpr int64_t kGrain = 64;  // rows
+
+void Scale(const Stream& stream, double scale, const TensorView& rows) {
+  VisitDType(rows.dtype(), [&]<class Elem>() {
+    const auto factor = static_cast<Acc<Elem>>(scale);
+    stream.pool().ParallelFor(rows.dim(0), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        Elem* const row = rows.row<Elem>(t);
+        for (int64_t j = 0; j < rows.dim(1); ++j) row[j] = static_cast<Elem>(factor * static_cast<Acc<Elem>>(row[j]));
+      }
+    });
+  });
+}
+
+// y += sums, in AccDType, each element rounded once.
+void AddRounded(const Stream& stream, const TensorView& sums, const TensorView& y) {
+  VisitDType(y.dtype(), [&]<class Elem>() {
+    stream.pool().ParallelFor(y.dim(0), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const Acc<Elem>* const from = sums.row<Acc<Elem>>(t);
+        Elem* const to = y.row<Elem>(t);
+        for (int64_t j = 0; j < y.dim(1); ++j) to[j] = static_cast<Elem>(static_cast<Acc<Elem>>(to[j]) + from[j]);
+      }
+    });
+  });
+}
+
+TensorView OutputOf(const AdapterWeights& adapter, const TensorView& y) {
+  return y.Columns(adapter.first_column, adapter.b.n());
+}
+
+}  // namespace
+
+absl::Status AdapterProducts::AddProduct(const Stream& stream, const TensorView& x, const ops::Weight& w,
+                                         const TensorView& y) {
+  const DType acc = AccDType(w.dtype());
+  if (y.dtype() == acc) return ops::Gemm(stream, {.accumulate = true}, x, w, TensorView(), y);
+  const TensorView sums = sums_.Rows(y.dim(0), y.dim(1), acc);
+  RETURN_IF_ERROR(ops::Gemm(stream, {}, x, w, TensorView(), sums));
+  AddRounded(stream, sums, y);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TensorView> AdapterProducts::Scaled(const Stream& stream, const TensorView& x, const ops::Weight& w,
+                                                   double scale, moe::RowScratch* scratch) {
+  const TensorView y = scratch->Rows(x.dim(0), w.n(), w.dtype());
+  RETURN_IF_ERROR(ops::Gemm(stream, {}, x, w, TensorView(), y));
+  if (scale != 1) Scale(stream, scale, y);
+  return y;
+}
+
+absl::Status AdapterProducts::Add(const Stream& stream, const std::vector<AdapterWeights>& adapters,
+                                  const TensorView& x, const TensorView& y) {
+  for (const AdapterWeights& adapter : adapters) {
+    ASSIGN_OR_RETURN(const TensorView u, Scaled(stream, x, adapter.a, adapter.scale, &u_));
+    RETURN_IF_ERROR(AddProduct(stream, u, adapter.b, OutputOf(adapter, y)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AdapterProducts::Backward(const Stream& stream, const std::vector<AdapterWeights>& adapters,
+                                       absl::Span<const AdapterGradients> gradients, const TensorView& dy,
+                                       const TensorView& x, const TensorView& dx) {
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    const AdapterWeights& adapter = adapters[i];
+    const TensorView d = OutputOf(adapter, dy);
+    ASSIGN_OR_RETURN(const TensorView u, Scaled(stream, x, adapter.a, adapter.scale, &u_));
+    ASSIGN_OR_RETURN(const TensorView du, Scaled(stream, d, *gradients[i].b.transposed, adapter.scale, &du_));
+    RETURN_IF_ERROR(ops::WeightGradient(stream, d, u, gradients[i].b.gradient));
+    RETURN_IF_ERROR(ops::WeightGradient(stream, du, x, gradients[i].a.gradient));
+    RETURN_IF_ERROR(AddProduct(stream, du, *gradients[i].a.transposed, dx));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard::model

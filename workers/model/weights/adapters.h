@@ -1,0 +1,37 @@
+// Low-rank adapters of a model's attention (LoRA, Hu et al. 2021): their memory, and the table of their parameters by
+// PEFT's names, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".  Thread-safe; CPU only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "workers/model/config/config.h"
+#include "workers/model/weights/params.h"
+#include "workers/model/weights/weights.h"
+#include "workers/tensor/dtype.h"
+
+namespace switchyard::model {
+
+struct AdapterDesc {
+  int64_t rank = 0;
+  double scale = 1;
+  std::vector<std::string> targets = {};  // of q_proj, k_proj, v_proj, o_proj
+};
+
+// Adds adapters with undefined contents to every layer.  REQUIRES: weights is from AllocateWeights with this config and
+// has none.  Errors: InvalidArgument for another target; ResourceExhausted.
+absl::Status AllocateAdapters(const ModelConfig& config, DType dtype, const AdapterDesc& desc, ModelWeights* weights);
+
+// The params of all adapters, layer by layer, each a whole weight: none if the model has no adapters.  Borrows weights.
+std::vector<Param> ListAdapterParams(ModelWeights* weights);
+// The same without places, for adapters that are to be made: names and shapes.
+std::vector<Param> DescribeAdapterParams(const ModelConfig& config, const AdapterDesc& desc);
+bool HasAdapters(const ModelWeights& weights);
+
+// Whether a parameter is an adapter's first matrix, A [r, k], or its second, B [n, r].
+bool IsAdapterA(const Param& param);
+bool IsAdapterB(const Param& param);
+
+}  // namespace switchyard::model
