@@ -211,6 +211,13 @@ std::vector<BadSpec> BadFiles() {
          s->add_evaluation_names("b");
        },
        kBad, "BAD_FIELD", "evaluation_names: 2 for 1 files of evaluation; none, or one for each is wanted"},
+      {"BadEvaluation", [](auto* s) { s->add_evaluation("none.jsonl"); }, kNone, "BAD_FILE", "spec.evaluation[0]"},
+  };
+}
+
+std::vector<BadSpec> BadTexts() {
+  const auto data = [](const char* path) { return [path](v1::JobSpec* spec) { spec->set_datasets(0, path); }; };
+  return {
       {"EmptyText", data("empty.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: empty.jsonl: has no documents"},
       {"BlankText", data("blank.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: blank.jsonl: has no documents"},
       {"BrokenLine", data("broken.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: broken.jsonl:4 (byte 30): "},
@@ -220,7 +227,6 @@ std::vector<BadSpec> BadFiles() {
       {"CompressedText", data("zip.jsonl"), kBad, "BAD_FILE", "spec.datasets[0]: zip.jsonl: is compressed (gzip)"},
       {"ConversationWithoutTemplate", data("chat.jsonl"), kCannot, "NO_CHAT_TEMPLATE",
        "spec.datasets[0]: chat.jsonl:1 (byte 0): messages: "},
-      {"BadEvaluation", [](auto* s) { s->add_evaluation("none.jsonl"); }, kNone, "BAD_FILE", "spec.evaluation[0]"},
   };
 }
 
@@ -338,7 +344,7 @@ class BadSpecsTest : public TrainingTest {
 TEST_F(BadSpecsTest, EachIsRefusedWithItsReason) {
   MakeFiles();
   std::vector<BadSpec> catalogue = BadNumbers();
-  for (const auto& more : {BadCommunication(), BadSequences(), BadFiles(), BadModels()})
+  for (const auto& more : {BadCommunication(), BadSequences(), BadFiles(), BadTexts(), BadModels()})
     catalogue.insert(catalogue.end(), more.begin(), more.end());
   for (const BadSpec& bad : catalogue) {
     v1::SubmitJobRequest request = Request();
