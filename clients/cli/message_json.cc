@@ -1,6 +1,7 @@
 #include "clients/cli/message_json.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -125,9 +126,13 @@ Json Unquoted(const Json& json, const FieldDescriptor* field) {
 }
 
 absl::Status SetEnum(const Json& json, const FieldDescriptor* field, Message* message) {
-  if (json.is_number_integer() && field->enum_type()->FindValueByNumber(json.get<int>()) != nullptr) {
-    message->GetReflection()->SetEnumValue(message, field, json.get<int>());
-    return absl::OkStatus();
+  if (json.is_number_integer()) {
+    const auto number = json.get<int64_t>();
+    const bool fits = number >= 0 && number <= std::numeric_limits<int>::max();
+    if (fits && field->enum_type()->FindValueByNumber(static_cast<int>(number)) != nullptr) {
+      message->GetReflection()->SetEnumValue(message, field, static_cast<int>(number));
+      return absl::OkStatus();
+    }
   }
   std::string name;
   RETURN_IF_ERROR(Read(json, &name));

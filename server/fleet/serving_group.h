@@ -38,6 +38,7 @@ class ServingGroup {
   WorkerGroup& workers() { return workers_; }
   const WorkerGroup& workers() const { return workers_; }
   bool ready() const { return workers_.state() == WorkerGroup::State::kReady; }
+  bool only_trains() const { return config_->only_trains; }
   std::string NotReadyReason() const { return config_->only_trains ? kOnlyTrains : workers_.NotReadyReason(); }
   // Null before the first group has formed.
   batching::Scheduler* scheduler() const { return scheduler_.get(); }

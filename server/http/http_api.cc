@@ -76,10 +76,9 @@ class HttpApi::Handlers {
   static void Health(const Call& call) { call.exchange->Reply({.type = "", .body = ""}); }
   static void Ready(const Call& call) {
     const LoadSnapshot load = call.context->engine->load();
-    const bool ready = load.ready || load.not_ready_reason == kOnlyTrains;
-    Json body = {{"ready", ready}};
+    Json body = {{"ready", load.ready}};
     if (!load.ready) body["reason"] = load.not_ready_reason;
-    call.Reply(body, ready ? 200 : 503);
+    call.Reply(body, load.ready ? 200 : 503);
   }
   static void Version(const Call& call) { call.Reply({{"version", call.context->config->version}}); }
   static void Load(const Call& call) {

@@ -15,6 +15,7 @@ namespace switchyard::server {
 namespace {
 
 constexpr int kMaxEarly = 1;  // jobs that pack their text before their turn, as the processor is others'
+constexpr int kMaxAhead = 2;  // jobs that wait with packed text, which needs room on the disk
 
 // Returns the error of a request that could not be journaled, and so was not carried out.
 absl::Status JournalError(const absl::Status& status) {
@@ -197,6 +198,13 @@ absl::Status JobManager::CheckFork(const jobs::JobSpec& spec) const {
 
 absl::StatusOr<JobManager::Submitted> JobManager::AddJob(Job job, const std::string& reason) {
   RETURN_IF_ERROR(CheckNew(job.spec));
+  // (Its files may have been checked just before.)
+  for (const std::string& deleted : deleted_) {
+    if (!UsesFolder(job.spec, deleted)) continue;
+    return rpc::MakeError(absl::StatusCode::kNotFound, v1::BAD_FILE,
+                          absl::StrCat("spec: its model is in the folder of ", deleted, ", which was deleted"),
+                          {{"field", "spec"}, {"actual", deleted}});
+  }
   job.created_unix_ms = host_->UnixMs();
   absl::StatusOr<Job*> added = book_.Add(std::move(job), reason);
   if (!added.ok()) return JournalError(added.status());
@@ -293,7 +301,9 @@ absl::Status JobManager::Delete(const std::string& id) {
                                ", which has not ended, begins from its files"));
   }
   const absl::Status deleted = book_.Delete(job);
-  return deleted.ok() ? deleted : JournalError(deleted);
+  if (!deleted.ok()) return JournalError(deleted);
+  deleted_.insert(id);
+  return absl::OkStatus();
 }
 
 void JobManager::FolderRemoved(const std::string& id) {
@@ -316,7 +326,8 @@ void JobManager::Admit() {
   if (runs_.draining()) return;
   std::vector<Job*> waiting;
   for (const auto& [sequence, job] : book_.jobs()) {
-    if (job->state == jobs::JobState::kPending || runs_.IsEarly(*job)) waiting.push_back(job.get());
+    const bool packs = job->state == jobs::JobState::kPreparing && runs_.IsEarly(*job);
+    if (job->state == jobs::JobState::kPending || packs) waiting.push_back(job.get());
   }
   std::sort(waiting.begin(), waiting.end(), [](const Job* a, const Job* b) { return a->queued < b->queued; });
   if (!book_.clean()) {
@@ -325,12 +336,14 @@ void JobManager::Admit() {
   }
   Room alone = {pools_.alone.NumIdle() - runs_.NumAwaited(/*on_serving_workers=*/false)};
   Room serving = {pools_.serving.NumIdle() - runs_.NumAwaited(/*on_serving_workers=*/true)};
+  int ahead = 0;
   for (Job* job : waiting) {
-    if (!Consider(job, job->spec.on_serving_workers ? &serving : &alone)) return;
+    if (JobPreparation::HasText(*job) && !JobPreparation::IsNeeded(*job)) ++ahead;
+    if (!Consider(job, job->spec.on_serving_workers ? &serving : &alone, ahead < kMaxAhead)) return;
   }
 }
 
-bool JobManager::Consider(Job* job, Room* room) {
+bool JobManager::Consider(Job* job, Room* room, bool may_pack) {
   const int wanted = job->spec.workers;
   const TrainerPool& pool = pools_.Of(job->spec);
   if (wanted > pool.configured()) {  // submitted to an earlier server with more workers
@@ -350,7 +363,7 @@ bool JobManager::Consider(Job* job, Room* room) {
     return true;
   }
   if (has_turn) return Begin(job, /*early=*/false);
-  if (runs_.NumEarly() < kMaxEarly && JobPreparation::IsNeeded(*job)) return Begin(job, /*early=*/true);
+  if (may_pack && runs_.NumEarly() < kMaxEarly && JobPreparation::IsNeeded(*job)) return Begin(job, /*early=*/true);
   return true;
 }
 

@@ -14,6 +14,7 @@
 #include <functional>
 #include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -107,7 +108,7 @@ class JobManager {
   // Begins jobs for which there are workers, has one that waits pack its text, and sets the notes of those that wait.
   void Admit();
   // Returns false if the journal cannot be written; then no other job begins either.
-  bool Consider(Job* job, Room* room);
+  bool Consider(Job* job, Room* room, bool may_pack);
   bool Begin(Job* job, bool early);
 
   const Options options_;
@@ -117,6 +118,7 @@ class JobManager {
   TrainerPools pools_;
   JobRetries retries_;
   JobRuns runs_;
+  std::set<std::string> deleted_;  // by this process: ids
 };
 
 // NOT_FOUND: the error for an id that no job has, and for one of a job that the caller may not see.

@@ -18,8 +18,8 @@ void LoadMonitor::Update() {
   const WorkerGroup& workers = group_->workers();
   const bool draining = requests_->draining();
   LoadSnapshot snapshot;
-  snapshot.ready = group_->ready() && !draining;
-  snapshot.not_ready_reason = draining ? "draining" : group_->NotReadyReason();
+  snapshot.ready = (group_->ready() || group_->only_trains()) && !draining;
+  snapshot.not_ready_reason = draining ? "draining" : snapshot.ready ? "" : group_->NotReadyReason();
   snapshot.group_epoch = workers.epoch();
   if (const batching::Scheduler* scheduler = group_->scheduler()) snapshot.scheduler = scheduler->Stats();
   for (const auto& [id, member] : workers.members()) {

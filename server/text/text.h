@@ -21,7 +21,7 @@ namespace switchyard::text {
 
 class TextProcessor {
  public:
-  // InvalidArgument names the file and its fault.  A server that only trains has no part of this.
+  // InvalidArgument names the file and its fault.  Without a model (only_trains) it has no part.
   static absl::StatusOr<std::unique_ptr<const TextProcessor>> Load(const server::ServerConfig& config);
 
   bool has_tokenizer() const { return tokenizer_ != nullptr; }

@@ -119,7 +119,7 @@ void AddServersFlags(WorkerFlags* values, FlagSet* flags) {
       .Mark(kSetByServer);
   flags->Add("check_ranks", &values->check_ranks,
              "with --check_job: so many of the job's workers share this machine's memory, which must suffice for them; "
-             "0 = others' memory is not known here");
+             "0 = memory is not checked");
   flags->Add("local_index", &values->local_index, "the worker's number; -1 = not started by a server")
       .Mark(kSetByServer);
   flags->Add("server_socket", &values->server_socket, "socket of the server that started this worker");

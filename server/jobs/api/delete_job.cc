@@ -1,6 +1,8 @@
 #include "server/jobs/api/delete_job.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "scheduler/base/log.h"
@@ -14,7 +16,7 @@ namespace {
 int64_t RemoveDeleted(JobLoop* jobs, const RootDir& checkpoints, const std::string& id) {
   const absl::StatusOr<int64_t> freed = RemoveJobFolder(checkpoints, id);
   if (!freed.ok()) {
-    LogWarn(freed.status().message(), "; the next start of the server tries again");
+    LogWarn(freed.status().message(), "; the next deletion tries again, or the next start of the server");
     return 0;
   }
   static_cast<void>(jobs->Post([id](JobManager& manager) { manager.FolderRemoved(id); }));
@@ -32,10 +34,17 @@ void DeleteJobAs(UnaryCall* call, const TrainingContext& training, JobManager& m
     response.set_freed_bytes(freed_bytes);
     call->Reply(response);
   };
-  call->request_context()->file_pool->Post({.client = RequestContext::FrontClient(call->caller(), *call->context()),
-                                            .run = [answer, jobs = training.jobs, checkpoints = training.checkpoints,
-                                                    id] { answer(RemoveDeleted(jobs, *checkpoints, id)); },
-                                            .refuse = [answer](const absl::Status&) { answer(0); }});
+  // Those before, whose folders could not be removed.
+  std::vector<std::string> left = manager.DeletedJobs().value_or(std::vector<std::string>());
+  left.erase(std::remove(left.begin(), left.end(), id), left.end());
+  call->request_context()->file_pool->Post(
+      {.client = RequestContext::FrontClient(call->caller(), *call->context()),
+       .run =
+           [answer, jobs = training.jobs, checkpoints = training.checkpoints, left, id] {
+             for (const std::string& other : left) RemoveDeleted(jobs, *checkpoints, other);
+             answer(RemoveDeleted(jobs, *checkpoints, id));
+           },
+       .refuse = [answer](const absl::Status&) { answer(0); }});
 }
 
 void FinishDeletions(JobManager& manager, JobLoop* jobs, const RootDir* checkpoints, FrontPool* pool) {

@@ -94,7 +94,7 @@ grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, const TrainingContext& train
 void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs args) {
   // Not on the jobs' thread, since this reads files.
   const absl::Status files = CheckSpecFiles(args.spec, *training_context.datasets, *training_context.checkpoints,
-                                            training_context.check_model);
+                                            training_context.check_model, [call] { return call->cancelled().load(); });
   if (!files.ok()) return call->Fail(files);
   PostFor(call, training_context.jobs, [call, args = std::move(args)](JobManager& manager) {
     const absl::StatusOr<JobManager::Submitted> submitted =
@@ -126,8 +126,9 @@ void AddFork(UnaryCall* call, const RootDir* checkpoints, const ForkRequest& req
 void MakeFork(UnaryCall* call, const TrainingContext& training_context, const ForkRequest& request,
               const JobPtr& parent, const jobs::JobSpec& spec, const std::string& id) {
   const RootDir* const checkpoints = training_context.checkpoints;
-  const absl::Status files = CheckSpecFiles(spec, *training_context.datasets, *checkpoints,
-                                            training_context.check_model, PackedForFork(*checkpoints, *parent, spec));
+  const absl::Status files = CheckSpecFiles(
+      spec, *training_context.datasets, *checkpoints, training_context.check_model,
+      [call] { return call->cancelled().load(); }, PackedForFork(*checkpoints, *parent, spec));
   if (!files.ok()) return call->Fail(files);
   absl::StatusOr<ForkedJob> made = SeedFork(*checkpoints, *parent, request, spec, id, absl::ToUnixMillis(absl::Now()),
                                             [call] { return call->cancelled().load(); });

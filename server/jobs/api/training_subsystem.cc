@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<TrainingSubsystem>> TrainingSubsystem::Open(Reque
   if (training_context->config->train_workers > 0 || training_context->config->train_on_serving) {
     room->metrics_ = std::make_unique<TrainingMetrics>(training_context->metrics->registry());
     const absl::Status jobs = room->checkpoints_.has_value() ? room->OpenJobs() : room->no_jobs_;
-    if (IsOfDisk(jobs)) {
+    if (IsOfDisk(jobs) && !training_context->config->only_trains) {  // else there is nothing to go on with
       room->DisableJobs(jobs);
     } else if (!jobs.ok()) {
       return absl::Status(jobs.code(), absl::StrCat("--checkpoint_root=", training_context->config->checkpoint_root,
@@ -137,7 +137,7 @@ absl::Status TrainingSubsystem::OpenJobs() {
   RETURN_IF_ERROR(jobs_->Start());
   static_cast<void>(jobs_->Post([jobs = jobs_.get(), root = &*checkpoints_, pool = training_context_->file_pool](
                                     JobManager& manager) { FinishDeletions(manager, jobs, root, pool); }));
-  // The loop's first task, so that no fork is being made; files are removed where files are handled.
+  // No fork is being made yet; files are removed where files are handled.
   static_cast<void>(jobs_->Post([root = &*checkpoints_, pool = training_context_->file_pool](JobManager& jobs) {
     std::vector<std::string> unfinished =
         FindUnfinishedForks(*root, [&jobs](const std::string& id) { return jobs.Get(id).ok(); });

@@ -14,6 +14,7 @@ absl::Status CheckTextFile(const RootDir& root, const std::string& name, const T
   ASSIGN_OR_RETURN(BlockReader reader, BlockReader::Create(fd.get(), name, kMaxLineBytes));
   int64_t documents = 0, encoded = 0, read = 0;
   while (read < check.read_bytes) {
+    if ((*check.cancelled)()) return absl::CancelledError("the check of text is no longer wanted");
     ASSIGN_OR_RETURN(const LineBlock block, reader.Next());
     if (block.bytes.empty()) {
       if (documents > 0) return absl::OkStatus();
@@ -26,8 +27,7 @@ absl::Status CheckTextFile(const RootDir& root, const std::string& name, const T
       if (static_cast<int64_t>(line.size()) > check.encoded_bytes - encoded) return absl::OkStatus();
       encoded += static_cast<int64_t>(line.size());
       PackedTokens tokens;
-      return check.encoder->Append(
-          document, [] { return false; }, &tokens);
+      return check.encoder->Append(document, *check.cancelled, &tokens);
     }));
   }
   return absl::OkStatus();

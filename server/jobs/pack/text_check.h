@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -12,12 +13,13 @@ namespace switchyard::server {
 
 struct TextCheck {
   const DocumentEncoder* encoder = nullptr;
+  const std::function<bool()>* cancelled = nullptr;  // asked for each block, and while a document is encoded
   int64_t read_bytes = 0;     // so much of the file is read, in whole blocks (block_reader.h); every line is parsed
   int64_t encoded_bytes = 0;  // of documents that are also encoded, from the file's beginning; longer ones are not
 };
 
-// Returns the errors that Packer::Pack gives for these lines; InvalidArgument for a file without documents.  Blocks on
-// the disk and for encoding.  Thread-safe.
+// Returns the errors that Packer::Pack gives for these lines; InvalidArgument for a file without documents;
+// Cancelled.  Blocks on the disk and for encoding.  Thread-safe.
 absl::Status CheckTextFile(const RootDir& root, const std::string& name, const TextCheck& check);
 
 }  // namespace switchyard::server

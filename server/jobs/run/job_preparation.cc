@@ -115,6 +115,11 @@ std::vector<std::string> JobPreparation::Outputs(const jobs::JobSpec& spec) {
   return outputs;
 }
 
+bool JobPreparation::HasText(const Job& job) {
+  const std::vector<std::string> outputs = Outputs(job.spec);
+  return std::any_of(outputs.begin(), outputs.end(), [](const std::string& name) { return !name.empty(); });
+}
+
 bool JobPreparation::IsNeeded(const Job& job) {
   const std::vector<PackStep> steps = StepsToPack(job.spec);
   const auto has_text = [](const PackStep& step) { return !step.inputs.empty(); };

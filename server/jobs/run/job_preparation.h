@@ -19,6 +19,7 @@ class JobPreparation {
  public:
   JobPreparation(RunContext* context, Job* job) : context_(*context), job_(job) {}
 
+  static bool HasText(const Job& job);
   // Whether the job has text that is not packed yet.
   static bool IsNeeded(const Job& job);
 

@@ -89,7 +89,7 @@ void RunProgress::NoteBestCheckpoint() {
   if (job_->best_checkpoint.has_value() && job_->best_checkpoint->step == step) return;
   if (job_->checkpoint.has_value() && job_->checkpoint->step == step) {
     job_->best_checkpoint = job_->checkpoint;
-  } else if (step > 0 && step == resumed_step_) {
+  } else if (step > 0 && step <= resumed_step_) {
     // An earlier server was killed before it had the report that this one was saved.
     job_->best_checkpoint =
         jobs::SavedCheckpoint{.step = step, .folder = absl::StrCat(job_->id, "/", jobs::StepFolder(step))};

@@ -44,8 +44,8 @@ absl::StatusOr<UniqueFd> FileOf(absl::string_view bytes) {
   return absl::UnavailableError(absl::StrCat("no file in memory: ", std::strerror(errno)));
 }
 
-// Starts a child that reads `questions`, and whose standard output is `answers`, the write end of a pipe.
-absl::StatusOr<pid_t> Spawn(std::vector<std::string> args, int questions, int answers) {
+// Starts a child whose standard input and output these descriptors are.
+absl::StatusOr<pid_t> Spawn(std::vector<std::string> args, int input, int output) {
   std::vector<char*> argv;
   for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
@@ -60,7 +60,7 @@ absl::StatusOr<pid_t> Spawn(std::vector<std::string> args, int questions, int an
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
-    if (dup2(questions, STDIN_FILENO) < 0 || dup2(answers, STDOUT_FILENO) < 0) _exit(kCannotRun);
+    if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0) _exit(kCannotRun);
     execv(argv[0], argv.data());
     _exit(kCannotRun);
   }
@@ -106,7 +106,7 @@ absl::StatusOr<std::string> ReadLine(int fd, const ModelCheckOptions& options, a
 }
 
 absl::StatusOr<TrainedModelFacts> Ask(const ModelCheckOptions& options, const jobs::JobSpec& spec) {
-  ASSIGN_OR_RETURN(const UniqueFd question, FileOf(EncodeSpec(spec)));
+  ASSIGN_OR_RETURN(const UniqueFd spec_file, FileOf(EncodeSpec(spec)));
   // Serving workers have their models in memory beside the job.
   const int ranks = options.workers_are_local && !spec.on_serving_workers ? spec.workers : 0;
   int ends[2];
@@ -116,7 +116,7 @@ absl::StatusOr<TrainedModelFacts> Ask(const ModelCheckOptions& options, const jo
   const absl::StatusOr<pid_t> pid =
       Spawn({options.binary, "--check_job", absl::StrCat("--checkpoint_root=", options.checkpoint_root),
              absl::StrCat("--train_offload_dir=", options.offload_dir), absl::StrCat("--check_ranks=", ranks)},
-            question.get(), ends[1]);
+            spec_file.get(), ends[1]);
   close(ends[1]);
   RETURN_IF_ERROR(pid.status());
   const absl::StatusOr<std::string> text = ReadLine(ends[0], options, deadline);

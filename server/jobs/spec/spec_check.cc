@@ -59,6 +59,7 @@ struct DataCheck {
   const RootDir& root;
   int64_t vocab = 0;
   const DocumentEncoder* encoder = nullptr;  // null: all text is packed
+  const std::function<bool()>* cancelled = nullptr;
 };
 
 // files: indices into the list of those that are checked: all, or those of one set of evaluation.
@@ -70,14 +71,16 @@ absl::Status CheckData(const jobs::JobSpec& spec, absl::string_view list, const 
   const jobs::TargetSearch search = jobs::TargetSearchOf(spec);
   const auto share = kMaxScannedBytes / std::max<int64_t>(1, static_cast<int64_t>(names.size()));
   const TextCheck text = {.encoder = by.encoder,
+                          .cancelled = by.cancelled,
                           .read_bytes = share,
                           .encoded_bytes = std::max(share * kMaxEncodedBytes / kMaxScannedBytes, kLeastEncodedBytes)};
   for (const size_t i : files) {
     const std::string field = absl::StrCat("spec.", list, "[", i, "]");
     if (absl::EndsWith(names[i], ".jsonl")) {
       if (!facts->text_is_packed) {
-        if (const absl::Status status = CheckTextFile(by.root, names[i], text); !status.ok())
-          return BadFile(field, status);
+        const absl::Status status = CheckTextFile(by.root, names[i], text);
+        if (absl::IsCancelled(status)) return status;
+        if (!status.ok()) return BadFile(field, status);
       }
       facts->text = true;
       continue;
@@ -268,7 +271,8 @@ double CheckpointBytes(const jobs::JobSpec& spec, double parameters) {
 }
 
 absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
-                            const CheckModelFn& check_model, int32_t files_ready) {
+                            const CheckModelFn& check_model, const std::function<bool()>& cancelled,
+                            int32_t files_ready) {
   const ModelFolder model = ModelFolderOf(spec);
   if (const absl::Status mode = jobs::ReducePolicyOf(spec.communication).status(); !mode.ok()) {
     return rpc::MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
@@ -286,7 +290,7 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
   if (HasText(spec) && files_ready < packs + sets) {
     ASSIGN_OR_RETURN(encoder, LoadEncoder(model, checkpoints, facts));
   }
-  const DataCheck by = {datasets, facts.vocab, encoder.has_value() ? &*encoder : nullptr};
+  const DataCheck by = {datasets, facts.vocab, encoder.has_value() ? &*encoder : nullptr, &cancelled};
   RETURN_IF_ERROR(CheckDatasets(spec, by, files_ready >= packs));
   RETURN_IF_ERROR(CheckEvaluation(spec, by, files_ready >= packs + sets));
   return CheckRoom(spec, facts, checkpoints);

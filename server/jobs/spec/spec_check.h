@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "absl/status/status.h"
 #include "scheduler/base/io/root_dir.h"
@@ -18,9 +19,10 @@ namespace switchyard::server {
 // INVALID_ARGUMENT (BAD_FIELD): spec and model do not fit.  FAILED_PRECONDITION (NO_TOKENIZER): text, but the model has
 // no tokenizer; (NO_CHAT_TEMPLATE): conversations, but no template; (DISK_FULL): too little room.  Where check_model is
 // null or gets no answer, a few keys of config.json are checked, with a line in the log; workers refuse the rest at the
-// job's turn.  `files_ready`: as in Job: text that is packed is not looked at.
+// job's turn.  `files_ready`: as in Job: text that is packed is not looked at.  Cancelled where `cancelled` says so.
 absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
-                            const CheckModelFn& check_model, int32_t files_ready = 0);
+                            const CheckModelFn& check_model, const std::function<bool()>& cancelled,
+                            int32_t files_ready = 0);
 
 // Checks whether the job's model can be split among another number of workers.  INVALID_ARGUMENT (BAD_FIELD,
 // "workers"), or the errors above for a model that no longer exists.

@@ -59,7 +59,7 @@ jobs::TrainEnd TrainJob::Run() {
   }
   if (!status.ok()) return {OutcomeOf(status), std::move(status)};
   if (stopped_ != jobs::StopKind::kNone) return {jobs::TrainOutcome::kStopped, absl::OkStatus()};
-  return {jobs::TrainOutcome::kFinished, absl::OkStatus(), early_};
+  return {jobs::TrainOutcome::kFinished, absl::OkStatus(), early_stop_reason_};
 }
 
 // All ranks call it together, and draw the same conclusions from the same words.
@@ -228,12 +228,13 @@ absl::StatusOr<bool> TrainJob::DecideByEvaluations() {
   const bool best = spec_.checkpoints.keep_best && record_.best_step == step_;
   if ((over || best) && step_ > saved_step_) RETURN_IF_ERROR(Save());
   if (!over) return false;
-  early_ =
+  early_stop_reason_ =
       absl::StrFormat("stopped early at step %d: %d evaluations in a row were no improvement", step_, record_.stale);
   if (spec_.early_stop.min_improvement > 0) {
-    absl::StrAppendFormat(&early_, " by more than %g", spec_.early_stop.min_improvement);
+    absl::StrAppendFormat(&early_stop_reason_, " by more than %g", spec_.early_stop.min_improvement);
   }
-  absl::StrAppendFormat(&early_, "; the best has loss %.6g, of step %d", record_.best_loss, record_.best_step);
+  absl::StrAppendFormat(&early_stop_reason_, "; the best has loss %.6g, of step %d", record_.best_loss,
+                        record_.best_step);
   return true;
 }
 

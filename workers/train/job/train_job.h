@@ -84,7 +84,7 @@ class TrainJob {
   int64_t noted_written_ = 0;                // bytes of the save under way
   int64_t evaluated_ = 0;                    // step of this attempt's last evaluation
   EvaluationRecord record_, record_before_;  // with that one, and without
-  std::string early_;                        // why the job ends before its last step
+  std::string early_stop_reason_;            // why the job ends before its last step
   jobs::StopKind stopped_ = jobs::StopKind::kNone;
   StepMeter meter_;
 };
