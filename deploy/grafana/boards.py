@@ -188,7 +188,8 @@ def training():
         return [(f"switchyard_train_{metric}{{@T}}", "{{instance}} {{job_id}}")]
 
     b.row("Learning")
-    b.graph("Loss", "none", by_job("loss") + [("switchyard_train_evaluation_loss{@T}", "{{instance}} {{job_id}}, evaluation")], "Mean cross-entropy of the last step, nats a token.", w=12, least=None)
+    b.graph("Loss", "none", by_job("loss") + [("switchyard_train_evaluation_loss{@T}", "{{instance}} {{job_id}}, evaluation"), ("switchyard_train_evaluation_set_loss{@T}", "{{instance}} {{job_id}}, {{set}}")],
+            "Mean cross-entropy of the last step, of the last evaluation and of its sets, nats a token.", w=12, least=None)
     b.graph("Gradient norm", "none", by_job("gradient_norm"), "Before it is clipped.", w=6)
     b.graph("Learning rate", "sci", by_job("learning_rate"), "Of the last step.", w=6)
     b.graph("Router losses", "none", [("switchyard_train_balance_loss{@T}", "{{job_id}} balance"), ("switchyard_train_z_loss{@T}", "{{job_id}} z")], "Without their weights.", w=6)

@@ -18,6 +18,7 @@ SCRAPED = {"job", "instance"}
 OTHERS = {
     "switchyard_certificate_expiry_seconds": ("gauge", OURS, "server/metrics/metrics.cc"),
     "switchyard_train_evaluation_loss": ("gauge", {"slot"}, "server/metrics/training_metrics.cc"),
+    "switchyard_train_evaluation_set_loss": ("gauge", {"slot", "set"}, "server/metrics/training_metrics.cc"),
     "switchyard_worker_estimate_accuracy_ratio": ("gauge", {"estimator", "ahead", "phase"}, "workers/process/metrics.cc"),
     "up": ("gauge", set(), None),
 }
