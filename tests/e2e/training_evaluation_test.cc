@@ -38,7 +38,7 @@ class TrainingEvaluationTest : public testing::Test {
     spec.set_evaluate_every_steps(3);
     spec.mutable_optimizer()->set_schedule(v1::LR_SHAPE_CONSTANT);
     spec.mutable_optimizer()->set_learning_rate(2);
-    spec.mutable_optimizer()->set_warmup_steps(40);
+    spec.mutable_optimizer()->set_warmup_steps(16);
     spec.mutable_checkpoints()->set_every_steps(7);
     spec.mutable_checkpoints()->set_keep_last(1);
     spec.mutable_checkpoints()->set_keep_best(true);
@@ -88,7 +88,7 @@ TEST_F(TrainingEvaluationTest, AKilledServersJobEndsAtTheSameStepWithTheSameBest
 
   const auto again = training_.Submit(Worsening());
   ASSERT_TRUE(again.ok()) << again.status();
-  training_.WaitFor(again->id(), [&](const v1::Job& seen) { return seen.best_evaluation().step() >= 6; });
+  training_.WaitFor(again->id(), [&](const v1::Job& seen) { return seen.evaluation().step() >= 6; });
   training_.Kill();
   ASSERT_TRUE(training_.Start());
   const v1::Job killed = Finish(again);
@@ -110,7 +110,7 @@ TEST_F(TrainingEvaluationTest, ADeletedJobLeavesItsForkAndItsSpec) {
   EXPECT_THAT(spec, HasSubstr("\"evaluationNames\": [\n"));
   std::ofstream(training_.root() / "spec.json") << spec;
   std::string fork =
-      Command({"fork", job.id(), "--step=best", "--steps=90", "--early_stop_patience=0", "--learning_rate=1e-4"});
+      Command({"fork", job.id(), "--step=best", "--steps=40", "--early_stop_patience=0", "--learning_rate=1e-4"});
   fork.pop_back();
   const std::string deleted = Command({"delete", job.id()});
   EXPECT_THAT(deleted, StartsWith(absl::StrCat(job.id(), " is deleted; freed ")));
@@ -118,7 +118,7 @@ TEST_F(TrainingEvaluationTest, ADeletedJobLeavesItsForkAndItsSpec) {
   EXPECT_THAT(Command({"delete", job.id()}, 1), HasSubstr("no job has the id"));
   const v1::Job forked = Finish(training_.Get(fork));
   EXPECT_EQ(forked.origin().step(), job.best_checkpoint().step());
-  EXPECT_EQ(forked.progress().step(), 90);
+  EXPECT_EQ(forked.progress().step(), 40);
   std::string resubmitted = Command({"submit", absl::StrCat("--spec=", (training_.root() / "spec.json").string())});
   resubmitted.pop_back();
   const v1::Job same = Finish(training_.Get(resubmitted));
