@@ -72,6 +72,22 @@ TEST_F(ManagerTest, AJobWhoseFilesAnotherOneBeginsFromStays) {
   EXPECT_TRUE(manager_->Delete(id).ok());
 }
 
+// The files of its spec were checked before the deletion, or while it was made.
+TEST_F(ManagerTest, AJobDoesNotBeginFromADeletedOne) {
+  const std::string id = Running();
+  AllEnd(jobs::TrainOutcome::kFinished);
+  ASSERT_TRUE(manager_->Delete(id).ok());
+  jobs::JobSpec spec = Spec();
+  spec.architecture.clear();
+  spec.base_checkpoint = id + "/step-00000100";
+  const absl::Status refused = manager_->Submit("", spec).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(refused.message(), absl::StrCat("spec: its model is in the folder of ", id, ", which was deleted"));
+  EXPECT_EQ(ReasonIn(refused), "BAD_FILE");
+  spec.base_checkpoint = id + "0";
+  EXPECT_TRUE(manager_->Submit("", spec).ok()) << "another folder";
+}
+
 class JobFolderTest : public testing::Test {
  protected:
   JobFolderTest() : root_(*RootDir::Open(dir_.path(), "the root")) {}

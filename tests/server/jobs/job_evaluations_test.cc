@@ -103,6 +103,7 @@ TEST_F(JobEvaluationsTest, WhatIsBeyondTheStepToGoOnFromIsVoid) {
   Evaluated(8, 4, 3, 3.5);
   EXPECT_EQ(Get(id)->best_evaluation->step, 3);
   EXPECT_EQ(Get(id)->best_evaluation->loss, 3.5);
+  EXPECT_EQ(BestSaved(id), 3) << "workers keep the best one";
 }
 
 TEST_F(JobEvaluationsTest, ARequestFromBeforeSetsHadNamesIsTheSame) {

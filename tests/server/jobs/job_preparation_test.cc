@@ -245,6 +245,55 @@ TEST_F(ManagerTest, AJobThatPacksEarlyKeepsItsPlace) {
   EXPECT_EQ(trainers_[1]->assignments[2].job_id, text);
 }
 
+TEST_F(ManagerTest, FewJobsWaitWithPackedText) {
+  Running();
+  std::vector<std::string> waiting;
+  for (int i = 0; i < 3; ++i) waiting.push_back(Submit(TextSpec()));
+  for (int i = 0; i < 2; ++i) {
+    manager_->Tick();
+    EXPECT_EQ(StateOf(waiting[i]), jobs::JobState::kPreparing) << i;
+    manager_->runs().OnPrepared(waiting[i], kEnough);
+  }
+  manager_->Tick();
+  EXPECT_EQ(StateOf(waiting[2]), jobs::JobState::kPending);
+  EXPECT_TRUE(host_.packs[waiting[2]].empty());
+  AllEnd(jobs::TrainOutcome::kFinished);
+  manager_->Tick();  // the first begins
+  manager_->Tick();
+  EXPECT_EQ(StateOf(waiting[2]), jobs::JobState::kPreparing);
+}
+
+// Its pack may take long to end, or hang.
+TEST_F(ManagerTest, AJobThatStopsWhileItPacksHoldsNobody) {
+  Running();
+  const std::string text = Submit(TextSpec()), next = Submit(Spec());
+  manager_->Tick();
+  ASSERT_TRUE(manager_->Cancel(text).ok());
+  EXPECT_EQ(StateOf(text), jobs::JobState::kCancelling);
+  AllEnd(jobs::TrainOutcome::kFinished);
+  manager_->Tick();
+  EXPECT_EQ(StateOf(next), jobs::JobState::kPreparing);
+  manager_->runs().OnPrepared(text, absl::CancelledError("packing is no longer wanted"));
+  EXPECT_EQ(StateOf(text), jobs::JobState::kCancelled);
+}
+
+TEST_F(ManagerTest, AServerThatIsKilledWhileAJobPacksEarlyPacksAgain) {
+  Running();
+  const std::string text = Submit(TextSpec());
+  manager_->Tick();
+  ASSERT_EQ(StateOf(text), jobs::JobState::kPreparing);
+  manager_->Drain();
+  EXPECT_EQ(host_.cancelled, std::vector<std::string>{text});
+  manager_->runs().OnPrepared(text, absl::CancelledError("packing is no longer wanted"));
+  EXPECT_EQ(StateOf(text), jobs::JobState::kPending);
+  Restart();
+  ConnectBoth();
+  manager_->Tick();  // the running one begins again
+  manager_->Tick();
+  EXPECT_EQ(StateOf(text), jobs::JobState::kPreparing);
+  EXPECT_EQ(host_.packs[text].size(), 1u);
+}
+
 TEST_F(ManagerTest, EarlyTextThatIsBadFailsBeforeItsTurn) {
   Running();
   const std::string bad = Submit(TextSpec()), next = Submit(TextSpec()), paused = Submit(TextSpec());
