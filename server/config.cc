@@ -292,6 +292,11 @@ absl::Status ServerConfig::Finish() {
     problems.Check(!S_ISDIR(ModeOf(model)) || IsFile(model + "/config.json"),
                    absl::StrCat("--model=", model, ": ", WhyNoConfig(model)));
   }
+  problems.Check(
+      adapter.empty() || IsFile(adapter + "/adapter_config.json"),
+      absl::StrCat("--adapter=", adapter, ": is no directory with an adapter_config.json, as PEFT saves it"));
+  problems.Check(adapter.empty() || load_format != "dummy",
+                 absl::StrCat("--adapter=", adapter, ": goes with no --load_format=dummy"));
   for (const FlagProblem& problem : FlagsOfServer(this).OutOfRange(/*given_only=*/false)) {
     problems.Check(false, problem.ToString());
   }

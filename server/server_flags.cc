@@ -23,6 +23,11 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
            "directory of a HuggingFace checkpoint (config.json, *.safetensors, tokenizer.json), or a GGUF file; "
            "without it the server only trains, and wants --local_train_workers or --train_workers")
       .Mark(kToServingWorkers);
+  set->Add(
+         "adapter=DIR", &c->adapter,
+         "directory of a LoRA adapter as PEFT saves it (adapter_config.json, adapter_model.safetensors), which workers "
+         "merge into the model's weights as they load them")
+      .Mark(kToServingWorkers);
   set->Add("served_model_name=NAME", &c->served_model_name,
            "the model's name in requests (default: the last part of --model; ORG/NAME for a snapshot of the "
            "HuggingFace hub)");

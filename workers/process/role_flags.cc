@@ -125,6 +125,7 @@ std::string CheckRoleFlags(WorkerRole role, const WorkerFlags& values, const Fla
 WorkerOptions ServingOptions(const WorkerFlags& values) {
   WorkerOptions options;
   options.model_dir = values.model;
+  options.adapter_dir = values.adapter;
   options.dtype = values.dtype;
   options.quantization = values.quantization;
   options.kv_cache_dtype = values.kv_cache_dtype;

@@ -36,6 +36,10 @@ void AddModelFlags(WorkerFlags* values, FlagSet* flags) {
       ->Add("model=DIR", &values->model,
             "directory or GGUF file of the model that the server serves (required unless --role=train)")
       .Mark(kOfServing);
+  flags
+      ->Add("adapter=DIR", &values->adapter,
+            "directory of a LoRA adapter as PEFT saves it, which is merged into the model's weights as they are loaded")
+      .Mark(kOfServing);
   flags->Add("dtype=NAME", &values->dtype, "data type to compute in: auto (the checkpoint's), fp32, bf16, fp16, fp64")
       .Mark(kOfServing);
   flags

@@ -21,6 +21,7 @@ struct WorkerFlags {
   bool insecure = false;
 
   std::string model;
+  std::string adapter;
   std::string dtype = "auto";
   std::string quantization = "auto";
   std::string kv_cache_dtype = "auto";

@@ -17,6 +17,7 @@
 #include "workers/comm/tcp/socket_communicator.h"
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/families/family.h"
+#include "workers/model/weights/adapters.h"
 #include "workers/model/weights/params.h"
 #include "workers/model/weights/serving_type.h"
 #include "workers/ops/core/isa.h"
@@ -30,10 +31,11 @@ constexpr int64_t kMostAddressSpace = int64_t{1} << 46;
 // Through which --pack_experts writes to a disk.
 constexpr int64_t kPackingBytes = 256 << 20;
 
-// Whether the checkpoint has every tensor that the model wants, in its shape, before anything is started; returns
-// StoredFormats.
+// Whether the checkpoint has every tensor that the model wants, in its shape, and fits the adapter (null: none), before
+// anything is started; returns StoredFormats.
 absl::StatusOr<ops::WeightFormats> CheckTensors(const checkpoint::Checkpoint& checkpoint,
-                                                const model::ModelConfig& config, DType dtype) {
+                                                const model::ModelConfig& config, DType dtype,
+                                                const checkpoint::LoraAdapter* adapter) {
   // A config of absurd sizes must not get as far as address space.
   RETURN_IF_ERROR(
       model::CheckMemory(config, {.dtype = dtype, .experts_per_layer = config.num_experts}, kMostAddressSpace));
@@ -47,8 +49,9 @@ absl::StatusOr<ops::WeightFormats> CheckTensors(const checkpoint::Checkpoint& ch
   absl::StatusOr<model::ModelWeights> untouched =
       model::AllocateWeights(config, dtype, std::move(all_experts), Device::Cpu(), space);
   RETURN_IF_ERROR(untouched.status());
-  ASSIGN_OR_RETURN(const std::vector<model::Param> params,
+  ASSIGN_OR_RETURN(std::vector<model::Param> params,
                    model::BuildParams(config, *model::FindFamily(config.model_type), checkpoint, &*untouched));
+  if (adapter != nullptr) RETURN_IF_ERROR(model::MergeAdapter(*adapter, checkpoint, &params));
   return model::StoredFormats(params);
 }
 
@@ -83,6 +86,18 @@ absl::StatusOr<ops::KvFormat> ServingKvFormat(const std::string& name, DType dty
                                                  " on ", device.ToString()));
 }
 
+// Null if there is no --adapter.
+absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> OpenAdapter(const WorkerOptions& options) {
+  if (options.adapter_dir.empty()) return nullptr;
+  const std::string flag = absl::StrCat("--adapter=", options.adapter_dir, ": ");
+  if (options.dummy_weights) return absl::InvalidArgumentError(flag + "goes with no --load_format=dummy");
+  absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> adapter =
+      checkpoint::LoraAdapter::Open(options.adapter_dir);
+  if (!adapter.ok()) return absl::Status(adapter.status().code(), flag + std::string(adapter.status().message()));
+  LogInfo(flag, "adapts ", (*adapter)->matrices().size(), " matrices, into which it is merged");
+  return adapter;
+}
+
 // The hash of config.json, which is all that random weights depend on.
 absl::StatusOr<std::string> DummyHash(const std::string& model_path) {
   ASSIGN_OR_RETURN(const ModelDir dir, checkpoint::OpenModelFiles(model_path));
@@ -110,6 +125,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
     ASSIGN_OR_RETURN(manifest, checkpoint::CheckServedFolder(dir));
   }
   ASSIGN_OR_RETURN(model::ModelConfig config, model::ReadModelConfig(options.model_dir));
+  ASSIGN_OR_RETURN(std::unique_ptr<const checkpoint::LoraAdapter> adapter, OpenAdapter(options));
   std::optional<checkpoint::Checkpoint> checkpoint;
   DType dtype = config.file_dtype.value_or(DType::kBf16);
   if (!options.dummy_weights) {
@@ -124,7 +140,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
     // What is never shared out must fit in the smallest form: a config of absurd sizes gets no further.
     RETURN_IF_ERROR(model::CheckMemory(config, {.dtype = dtype, .format = ops::WeightFormat::kInt4},
                                        ReadMachineMemory().total_bytes));
-    ASSIGN_OR_RETURN(stored, CheckTensors(*checkpoint, config, dtype));
+    ASSIGN_OR_RETURN(stored, CheckTensors(*checkpoint, config, dtype, adapter.get()));
   }
   ASSIGN_OR_RETURN(const ops::WeightFormats format,
                    ServingFormats(options.quantization, dtype, options.device, stored));
@@ -139,9 +155,11 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   worker->kv_format_ = kv_format;
   if (worker->checkpoint_.has_value()) {
     worker->weights_hash_ = worker->checkpoint_->Hash(worker->config_.reading());
+    if (adapter != nullptr) worker->weights_hash_.replace(16, 16, adapter->Hash());
   } else {
     ASSIGN_OR_RETURN(worker->weights_hash_, DummyHash(worker->options_.model_dir));
   }
+  worker->adapter_ = std::move(adapter);
   if (const ForecastOptions& forecast = worker->options_.forecast; !forecast.profile.empty())
     RETURN_IF_ERROR(ReadProfile(forecast, worker->weights_hash_).status());
   const WorkerOptions& made = worker->options_;

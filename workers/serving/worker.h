@@ -52,6 +52,7 @@ namespace switchyard::worker {
 
 struct WorkerOptions {
   std::string model_dir;
+  std::string adapter_dir;              // low-rank adapters that are merged into the weights; "" = none
   std::string dtype = "auto";           // or fp32, bf16, fp16, fp64
   std::string quantization = "auto";    // of matrices: as the checkpoint has them; or none, int8, int4
   std::string kv_cache_dtype = "auto";  // of keys and values: the dtype; or int8, fp8
@@ -209,6 +210,7 @@ class Worker final {
   const WorkerOptions options_;
   const model::ModelConfig config_;
   const std::optional<checkpoint::Checkpoint> checkpoint_;  // none for dummy weights
+  std::unique_ptr<const checkpoint::LoraAdapter> adapter_;  // null: none
   DType dtype_ = DType::kF32;
   ops::WeightFormats format_;
   ops::KvFormat kv_format_ = ops::KvFormat::kPlain;

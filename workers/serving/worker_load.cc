@@ -157,6 +157,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
                      RankExpertsInPlace::Load(ExpertFileInput(0), assignment.rank, assignment.world, progress));
   }
   load.experts = !budget && !placed && !wants_in_place_;
+  load.adapter = adapter_.get();
   load.num_threads = options_.threads;
   load.device = options_.device;
   load.progress = progress;

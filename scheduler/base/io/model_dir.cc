@@ -107,7 +107,8 @@ std::string WhyNoConfig(const std::string& path) {
   for (const std::string& name : names) {
     if (IsGgufName(name)) return absl::StrCat(kNone, ", but ", name, ": give that file, ", path, "/", name);
     if (name == "adapter_config.json")
-      return absl::StrCat(kNone, ", but an adapter (LoRA): merge it into its model, and give the directory of both");
+      return absl::StrCat(
+          kNone, ", but an adapter (LoRA): give the directory of its model as --model, and this one as --adapter");
   }
   // Of the cache of a hub's client: models--ORG--NAME/snapshots/<revision>.
   for (const std::string& name : names) {

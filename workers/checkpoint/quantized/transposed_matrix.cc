@@ -4,6 +4,7 @@
 
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
 
 namespace switchyard::checkpoint {
 namespace {

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/adapters/merged_matrix.h"
 
 namespace switchyard::model {
 namespace {
@@ -93,6 +96,28 @@ std::vector<Param> DescribeAdapterParams(const ModelConfig& config, const Adapte
     }
   }
   return params;
+}
+
+absl::Status MergeAdapter(const checkpoint::LoraAdapter& adapter, const checkpoint::Checkpoint& checkpoint,
+                          std::vector<Param>* params) {
+  const auto wrong = [&](const auto&... text) {
+    return absl::InvalidArgumentError(absl::StrCat("adapter ", adapter.folder(), ": ", text...));
+  };
+  for (const auto& [name, matrix] : adapter.matrices()) {
+    const auto param =
+        std::find_if(params->begin(), params->end(), [&](const Param& each) { return each.name == name; });
+    if (param != params->end() && param->shard == Shard::kExpert) {
+      return absl::UnimplementedError(
+          absl::StrCat("adapter ", adapter.folder(), ": it adapts ", name, "; adapters of experts are not supported"));
+    }
+    if (param == params->end()) return wrong("it adapts ", name, ", which is no matrix of this model");
+    if (param->shape != std::vector<int64_t>{matrix.rows, matrix.columns}) {
+      return wrong(name, " is [", absl::StrJoin(param->shape, ", "), "], the adapter is for [", matrix.rows, ", ",
+                   matrix.columns, "]");
+    }
+    param->matrix = std::make_shared<checkpoint::MergedMatrix>(name, checkpoint.Find(name), param->matrix, &matrix);
+  }
+  return absl::OkStatus();
 }
 
 bool HasAdapters(const ModelWeights& weights) {

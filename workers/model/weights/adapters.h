@@ -1,5 +1,6 @@
-// Low-rank adapters of a model's attention (LoRA, Hu et al. 2021): their memory, and the table of their parameters by
-// PEFT's names, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".  Thread-safe; CPU only.
+// Low-rank adapters (LoRA, Hu et al. 2021).  Of a model that is trained, those of its attention: their memory, and the
+// table of their parameters by PEFT's names, "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight".  Of a
+// model that is served, how a folder's are merged into its weights.  Thread-safe; the first on the CPU only.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "workers/checkpoint/adapters/lora_adapter.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/model/config/config.h"
 #include "workers/model/weights/params.h"
 #include "workers/model/weights/weights.h"
@@ -29,6 +32,11 @@ std::vector<Param> ListAdapterParams(ModelWeights* weights);
 // The same without places, for adapters that are to be made: names and shapes.
 std::vector<Param> DescribeAdapterParams(const ModelConfig& config, const AdapterDesc& desc);
 bool HasAdapters(const ModelWeights& weights);
+
+// Lets the params that a folder's adapter adapts be read with it added to them.  Borrows the adapter.
+// InvalidArgument: it adapts what the model does not have, or in another shape, with both; Unimplemented: experts.
+absl::Status MergeAdapter(const checkpoint::LoraAdapter& adapter, const checkpoint::Checkpoint& checkpoint,
+                          std::vector<Param>* params);
 
 // Whether a parameter is an adapter's first matrix, A [r, k], or its second, B [n, r].
 bool IsAdapterA(const Param& param);

@@ -22,6 +22,7 @@
 #include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/safetensors/block_check.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
+#include "workers/model/weights/adapters.h"
 #include "workers/model/weights/packed_uploads.h"
 #include "workers/model/weights/unfit_values.h"
 #include "workers/model/weights/unused_tensors.h"
@@ -348,7 +349,8 @@ absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoin
                    AllocateWeights(config, {options.dtype, options.format}, options.residents, options.device,
                                    {.none = !options.experts}, /*in_arena=*/true));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
-  ASSIGN_OR_RETURN(const std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
+  ASSIGN_OR_RETURN(std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
+  if (options.adapter != nullptr) RETURN_IF_ERROR(MergeAdapter(*options.adapter, checkpoint, &params));
   if (const std::string stored = StoredAs(config, params); !stored.empty()) {
     const bool kept = std::any_of(params.begin(), params.end(), KeepsNumbers);
     LogInfo("weights are stored as ", stored, kept ? "; they are held as " : "; they are decoded to ",

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "workers/checkpoint/adapters/lora_adapter.h"
 #include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/model/config/config.h"
 #include "workers/model/weights/params.h"
@@ -36,8 +37,10 @@ struct LoadOptions {
   ops::WeightFormats format = {};  // of the matrices (weights.h)
   std::vector<int32_t> residents;  // experts to hold of every MoE layer, by slot: ExpertLayout::Residents(rank)
   int num_threads = 1;
-  Device device = Device::Cpu();          // where the weights go
-  bool experts = true;                    // false: without routed experts, which a store provides
+  Device device = Device::Cpu();  // where the weights go
+  bool experts = true;            // false: without routed experts, which a store provides
+  // Added to the matrices that it adapts, in fp32, before they are rounded or quantized; null: none.  Borrowed.
+  const checkpoint::LoraAdapter* adapter = nullptr;
   TensorSums* replicated_sums = nullptr;  // receives those of tensors that every rank loads
   // Called by one loading thread at a time, about every 250 ms and at the end.  false stops the load (Cancelled).
   absl::AnyInvocable<bool(int64_t bytes_done, int64_t bytes_total)> progress;

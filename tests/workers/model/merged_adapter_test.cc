@@ -1,0 +1,199 @@
+// Adapters of a folder that are merged into the weights of a model as it is loaded, and what is refused.
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "scheduler/base/check.h"
+#include "tests/workers/model/temp_dir.h"
+#include "workers/checkpoint/adapters/lora_adapter.h"
+#include "workers/model/families/family.h"
+#include "workers/model/weights/adapters.h"
+#include "workers/model/weights/loader.h"
+
+namespace switchyard::model {
+namespace {
+
+using checkpoint::AdaptedMatrix;
+using checkpoint::LoraAdapter;
+using testing::HasSubstr;
+
+constexpr char kAdapters[] = "tests/golden/adapters/", kModels[] = "tests/golden/models/";
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+struct Loaded {
+  ModelConfig config;
+  ModelWeights weights;
+};
+
+Loaded Load(const std::string& model, const LoraAdapter* adapter, DType dtype = DType::kF32,
+            ops::WeightFormats format = {}) {
+  Loaded loaded = {.config = *ReadModelConfig(kModels + model), .weights = {}};
+  const auto checkpoint = checkpoint::Checkpoint::Open(kModels + model);
+  SY_CHECK_OK(checkpoint.status());
+  LoadOptions options;
+  options.dtype = dtype;
+  options.format = format;
+  options.num_threads = 2;
+  options.adapter = adapter;
+  for (int32_t e = 0; e < loaded.config.num_experts; ++e) options.residents.push_back(e);
+  auto weights = LoadWeights(*checkpoint, loaded.config, std::move(options));
+  SY_CHECK_OK(weights.status());
+  loaded.weights = *std::move(weights);
+  return loaded;
+}
+
+std::vector<float> Rows(const ops::Weight& weight, int64_t first, int64_t count) {
+  Tensor rows(DType::kF32, {count, weight.k()});
+  SY_CHECK_OK(weight.UnpackRows(first, rows));
+  return {rows.data<float>(), rows.data<float>() + count * weight.k()};
+}
+
+class MergedAdapterTest : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Models, MergedAdapterTest, testing::Values("olmoe-clip", "qwen2-shared", "mixtral-window"),
+                         [](const auto& info) {
+                           return absl::StrReplaceAll(info.param, {{"-", "_"}});
+                         });
+
+// To the bit the sum in double, rounded once.
+TEST_P(MergedAdapterTest, IsAddedToWhatItAdapts) {
+  const auto adapter = LoraAdapter::Open(absl::StrCat(kAdapters, "lora-", GetParam()));
+  ASSERT_TRUE(adapter.ok()) << adapter.status();
+  const Loaded plain = Load(GetParam(), nullptr), merged = Load(GetParam(), adapter->get());
+  const ModelConfig& c = plain.config;
+  int adapted = 0;
+  for (size_t layer = 0; layer < plain.weights.layers.size(); ++layer) {
+    const AttentionWeights &was = plain.weights.layers[layer].attention, &is = merged.weights.layers[layer].attention;
+    const struct {
+      const char* name;
+      const ops::Weight *was, *is;
+      int64_t first, rows;
+    } kProjections[] = {{"q_proj", &was.qkv, &is.qkv, 0, c.q_width()},
+                        {"k_proj", &was.qkv, &is.qkv, c.q_width(), c.kv_width()},
+                        {"v_proj", &was.qkv, &is.qkv, c.q_width() + c.kv_width(), c.kv_width()},
+                        {"o_proj", &was.o, &is.o, 0, c.hidden}};
+    for (const auto& each : kProjections) {
+      const auto found =
+          (*adapter)->matrices().find(absl::StrCat("model.layers.", layer, ".self_attn.", each.name, ".weight"));
+      std::vector<float> want = Rows(*each.was, each.first, each.rows);
+      const std::vector<float> got = Rows(*each.is, each.first, each.rows);
+      if (found != (*adapter)->matrices().end()) {
+        const AdaptedMatrix& m = found->second;
+        ++adapted;
+        for (int64_t i = 0; i < m.rows; ++i) {
+          for (int64_t j = 0; j < m.columns; ++j) {
+            double sum = 0;
+            for (int64_t r = 0; r < m.rank; ++r) {
+              sum += m.scale * m.b[static_cast<size_t>(i * m.rank + r)] * m.a[static_cast<size_t>(r * m.columns + j)];
+            }
+            float& value = want[static_cast<size_t>(i * m.columns + j)];
+            value = static_cast<float>(value + sum);
+          }
+        }
+        EXPECT_NE(got, Rows(*each.was, each.first, each.rows));
+      }
+      EXPECT_EQ(got, want) << each.name << " of layer " << layer;
+    }
+  }
+  EXPECT_EQ(adapted, static_cast<int>((*adapter)->matrices().size()));
+}
+
+// What is quantized is the sum, not the base.
+TEST(MergedAdapterQuantizedTest, IsAddedBeforeWeightsAreQuantized) {
+  const auto adapter = LoraAdapter::Open(absl::StrCat(kAdapters, "lora-olmoe-clip"));
+  ASSERT_TRUE(adapter.ok()) << adapter.status();
+  const Loaded exact = Load("olmoe-clip", adapter->get());
+  const Loaded few = Load("olmoe-clip", adapter->get(), DType::kF32, ops::WeightFormat::kInt8);
+  const ops::Weight& o = exact.weights.layers[0].attention.o;
+  const std::vector<float> want = Rows(o, 0, o.n()), got = Rows(few.weights.layers[0].attention.o, 0, o.n());
+  float largest = 0;
+  for (const float value : want) largest = std::max(largest, std::abs(value));
+  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], largest / 100) << i;
+}
+
+// A copy of an adapter's folder with a changed configuration.
+class BadAdapterTest : public testing::Test {
+ protected:
+  std::string Refused(const std::string& from, const std::string& to) {
+    const std::string source = absl::StrCat(kAdapters, "lora-olmoe-clip/");
+    const std::string config = ReadAll(source + "adapter_config.json");
+    EXPECT_THAT(config, HasSubstr(from));
+    dir_.Write("adapter_config.json", absl::StrReplaceAll(config, {{from, to}}));
+    dir_.Write("adapter_model.safetensors", ReadAll(source + "adapter_model.safetensors"));
+    return std::string(LoraAdapter::Open(dir_.path()).status().message());
+  }
+  TempDir dir_;
+};
+
+TEST_F(BadAdapterTest, ConfigurationsThatAreNotUnderstood) {
+  EXPECT_EQ(Refused("\"r\"", "\"r\""), "");
+  EXPECT_THAT(Refused("\"LORA\"", "\"IA3\""), HasSubstr("peft_type: LORA is wanted"));
+  EXPECT_THAT(Refused("\"lora_alpha\": 8", "\"lora_alpha\": \"x\""), HasSubstr("lora_alpha: a number is wanted"));
+  EXPECT_THAT(Refused("\"use_dora\": false", "\"use_dora\": true"), HasSubstr("use_dora: true is not supported"));
+  EXPECT_THAT(Refused("\"bias\": \"none\"", "\"bias\": \"all\""), HasSubstr("bias: \"all\" is not supported"));
+  EXPECT_THAT(Refused("\"modules_to_save\": null", "\"modules_to_save\": [\"lm_head\"]"),
+              HasSubstr("modules_to_save: "));
+  EXPECT_THAT(Refused("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 2}"), HasSubstr("rank_pattern: "));
+  EXPECT_THAT(Refused("\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa\""),
+              HasSubstr("init_lora_weights: "));
+  EXPECT_THAT(Refused("{", "[{"), HasSubstr("adapter_config.json"));
+}
+
+TEST_F(BadAdapterTest, ScalesFollowTheConfiguration) {
+  const auto scale = [&] {
+    const auto adapter = LoraAdapter::Open(dir_.path());
+    EXPECT_TRUE(adapter.ok()) << adapter.status();
+    return (*adapter)->matrices().begin()->second.scale;
+  };
+  EXPECT_EQ(Refused("\"lora_alpha\": 8", "\"lora_alpha\": 6"), "");
+  EXPECT_EQ(scale(), 1.5);
+  const std::string hash = (*LoraAdapter::Open(dir_.path()))->Hash();
+  EXPECT_EQ(Refused("\"use_rslora\": false", "\"use_rslora\": true"), "");
+  EXPECT_EQ(scale(), 4);  // 8 / sqrt(4)
+  EXPECT_NE((*LoraAdapter::Open(dir_.path()))->Hash(), hash);
+  EXPECT_EQ(hash.size(), 16u);
+}
+
+TEST_F(BadAdapterTest, FilesThatAreMissingOrCut) {
+  EXPECT_EQ(LoraAdapter::Open(dir_.path()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Refused("\"r\"", "\"r\""), "");
+  const std::string weights = ReadAll(dir_.File("adapter_model.safetensors"));
+  dir_.Write("adapter_model.safetensors", weights.substr(0, weights.size() - 1));
+  EXPECT_FALSE(LoraAdapter::Open(dir_.path()).ok());
+  dir_.Write("adapter_model.safetensors",
+             absl::StrReplaceAll(weights, {{"0.self_attn.q_proj.lora_B", "0.self_attn.q_proj.lora_C"}}));
+  EXPECT_THAT(std::string(LoraAdapter::Open(dir_.path()).status().message()), HasSubstr("lora_C"));
+}
+
+TEST(AdapterOfAnotherModelTest, IsRefusedWithBothShapes) {
+  const auto adapter = LoraAdapter::Open(absl::StrCat(kAdapters, "lora-olmoe-clip"));
+  ASSERT_TRUE(adapter.ok()) << adapter.status();
+  const auto refused = [&](const std::string& model) {
+    const ModelConfig config = *ReadModelConfig(kModels + model);
+    const auto checkpoint = checkpoint::Checkpoint::Open(kModels + model);
+    SY_CHECK_OK(checkpoint.status());
+    std::vector<int32_t> all;
+    for (int32_t e = 0; e < config.num_experts; ++e) all.push_back(e);
+    auto weights = AllocateWeights(config, DType::kF32, all);
+    SY_CHECK_OK(weights.status());
+    auto params = BuildParams(config, *FindFamily(config.model_type), *checkpoint, &*weights);
+    SY_CHECK_OK(params.status());
+    return std::string(MergeAdapter(**adapter, *checkpoint, &*params).message());
+  };
+  EXPECT_EQ(refused("olmoe-clip"), "");
+  EXPECT_THAT(refused("mixtral-window"),
+              testing::AllOf(HasSubstr("_proj.weight is ["), HasSubstr("the adapter is for [")));
+}
+
+}  // namespace
+}  // namespace switchyard::model

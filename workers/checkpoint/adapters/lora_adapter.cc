@@ -1,0 +1,166 @@
+#include "workers/checkpoint/adapters/lora_adapter.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "nlohmann/json.hpp"
+#include "scheduler/base/io/fnv1a.h"
+#include "scheduler/base/io/model_dir.h"
+#include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/strict_json.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
+#include "workers/checkpoint/tensors/weights_file.h"
+#include "workers/tensor/dtype.h"
+
+namespace switchyard::checkpoint {
+namespace {
+
+constexpr char kConfig[] = "adapter_config.json", kWeights[] = "adapter_model.safetensors";
+constexpr int64_t kMaxConfigBytes = 1 << 20;
+constexpr int kMaxConfigDepth = 16;
+
+struct AdapterConfig {
+  double alpha = 0;
+  bool rank_stabilized = false;  // alpha / sqrt(rank), not alpha / rank
+};
+
+absl::Status Refuse(absl::string_view key, absl::string_view why) {
+  return absl::UnimplementedError(absl::StrCat(kConfig, ": ", key, ": ", why));
+}
+
+// Whether a key is missing or has a value that says nothing: null, false, "none", [] or {}.
+bool SaysNothing(const nlohmann::json& json, const char* key) {
+  const auto found = json.find(key);
+  return found == json.end() || found->is_null() || *found == false || *found == "none" || *found == "" ||
+         ((found->is_array() || found->is_object()) && found->empty());
+}
+
+absl::StatusOr<AdapterConfig> ParseConfig(absl::string_view text) {
+  ASSIGN_OR_RETURN(const nlohmann::json json, ParseStrictJson(kConfig, text, LenientJson(kMaxConfigDepth)));
+  const auto type = json.is_object() ? json.find("peft_type") : json.end();
+  if (!json.is_object() || type == json.end() || *type != "LORA") {
+    return absl::InvalidArgumentError(absl::StrCat(kConfig, ": peft_type: LORA is wanted"));
+  }
+  // (Ways to begin that also change the base, as PiSSA does, are named there.)
+  if (const auto begin = json.find("init_lora_weights");
+      begin != json.end() && begin->is_string() && *begin != "gaussian" && *begin != "orthogonal") {
+    return Refuse("init_lora_weights", absl::StrCat(begin->dump(), " is not supported"));
+  }
+  for (const char* key : {"use_dora",       "use_qalora",        "use_bdlora",        "alora_invocation_tokens",
+                          "arrow_config",   "kasa_config",       "velora_config",     "monteclora_config",
+                          "lora_ga_config", "loftq_config",      "corda_config",      "modules_to_save",
+                          "bias",           "lora_bias",         "fan_in_fan_out",    "rank_pattern",
+                          "alpha_pattern",  "target_parameters", "layer_replication", "trainable_token_indices"}) {
+    if (!SaysNothing(json, key)) return Refuse(key, absl::StrCat(json[key].dump(), " is not supported"));
+  }
+  AdapterConfig config = {.rank_stabilized = !SaysNothing(json, "use_rslora")};
+  const auto alpha = json.find("lora_alpha");
+  if (alpha == json.end() || !alpha->is_number() || !std::isfinite(alpha->get<double>())) {
+    return absl::InvalidArgumentError(absl::StrCat(kConfig, ": lora_alpha: a number is wanted"));
+  }
+  config.alpha = alpha->get<double>();
+  return config;
+}
+
+absl::Status Wrong(const std::string& tensor, absl::string_view problem) {
+  return absl::InvalidArgumentError(absl::StrCat(kWeights, ": tensor \"", tensor, "\": ", problem));
+}
+
+absl::StatusOr<std::vector<float>> ReadFloats(const WeightsFile& file, const std::string& name,
+                                              const TensorEntry& entry) {
+  const absl::StatusOr<DType> dtype = ParseSafetensorsDType(entry.dtype);
+  if (!dtype.ok() || !IsFloating(*dtype)) return Wrong(name, absl::StrCat("is ", entry.dtype, ", no floating dtype"));
+  std::vector<char> bytes(static_cast<size_t>(entry.bytes));
+  RETURN_IF_ERROR(file.Read(entry.begin, entry.bytes, bytes.data()));
+  std::vector<float> values(static_cast<size_t>(entry.bytes / DTypeBytes(*dtype)));
+  VisitDType(*dtype, [&]<class Elem>() {
+    const Elem* const from = reinterpret_cast<const Elem*>(bytes.data());
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(from[i]);
+  });
+  for (const float value : values) {
+    if (!std::isfinite(value)) return Wrong(name, "has NaN or Inf");
+  }
+  return values;
+}
+
+// The two halves of a matrix's adapter, as they are found.
+struct Halves {
+  const NamedTensor *a = nullptr, *b = nullptr;
+};
+
+absl::StatusOr<std::map<std::string, Halves>> FindHalves(const WeightsFile& file) {
+  std::map<std::string, Halves> all;
+  for (const NamedTensor& tensor : file.tensors()) {
+    absl::string_view module = tensor.first;
+    const bool known = absl::ConsumePrefix(&module, "base_model.model.");
+    const bool is_a = absl::ConsumeSuffix(&module, ".lora_A.weight");
+    if (!known || (!is_a && !absl::ConsumeSuffix(&module, ".lora_B.weight"))) {
+      return Wrong(tensor.first, "is no base_model.model.….lora_A.weight or ….lora_B.weight");
+    }
+    if (tensor.second.shape.size() != 2) {
+      return Wrong(tensor.first, absl::StrCat("is ", tensor.second.ShapeString(), ", no matrix"));
+    }
+    Halves& halves = all[absl::StrCat(module, ".weight")];
+    (is_a ? halves.a : halves.b) = &tensor;
+  }
+  if (all.empty()) return absl::InvalidArgumentError(absl::StrCat(kWeights, ": has no adapters"));
+  return all;
+}
+
+absl::StatusOr<AdaptedMatrix> ReadMatrix(const WeightsFile& file, const std::string& name, const Halves& halves,
+                                         const AdapterConfig& config) {
+  if (halves.a == nullptr || halves.b == nullptr) {
+    return Wrong(halves.a == nullptr ? halves.b->first : halves.a->first,
+                 absl::StrCat("its ", halves.a == nullptr ? "lora_A" : "lora_B", " is missing"));
+  }
+  const std::vector<int64_t>&a = halves.a->second.shape, &b = halves.b->second.shape;
+  if (a[0] != b[1] || a[0] == 0) {
+    return Wrong(halves.b->first, absl::StrCat("is ", halves.b->second.ShapeString(), ", lora_A of ", name, " is ",
+                                               halves.a->second.ShapeString()));
+  }
+  AdaptedMatrix matrix = {.rank = a[0], .rows = b[0], .columns = a[1], .a = {}, .b = {}};
+  const auto rank = static_cast<double>(matrix.rank);
+  matrix.scale = config.alpha / (config.rank_stabilized ? std::sqrt(rank) : rank);
+  ASSIGN_OR_RETURN(matrix.a, ReadFloats(file, halves.a->first, halves.a->second));
+  ASSIGN_OR_RETURN(matrix.b, ReadFloats(file, halves.b->first, halves.b->second));
+  return matrix;
+}
+
+uint64_t Sum(uint64_t seed, const void* from, size_t bytes) {
+  return Fnv1a(absl::StrCat(seed, " ", Fnv1a(absl::string_view(static_cast<const char*>(from), bytes))));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const LoraAdapter>> LoraAdapter::Open(const std::string& folder) {
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(folder));
+  ASSIGN_OR_RETURN(const std::string text, dir.ReadSmallFile(kConfig, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(const AdapterConfig config, ParseConfig(text));
+  ASSIGN_OR_RETURN(const std::unique_ptr<WeightsFile> file, WeightsFile::OpenSafetensors(dir, kWeights));
+  if (file->size() > kMaxAdapterBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(kWeights, ": ", file->size(), " bytes, at most ", kMaxAdapterBytes));
+  }
+  std::unique_ptr<LoraAdapter> adapter(new LoraAdapter());
+  adapter->folder_ = folder;
+  ASSIGN_OR_RETURN(const auto all, FindHalves(*file));
+  for (const auto& [name, halves] : all) {
+    ASSIGN_OR_RETURN(adapter->matrices_[name], ReadMatrix(*file, name, halves, config));
+  }
+  return adapter;
+}
+
+std::string LoraAdapter::Hash() const {
+  uint64_t sum = 0;
+  for (const auto& [name, matrix] : matrices_) {
+    sum = Sum(sum, name.data(), name.size());
+    sum = Sum(sum, &matrix.scale, sizeof(matrix.scale));
+    sum = Sum(sum, matrix.a.data(), matrix.a.size() * sizeof(float));
+    sum = Sum(sum, matrix.b.data(), matrix.b.size() * sizeof(float));
+  }
+  return absl::StrCat(absl::Hex(sum, absl::kZeroPad16));
+}
+
+}  // namespace switchyard::checkpoint

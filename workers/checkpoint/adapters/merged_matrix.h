@@ -1,0 +1,32 @@
+// A matrix of a checkpoint with a low-rank adapter added to it, W + scale B A, in fp32, before it is rounded or
+// quantized.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "workers/checkpoint/adapters/lora_adapter.h"
+#include "workers/checkpoint/quantized/matrix_reader.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
+
+namespace switchyard::checkpoint {
+
+class MergedMatrix : public MatrixReader {
+ public:
+  // base: the matrix's reader; null: the tensor at `at` is read as it is, in its floating dtype.
+  // REQUIRES: of the adapter's shape.  Borrows the adapter.
+  MergedMatrix(const std::string& name, const TensorLocation& at, std::shared_ptr<const MatrixReader> base,
+               const AdaptedMatrix* adapter);
+
+  int64_t good_rows() const override { return base_ == nullptr ? 1 : base_->good_rows(); }
+  absl::Status Read(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const override;
+
+ private:
+  absl::Status ReadBase(int64_t first, int64_t count, float* to, ReadBytes read, MatrixScratch* scratch) const;
+
+  const std::shared_ptr<const MatrixReader> base_;  // owners: this, and the table that it was in
+  const AdaptedMatrix& adapter_;
+};
+
+}  // namespace switchyard::checkpoint
