@@ -251,6 +251,7 @@ void CheckNoServing(const ServerConfig& config, Problems* problems) {
                   absl::StrCat("--local_workers=", config.local_workers, ": is for ", kIsFor));
   problems->OnlyFor(false, "workers", config.workers, defaults.workers, kIsFor);
   problems->OnlyFor(false, "served_model_name", config.served_model_name, defaults.served_model_name, kIsFor);
+  problems->OnlyFor(false, "adapter", config.adapter, defaults.adapter, kIsFor);
   problems->OnlyFor(false, "tokenizer", config.tokenizer, defaults.tokenizer, kIsFor);
   problems->OnlyFor(false, "chat_template", config.chat_template, defaults.chat_template, kIsFor);
   problems->OnlyFor(false, "profile", config.profile, defaults.profile, kIsFor);
@@ -295,6 +296,10 @@ absl::Status ServerConfig::Finish() {
   problems.Check(
       adapter.empty() || IsFile(adapter + "/adapter_config.json"),
       absl::StrCat("--adapter=", adapter, ": is no directory with an adapter_config.json, as PEFT saves it"));
+  problems.Check(adapter.empty() || local_workers > 0 || only_trains,
+                 absl::StrCat("--adapter=", adapter,
+                              ": is of local workers, but --local_workers=0; give it to each "
+                              "switchyard-worker"));
   problems.Check(adapter.empty() || load_format != "dummy",
                  absl::StrCat("--adapter=", adapter, ": goes with no --load_format=dummy"));
   for (const FlagProblem& problem : FlagsOfServer(this).OutOfRange(/*given_only=*/false)) {

@@ -179,6 +179,13 @@ TEST_F(ConfigTest, TheModelMustBeACheckpoint) {
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr("has no config.json"));
 }
 
+TEST_F(ConfigTest, AnAdapterIsOfLocalWorkers) {
+  config_.adapter = dir_.path();
+  config_.local_workers = 0;
+  config_.workers = 2;
+  EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr(": is of local workers, but --local_workers=0"));
+}
+
 TEST_F(ConfigTest, AServerWithoutAModelTrains) {
   ServerConfig config;
   config.dataset_root = dir_.path() + "/data";
@@ -193,10 +200,12 @@ TEST_F(ConfigTest, AServerWithoutAModelTrains) {
   EXPECT_EQ(config.served_model_name, "");
   serving.workers = serving.local_workers = 2;
   serving.tokenizer = "t.json";
+  serving.adapter = "a";
   serving.train_on_serving = true;
   EXPECT_THAT(std::string(serving.Finish().message()),
               testing::AllOf(HasSubstr("--local_workers=2: is for a server with --model\n--workers=2: is for"),
                              HasSubstr("--tokenizer=t.json: is for a server with --model"),
+                             HasSubstr("--adapter=a: is for a server with --model"),
                              HasSubstr("--train_on_serving: is for a server with --model")));
 }
 

@@ -146,6 +146,9 @@ TEST_F(BadAdapterTest, ConfigurationsThatAreNotUnderstood) {
   EXPECT_THAT(Refused("\"rank_pattern\": {}", "\"rank_pattern\": {\"q_proj\": 2}"), HasSubstr("rank_pattern: "));
   EXPECT_THAT(Refused("\"init_lora_weights\": true", "\"init_lora_weights\": \"pissa\""),
               HasSubstr("init_lora_weights: "));
+  EXPECT_THAT(Refused("\"use_rslora\": false", "\"use_rslora\": \"false\""), HasSubstr("use_rslora: true or false"));
+  EXPECT_THAT(Refused("\"r\": 4", "\"r\": 0"), HasSubstr("r: a whole number in [1, "));
+  EXPECT_THAT(Refused("\"r\": 4", "\"r\": 8"), HasSubstr("], r in adapter_config.json is 8"));
   EXPECT_THAT(Refused("{", "[{"), HasSubstr("adapter_config.json"));
 }
 

@@ -10,6 +10,7 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/strict_json.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
 #include "workers/checkpoint/tensors/weights_file.h"
@@ -22,13 +23,25 @@ constexpr char kConfig[] = "adapter_config.json", kWeights[] = "adapter_model.sa
 constexpr int64_t kMaxConfigBytes = 1 << 20;
 constexpr int kMaxConfigDepth = 16;
 
+constexpr int64_t kMaxRank = 1 << 16;
+constexpr size_t kMaxShown = 64;  // bytes of a value in a message
+
 struct AdapterConfig {
+  int64_t rank = 0;
   double alpha = 0;
   bool rank_stabilized = false;  // alpha / sqrt(rank), not alpha / rank
 };
 
 absl::Status Refuse(absl::string_view key, absl::string_view why) {
   return absl::UnimplementedError(absl::StrCat(kConfig, ": ", key, ": ", why));
+}
+
+absl::Status Bad(absl::string_view key, absl::string_view wanted) {
+  return absl::InvalidArgumentError(absl::StrCat(kConfig, ": ", key, ": ", wanted));
+}
+
+std::string Short(const nlohmann::json& value) {
+  return value.dump(-1, ' ', /*ensure_ascii=*/true).substr(0, kMaxShown);
 }
 
 // Whether a key is missing or has a value that says nothing: null, false, "none", [] or {}.
@@ -47,19 +60,28 @@ absl::StatusOr<AdapterConfig> ParseConfig(absl::string_view text) {
   // (Ways to begin that also change the base, as PiSSA does, are named there.)
   if (const auto begin = json.find("init_lora_weights");
       begin != json.end() && begin->is_string() && *begin != "gaussian" && *begin != "orthogonal") {
-    return Refuse("init_lora_weights", absl::StrCat(begin->dump(), " is not supported"));
+    return Refuse("init_lora_weights", absl::StrCat(Short(*begin), " is not supported"));
   }
   for (const char* key : {"use_dora",       "use_qalora",        "use_bdlora",        "alora_invocation_tokens",
                           "arrow_config",   "kasa_config",       "velora_config",     "monteclora_config",
                           "lora_ga_config", "loftq_config",      "corda_config",      "modules_to_save",
                           "bias",           "lora_bias",         "fan_in_fan_out",    "rank_pattern",
                           "alpha_pattern",  "target_parameters", "layer_replication", "trainable_token_indices"}) {
-    if (!SaysNothing(json, key)) return Refuse(key, absl::StrCat(json[key].dump(), " is not supported"));
+    if (!SaysNothing(json, key)) return Refuse(key, absl::StrCat(Short(json[key]), " is not supported"));
   }
-  AdapterConfig config = {.rank_stabilized = !SaysNothing(json, "use_rslora")};
+  AdapterConfig config;
+  if (const auto stabilized = json.find("use_rslora"); stabilized != json.end() && !stabilized->is_null()) {
+    if (!stabilized->is_boolean()) return Bad("use_rslora", "true or false is wanted");
+    config.rank_stabilized = stabilized->get<bool>();
+  }
+  const auto rank = json.find("r");
+  if (rank == json.end() || !IntegerIn(*rank, 1, kMaxRank).has_value()) {
+    return Bad("r", absl::StrCat("a whole number in [1, ", kMaxRank, "] is wanted"));
+  }
+  config.rank = *IntegerIn(*rank, 1, kMaxRank);
   const auto alpha = json.find("lora_alpha");
   if (alpha == json.end() || !alpha->is_number() || !std::isfinite(alpha->get<double>())) {
-    return absl::InvalidArgumentError(absl::StrCat(kConfig, ": lora_alpha: a number is wanted"));
+    return Bad("lora_alpha", "a number is wanted");
   }
   config.alpha = alpha->get<double>();
   return config;
@@ -117,6 +139,10 @@ absl::StatusOr<AdaptedMatrix> ReadMatrix(const WeightsFile& file, const std::str
                  absl::StrCat("its ", halves.a == nullptr ? "lora_A" : "lora_B", " is missing"));
   }
   const std::vector<int64_t>&a = halves.a->second.shape, &b = halves.b->second.shape;
+  if (a[0] != config.rank) {
+    return Wrong(halves.a->first,
+                 absl::StrCat("is ", halves.a->second.ShapeString(), ", r in ", kConfig, " is ", config.rank));
+  }
   if (a[0] != b[1] || a[0] == 0) {
     return Wrong(halves.b->first, absl::StrCat("is ", halves.b->second.ShapeString(), ", lora_A of ", name, " is ",
                                                halves.a->second.ShapeString()));

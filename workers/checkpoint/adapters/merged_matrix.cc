@@ -9,11 +9,18 @@
 
 namespace switchyard::checkpoint {
 
-MergedMatrix::MergedMatrix(const std::string& name, const TensorLocation& at, std::shared_ptr<const MatrixReader> base,
-                           const AdaptedMatrix* adapter)
+MergedMatrix::MergedMatrix(const std::string& name, const Checkpoint& checkpoint,
+                           std::shared_ptr<const MatrixReader> base, const AdaptedMatrix* adapter)
     : MatrixReader(adapter->rows, adapter->columns), base_(std::move(base)), adapter_(*adapter) {
-  AddTensor(base_ == nullptr ? name : base_->stored_name(), base_ == nullptr ? at : base_->location());
-  if (base_ != nullptr) set_row_step(base_->row_step());
+  if (base_ == nullptr) {
+    AddTensor(name, checkpoint.Find(name));
+    return;
+  }
+  AddTensor(base_->stored_name(), base_->location());
+  for (const std::string& tensor : base_->tensors()) {
+    if (tensor != base_->stored_name()) AddTensor(tensor, checkpoint.Find(tensor));
+  }
+  set_row_step(base_->row_step());
 }
 
 absl::Status MergedMatrix::ReadBase(int64_t first, int64_t count, float* to, ReadBytes read,

@@ -14,9 +14,9 @@ namespace switchyard::checkpoint {
 
 class MergedMatrix : public MatrixReader {
  public:
-  // base: the matrix's reader; null: the tensor at `at` is read as it is, in its floating dtype.
+  // base: the matrix's reader; null: the checkpoint's tensor `name` is read as it is, in its floating dtype.
   // REQUIRES: of the adapter's shape.  Borrows the adapter.
-  MergedMatrix(const std::string& name, const TensorLocation& at, std::shared_ptr<const MatrixReader> base,
+  MergedMatrix(const std::string& name, const Checkpoint& checkpoint, std::shared_ptr<const MatrixReader> base,
                const AdaptedMatrix* adapter);
 
   int64_t good_rows() const override { return base_ == nullptr ? 1 : base_->good_rows(); }

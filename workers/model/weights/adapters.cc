@@ -115,7 +115,11 @@ absl::Status MergeAdapter(const checkpoint::LoraAdapter& adapter, const checkpoi
       return wrong(name, " is [", absl::StrJoin(param->shape, ", "), "], the adapter is for [", matrix.rows, ", ",
                    matrix.columns, "]");
     }
-    param->matrix = std::make_shared<checkpoint::MergedMatrix>(name, checkpoint.Find(name), param->matrix, &matrix);
+    // (An embedding is a table of rows; a tied head is read from it, too.)
+    const bool is_table = std::any_of(params->begin(), params->end(),
+                                      [&](const Param& each) { return each.name == name && each.weight == nullptr; });
+    if (is_table) return wrong("it adapts ", name, ", which is no matrix of products");
+    param->matrix = std::make_shared<checkpoint::MergedMatrix>(name, checkpoint, param->matrix, &matrix);
   }
   return absl::OkStatus();
 }
