@@ -155,10 +155,10 @@ int CheckJob(const WorkerFlags& flags) {
   if (!root.ok()) return Complain(flags, root.status().message());
   const absl::StatusOr<jobs::JobSpec> spec = ReadSpec(stdin);
   if (!spec.ok()) return Complain(flags, spec.status().message());
-  const absl::StatusOr<model::ModelConfig> checked = train::CheckJob(*root, *spec,
-                                                                     {.ranks_here = flags.check_ranks,
-                                                                      .memory_bytes = ReadMachineMemory().total_bytes,
-                                                                      .can_offload = !flags.train_offload_dir.empty()});
+  const absl::StatusOr<train::CheckedJob> checked = train::CheckJob(*root, *spec,
+                                                                    {.ranks_here = flags.check_ranks,
+                                                                     .memory_bytes = ReadMachineMemory().total_bytes,
+                                                                     .can_offload = !flags.train_offload_dir.empty()});
   std::fputs(train::JobCheckLine(checked).c_str(), stdout);
   return std::fflush(stdout) == 0 && checked.ok() ? 0 : kExitBadConfig;
 }

@@ -32,13 +32,13 @@ constexpr char kOlmoe[] = R"({"architectures": ["OlmoeForCausalLM"], "model_type
 
 class CheckJobTest : public testing::Test {
  protected:
-  absl::StatusOr<model::ModelConfig> Check(const std::string& from, const std::string& to) {
+  absl::StatusOr<CheckedJob> Check(const std::string& from, const std::string& to) {
     std::filesystem::create_directories(root_.path() + "/model");
     EXPECT_THAT(kConfig, HasSubstr(from));
     std::ofstream(root_.path() + "/model/config.json") << absl::StrReplaceAll(kConfig, {{from, to}});
     return CheckSpec({.architecture = "model"});
   }
-  absl::StatusOr<model::ModelConfig> CheckSpec(const jobs::JobSpec& spec, const JobCheckOptions& options = {}) {
+  absl::StatusOr<CheckedJob> CheckSpec(const jobs::JobSpec& spec, const JobCheckOptions& options = {}) {
     return CheckJob(*RootDir::Open(root_.path(), "the checkpoint root"), spec, options);
   }
   // A job that begins from these tensors.
@@ -65,8 +65,24 @@ TEST_F(CheckJobTest, FactsAreOneLineOfJson) {
                                 {"vocab", 300},
                                 {"experts", 4},
                                 {"router_bias", false},
-                                {"parameters", parameters}};
+                                {"parameters", parameters},
+                                {"frozen", 0},
+                                {"adapters", 0}};
   EXPECT_EQ(nlohmann::json::parse(line), facts);
+}
+
+TEST_F(CheckJobTest, WhatIsFrozenIsCounted) {
+  ASSERT_TRUE(Check("{", "{").ok());
+  jobs::JobSpec spec = {.architecture = "model"};
+  spec.parameters = {{.pattern = "*.experts.1.*", .frozen = true}, {.pattern = "lm_head*", .frozen = true}};
+  nlohmann::json facts = nlohmann::json::parse(JobCheckLine(CheckSpec(spec)));
+  EXPECT_EQ(facts["frozen"], 3 * 8 * 16 + 300 * 8);
+  EXPECT_EQ(facts["adapters"], 0);
+  spec.parameters = {};
+  spec.lora = {.rank = 2, .targets = {"k_proj"}};
+  facts = nlohmann::json::parse(JobCheckLine(CheckSpec(spec)));
+  EXPECT_EQ(facts["frozen"], 0);
+  EXPECT_EQ(facts["adapters"], 2 * (8 + 4));
 }
 
 TEST_F(CheckJobTest, WhatNoWorkerTrains) {

@@ -62,41 +62,90 @@ jobs::JobSpec With(std::vector<jobs::ParameterRule> rules, int32_t rank = 0) {
 TEST(RulesTest, CountWhatIsFrozen) {
   const model::ModelConfig config = ConfigOf("qwen2-shared");
   const int64_t experts = config.num_moe_layers() * config.num_experts * 3 * config.expert_intermediate * config.hidden;
-  const auto none = CountTrained(With({}), config);
+  const auto none = CountFrozen(With({}), config);
   ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_EQ(none->frozen_experts + none->frozen_dense + none->adapters, 0);
+  EXPECT_EQ(none->OfBase() + none->adapters, 0);
   // The first rule that fits holds.
-  const auto some = CountTrained(With({{.pattern = "*experts.0.*", .rate = 2},
-                                       {.pattern = "*.experts.*", .frozen = true},
-                                       {.pattern = "lm_head.weight", .frozen = true}}),
-                                 config);
+  const auto some = CountFrozen(With({{.pattern = "*experts.0.*", .rate = 2},
+                                      {.pattern = "*.experts.*", .frozen = true},
+                                      {.pattern = "lm_head.weight", .frozen = true}}),
+                                config);
   ASSERT_TRUE(some.ok()) << some.status();
-  EXPECT_EQ(some->frozen_experts, experts / config.num_experts * (config.num_experts - 1));
-  EXPECT_EQ(some->frozen_dense, config.vocab_size * config.hidden);
+  ASSERT_EQ(some->of_expert.size(), static_cast<size_t>(config.num_experts));
+  EXPECT_EQ(some->of_expert[0], 0);
+  for (size_t i = 1; i < some->of_expert.size(); ++i) EXPECT_EQ(some->of_expert[i], experts / config.num_experts);
+  EXPECT_EQ(some->dense, config.vocab_size * config.hidden);
+  EXPECT_EQ(some->OfBase(), some->dense + experts / config.num_experts * (config.num_experts - 1));
+  // A part of a packed weight has its gradient and moments with the others: k of q, k and v, gate of gate and up.
+  const int64_t kv = config.num_layers() * config.kv_width(), q = config.num_layers() * config.q_width();
+  const auto dense = [&](std::vector<jobs::ParameterRule> rules) { return CountFrozen(With(rules), config)->dense; };
+  EXPECT_EQ(dense({{.pattern = "*k_proj.*", .frozen = true}}), 0);
+  const std::vector<jobs::ParameterRule> weights = {{.pattern = "*q_proj.weight", .frozen = true},
+                                                    {.pattern = "*k_proj.weight", .frozen = true},
+                                                    {.pattern = "*v_proj.weight", .frozen = true}};
+  EXPECT_EQ(dense(weights), (q + 2 * kv) * config.hidden) << "their biases are another block";
+  const auto gates = CountFrozen(With({{.pattern = "*.experts.*.gate_proj.*", .frozen = true}}), config);
+  ASSERT_TRUE(gates.ok()) << gates.status();
+  EXPECT_EQ(gates->OfBase(), 0);
 }
 
 TEST(RulesTest, RefuseAPatternThatFitsNothingAndATrainingOfNothing) {
   for (const char* model : {"qwen2-shared", "olmoe-clip", "gpt2-bias", "mixtral-window", "qwen3-qknorm"}) {
     const model::ModelConfig config = ConfigOf(model);
-    EXPECT_TRUE(CountTrained(With({{.pattern = "*embed_tokens*", .frozen = true}}), config).ok()) << model;
+    EXPECT_TRUE(CountFrozen(With({{.pattern = "*embed_tokens*", .frozen = true}}), config).ok()) << model;
     const absl::Status wrong =
-        CountTrained(With({{.pattern = "*norm*", .rate = 2}, {.pattern = "*.expert.*", .frozen = true}}), config)
+        CountFrozen(With({{.pattern = "*norm*", .rate = 2}, {.pattern = "*.expert.*", .frozen = true}}), config)
             .status();
     EXPECT_EQ(wrong.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(wrong.message()), HasSubstr("parameters[1]: \"*.expert.*\" fits no weight of "));
-    const absl::Status all = CountTrained(With({{.pattern = "*", .frozen = true}}), config).status();
+    const absl::Status all = CountFrozen(With({{.pattern = "*", .frozen = true}}), config).status();
     EXPECT_THAT(std::string(all.message()), HasSubstr("all weights are frozen"));
   }
 }
 
+TEST(RulesTest, RefuseARuleThatHoldsForNothing) {
+  const model::ModelConfig config = ConfigOf("olmoe-clip");
+  const auto refusal = [&](std::vector<jobs::ParameterRule> rules, int32_t rank = 0) {
+    const absl::Status status = CountFrozen(With(std::move(rules), rank), config).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refusal({{.pattern = "*experts*", .frozen = true}, {.pattern = "*.experts.3.*", .rate = 2}}),
+            "parameters[1]: \"*.experts.3.*\" holds for no weight: rules before it hold for all that it fits, such as "
+            "parameters[0], \"*experts*\", for model.layers.0.mlp.experts.3.gate_proj.weight");
+  EXPECT_THAT(refusal({{.pattern = "*lora_A*"}, {.pattern = "*lora_B*", .rate = 2}, {.pattern = "*", .rate = 3}}, 4),
+              HasSubstr("parameters[2]: \"*\" holds for no weight: "))
+      << "several hold together";
+  EXPECT_TRUE(
+      CountFrozen(With({{.pattern = "*experts.3.*", .rate = 2}, {.pattern = "*experts*", .frozen = true}}), config)
+          .ok());
+}
+
+// Of routers that choose by scores plus biases, which no gradient trains.
+TEST(RulesTest, RefuseABiasRateThatMovesNothing) {
+  const model::ModelConfig config = ConfigOf("gpt2-bias");
+  ASSERT_TRUE(config.router_bias);
+  const auto status = [&](const char* pattern, double rate) {
+    jobs::JobSpec spec = With({{.pattern = pattern, .frozen = true}});
+    spec.balance_bias_rate = rate;
+    return CountFrozen(spec, config).status();
+  };
+  const std::string all = "*e_score_correction_bias";
+  EXPECT_EQ(status(all.c_str(), 0.01).message(),
+            "parameters: the biases of all routers are frozen, so a balance_bias_rate of 0.01 would move none; 0 is "
+            "wanted, or a rule that leaves them");
+  EXPECT_TRUE(status(all.c_str(), 0).ok());
+  EXPECT_TRUE(status("*layers.0.*", 0.01).ok()) << "those of other layers move";
+}
+
 TEST(RulesTest, ConcernAdaptersAloneWhereThereAreSome) {
   const model::ModelConfig config = ConfigOf("olmoe-clip");
-  const auto counted = CountTrained(With({{.pattern = "*lora_B*", .rate = 16}}, 4), config);
+  const auto counted = CountFrozen(With({{.pattern = "*lora_B*", .rate = 16}}, 4), config);
   ASSERT_TRUE(counted.ok()) << counted.status();
   const int64_t widths = 4 * config.hidden + 2 * config.q_width() + 2 * config.kv_width();
   EXPECT_EQ(counted->adapters, config.num_layers() * 4 * widths);
-  EXPECT_EQ(counted->frozen_dense, 0);
-  EXPECT_THAT(std::string(CountTrained(With({{.pattern = "*experts*", .frozen = true}}, 4), config).status().message()),
+  EXPECT_EQ(counted->OfBase(), 0);
+  EXPECT_THAT(std::string(CountFrozen(With({{.pattern = "*experts*", .frozen = true}}, 4), config).status().message()),
               HasSubstr("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"));
 }
 

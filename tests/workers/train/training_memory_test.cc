@@ -1,6 +1,11 @@
 // The computed memory of a training, compared with the memory that it uses.
 #include "workers/train/step/training_memory.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/train/fake_state_file.h"
@@ -52,29 +57,55 @@ TEST_P(TrainingMemoryTest, KnowsWhatFrozenParametersAndAdaptersNeed) {
   const TrainingGolden golden = LoadTrainingGolden(GetParam());
   const absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(golden.dir);
   ASSERT_TRUE(config.ok());
-  const auto compare = [&](const jobs::JobSpec& spec, DType dtype) {
-    TrainingGroup group(golden.dir, {.dtype = dtype, .rules = spec.parameters, .adapters = AdaptersOf(spec.lora)});
-    const absl::StatusOr<TrainedElements> trained = CountTrained(spec, *config);
-    ASSERT_TRUE(trained.ok()) << trained.status();
-    int64_t kept = 0, weights = 0;
-    for (const ParameterBlock& block : group.parameters(0).blocks()) {
-      kept += block.master.bytes() + block.gradient.bytes() + block.mean.bytes() + block.mean_squares.bytes();
-      weights += 2 * block.size() * DTypeBytes(dtype);
+  const auto frozen = [](std::vector<std::string> patterns) {
+    jobs::JobSpec spec;
+    for (const std::string& pattern : patterns) spec.parameters.push_back({.pattern = pattern, .frozen = true});
+    return spec;
+  };
+  // Of the rank that needs the most, as no rank knows the others'.
+  const auto compare = [&](const jobs::JobSpec& spec, DType dtype, int world, int packing) {
+    TrainingGroup group(golden.dir, {.dtype = dtype,
+                                     .world = world,
+                                     .packing = packing,
+                                     .rules = spec.parameters,
+                                     .adapters = AdaptersOf(spec.lora)});
+    const absl::StatusOr<FrozenElements> elements = CountFrozen(spec, *config);
+    ASSERT_TRUE(elements.ok()) << elements.status();
+    int64_t most = 0, weights = 0;
+    for (int r = 0; r < world; ++r) {
+      int64_t kept = 0;
+      weights = 0;
+      for (const ParameterBlock& block : group.parameters(r).blocks()) {
+        kept += block.master.bytes() + block.gradient.bytes() + block.mean.bytes() + block.mean_squares.bytes();
+        weights += 2 * block.size() * DTypeBytes(dtype);
+      }
+      most = std::max(most, kept);
     }
     const TrainingBytes bytes = TrainingMemory(
-        *config, {.dtype = dtype, .experts_per_layer = config->num_experts, .rows = 1, .trained = *trained});
-    EXPECT_EQ(bytes.parameters, kept);
+        *config,
+        {.dtype = dtype, .experts_per_layer = config->num_experts / world * packing, .rows = 1, .frozen = *elements});
+    EXPECT_EQ(bytes.parameters, most) << world << " ranks, packing " << packing;
     EXPECT_EQ(bytes.weights, weights);
   };
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF64}) {
-    jobs::JobSpec frozen;
-    frozen.parameters = {{.pattern = "*embed_tokens*", .rate = 2},
-                         {.pattern = "*.experts.*", .frozen = true},
-                         {.pattern = "*o_proj*", .frozen = true}};
-    compare(frozen, dtype);
+    compare(frozen({"*.experts.*", "*o_proj*"}), dtype, 1, 1);
     jobs::JobSpec adapted;
     adapted.lora = {.rank = 5, .targets = {"k_proj", "o_proj"}};
-    compare(adapted, dtype);
+    compare(adapted, dtype, 1, 1);
+  }
+  // Parts of packed weights, and weights without their biases.
+  compare(frozen({"*k_proj*"}), DType::kF32, 1, 1);
+  compare(frozen({"*q_proj.weight", "*k_proj.weight", "*v_proj.weight"}), DType::kF32, 1, 1);
+  for (const char* up : {"*up_proj*", "*.w3.*"}) {
+    if (CountFrozen(frozen({up}), *config).ok()) compare(frozen({up}), DType::kF32, 1, 1);
+  }
+  // Experts by number, of which a rank has others than its neighbour.
+  if (config->num_experts % 2 != 0) return;
+  const std::string last = absl::StrCat("*.experts.", config->num_experts - 1, ".*");
+  for (const int packing : {1, 2}) {
+    compare(frozen({"*.experts.0.*", "*.experts.1.*"}), DType::kF32, 2, packing);
+    compare(frozen({"*.experts.0.*", "*.experts.1.*", last}), DType::kF32, 2, packing);
+    compare(frozen({"*.experts.*"}), DType::kF32, 2, packing);
   }
 }
 

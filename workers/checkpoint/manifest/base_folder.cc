@@ -123,7 +123,7 @@ absl::Status CheckBaseFolder(const RootDir& root, const std::string& path, const
   return absl::DataLossError(absl::StrCat(checked.message(), "; ", older, " of the same job is complete"));
 }
 
-absl::StatusOr<std::string> SumOfWeights(const ModelDir& dir, const OnRead& on_read) {
+absl::StatusOr<std::string> ChecksumOfWeights(const ModelDir& dir, const OnRead& on_read) {
   std::string sums;
   ASSIGN_OR_RETURN(const std::optional<Manifest> manifest, ReadOwnManifest(dir));
   if (manifest.has_value()) {

@@ -30,7 +30,7 @@ absl::Status CheckBaseFolder(const RootDir& root, const std::string& path, const
 
 // 64 hex digits over the contents of a folder's files of weights: those of its manifest, or, if it has none, of the
 // files, which are read.  Errors: as CheckBaseFolder's, Checkpoint's; on_read's.
-absl::StatusOr<std::string> SumOfWeights(const ModelDir& dir, const OnRead& on_read = nullptr);
+absl::StatusOr<std::string> ChecksumOfWeights(const ModelDir& dir, const OnRead& on_read = nullptr);
 
 // The manifest of a folder to serve, without the files that such a job does not read; none if the folder has none.
 // Compares the files that it names except weights, which are compared as they are loaded (ExpectManifest).  Errors: as

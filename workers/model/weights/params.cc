@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -287,7 +288,7 @@ std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& fami
   return *table.Finish();
 }
 
-std::vector<Param> DescribeParams(const ModelConfig& config, const ModelFamily& family) {
+std::vector<std::vector<Param>> DescribeParams(const ModelConfig& config, const ModelFamily& family) {
   ModelWeights weights;  // without memory
   weights.residents.resize(static_cast<size_t>(config.num_experts));
   std::iota(weights.residents.begin(), weights.residents.end(), 0);
@@ -300,16 +301,21 @@ std::vector<Param> DescribeParams(const ModelConfig& config, const ModelFamily& 
     layer.moe.emplace().experts.resize(static_cast<size_t>(config.num_experts));
     if (config.shared_intermediate > 0) layer.moe->shared.emplace();
   }
-  std::vector<Param> params = ListParams(config, family, &weights);
-  if (HasEmbedding(config, ops::WeightFormat::kPlain)) {
-    const std::vector<int64_t> shape = {config.vocab_size, config.hidden};
-    params.push_back({.name = kEmbedding, .shape = shape, .rows = shape[0], .columns = shape[1]});
-  }
-  for (Param& param : params) {
+  std::vector<std::vector<Param>> places;
+  std::unordered_map<const void*, size_t> index;
+  for (Param& param : ListParams(config, family, &weights)) {
+    const void* const place = param.weight != nullptr ? static_cast<const void*>(param.weight) : param.tensor;
+    const auto [found, added] = index.try_emplace(place, places.size());
+    if (added) places.emplace_back();
     param.weight = nullptr;
     param.tensor = nullptr;
+    places[found->second].push_back(std::move(param));
   }
-  return params;
+  if (HasEmbedding(config, ops::WeightFormat::kPlain)) {
+    const std::vector<int64_t> shape = {config.vocab_size, config.hidden};
+    places.push_back({{.name = kEmbedding, .shape = shape, .rows = shape[0], .columns = shape[1]}});
+  }
+  return places;
 }
 
 absl::StatusOr<std::vector<Param>> BuildLayerParams(const ModelConfig& config, const ModelFamily& family,

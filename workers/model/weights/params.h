@@ -56,8 +56,8 @@ inline constexpr int kMaxReported = 8;
 // The same without a checkpoint, for a model that is to be written: experts are not fused.
 std::vector<Param> ListParams(const ModelConfig& config, const ModelFamily& family, ModelWeights* weights);
 
-// The same of all experts, without places: names and shapes.
-std::vector<Param> DescribeParams(const ModelConfig& config, const ModelFamily& family);
+// The same of all experts, without places: names and shapes; a list for each weight or tensor of the model.
+std::vector<std::vector<Param>> DescribeParams(const ModelConfig& config, const ModelFamily& family);
 
 // The params of one layer alone.  checkpoint: null: as ListParams.  `layer` is the layers[layer_idx] of
 // AllocateWeights, with these residents, or the one layer of a config that has it alone.  Errors: BuildParams'.

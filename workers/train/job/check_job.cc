@@ -1,5 +1,7 @@
 #include "workers/train/job/check_job.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/io/model_dir.h"
@@ -30,38 +32,42 @@ absl::StatusOr<model::ModelConfig> ParseTrainableConfig(absl::string_view config
   return config;
 }
 
-absl::StatusOr<model::ModelConfig> CheckJob(const RootDir& checkpoints, const jobs::JobSpec& spec,
-                                            const JobCheckOptions& options) {
+absl::StatusOr<CheckedJob> CheckJob(const RootDir& checkpoints, const jobs::JobSpec& spec,
+                                    const JobCheckOptions& options) {
   const bool weights = !spec.base_checkpoint.empty();
   const std::string& path = weights ? spec.base_checkpoint : spec.architecture;
   if (weights) RETURN_IF_ERROR(checkpoint::CheckFinished(path));
   ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Beneath(checkpoints, path));
   ASSIGN_OR_RETURN(std::string text, dir.ReadSmallFile("config.json", model::kMaxConfigBytes));
   ASSIGN_OR_RETURN(model::ModelConfig config, ParseTrainableConfig(text));
-  ASSIGN_OR_RETURN(const TrainedElements trained, CountTrained(spec, config));
+  ASSIGN_OR_RETURN(FrozenElements frozen, CountFrozen(spec, config));
   if (weights) {
     ASSIGN_OR_RETURN(const checkpoint::Checkpoint checkpoint, checkpoint::Checkpoint::Open(dir));
     RETURN_IF_ERROR(CheckTensors(checkpoint, config, options.read_limit));
   }
   if (options.ranks_here > 0) {
-    const RankShare share = {.world = spec.workers,
-                             .ranks_here = options.ranks_here,
-                             .can_offload = options.can_offload,
-                             .trained = trained};
+    const RankShare share = {
+        .world = spec.workers, .ranks_here = options.ranks_here, .can_offload = options.can_offload, .frozen = frozen};
     RETURN_IF_ERROR(
         MustOffload(config, spec, share, /*packing=*/1, options.memory_bytes / options.ranks_here).status());
   }
-  return config;
+  return CheckedJob{.config = std::move(config), .frozen = std::move(frozen)};
 }
 
-std::string JobCheckLine(const absl::StatusOr<model::ModelConfig>& checked) {
+std::string JobCheckLine(const absl::StatusOr<CheckedJob>& checked) {
   nlohmann::json line;
   if (checked.ok()) {
+    const model::ModelConfig& config = checked->config;
     const absl::int128 parameters =
-        model::WeightBytes(*checked, DType::kF32, checked->num_experts) / DTypeBytes(DType::kF32);
-    line = {{"architecture", checked->architecture}, {"context", checked->context},
-            {"vocab", checked->vocab_size},          {"experts", checked->num_experts},
-            {"router_bias", checked->router_bias},   {"parameters", static_cast<double>(parameters)}};
+        model::WeightBytes(config, DType::kF32, config.num_experts) / DTypeBytes(DType::kF32);
+    line = {{"architecture", config.architecture},
+            {"context", config.context},
+            {"vocab", config.vocab_size},
+            {"experts", config.num_experts},
+            {"router_bias", config.router_bias},
+            {"parameters", static_cast<double>(parameters)},
+            {"frozen", static_cast<double>(checked->frozen.OfBase())},
+            {"adapters", static_cast<double>(checked->frozen.adapters)}};
   } else {
     line = {{"code", static_cast<int>(checked.status().code())}, {"error", std::string(checked.status().message())}};
   }

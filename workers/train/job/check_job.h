@@ -14,6 +14,7 @@
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/jobs/job_spec.h"
 #include "workers/model/config/config.h"
+#include "workers/train/parameters/parameter_rules.h"
 
 namespace switchyard::train {
 
@@ -29,12 +30,18 @@ struct JobCheckOptions {
   absl::Duration read_limit = absl::Seconds(2);  // for the values of a base checkpoint (check_tensors.h)
 };
 
-// Errors: also those of ModelDir, Checkpoint, CheckTensors, CountTrained (parameter_rules.h) and MustOffload.
-absl::StatusOr<model::ModelConfig> CheckJob(const RootDir& checkpoints, const jobs::JobSpec& spec,
-                                            const JobCheckOptions& options);
+// What was found of a job's model.
+struct CheckedJob {
+  model::ModelConfig config;
+  FrozenElements frozen;
+};
+// Errors: also those of ModelDir, Checkpoint, CheckTensors, CountFrozen (parameter_rules.h) and MustOffload.
+absl::StatusOr<CheckedJob> CheckJob(const RootDir& checkpoints, const jobs::JobSpec& spec,
+                                    const JobCheckOptions& options);
 
 // The answer as one line of JSON with its newline: {"architecture", "context", "vocab", "experts", "router_bias",
-// "parameters"}, or {"code", "error"} with the status' code.
-std::string JobCheckLine(const absl::StatusOr<model::ModelConfig>& checked);
+// "parameters", "frozen", "adapters"}, of which the last two count numbers without moments and numbers of adapters, or
+// {"code", "error"} with the status' code.
+std::string JobCheckLine(const absl::StatusOr<CheckedJob>& checked);
 
 }  // namespace switchyard::train

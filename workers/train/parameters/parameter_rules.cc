@@ -1,7 +1,9 @@
 #include "workers/train/parameters/parameter_rules.h"
 
-#include <algorithm>
 #include <iterator>
+#include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -16,20 +18,42 @@ namespace {
 
 constexpr int64_t kMostExperts = 1 << 20;
 
-absl::Status CheckFits(absl::Span<const jobs::ParameterRule> rules, const std::vector<model::Param>& params) {
-  for (size_t i = 0; i < rules.size(); ++i) {
-    const auto fits = [&](const model::Param& param) { return FitsPattern(rules[i].pattern, param.name); };
-    if (std::any_of(params.begin(), params.end(), fits)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("parameters[", i, "]: \"", rules[i].pattern, "\" fits no weight of ",
-                                                   params.size(), ", which have names such as ", params.front().name,
-                                                   " and ", params[params.size() / 2].name));
+// A list for each block of parameters.h.
+using Blocks = std::vector<std::vector<model::Param>>;
+
+// Whether the i-th rule holds for some weight.
+absl::Status CheckRule(absl::Span<const jobs::ParameterRule> rules, size_t i, const Blocks& blocks) {
+  const model::Param* earlier = nullptr;  // fits, but another rule holds for it
+  size_t count = 0;
+  for (const std::vector<model::Param>& block : blocks) {
+    count += block.size();
+    for (const model::Param& param : block) {
+      if (!FitsPattern(rules[i].pattern, param.name)) continue;
+      if (RuleFor(rules, param.name) == &rules[i]) return absl::OkStatus();
+      if (earlier == nullptr) earlier = &param;
+    }
   }
-  return absl::OkStatus();
+  const std::string rule = absl::StrCat("parameters[", i, "]: \"", rules[i].pattern, "\" ");
+  if (earlier == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(rule, "fits no weight of ", count, ", which have names such as ",
+                                                   blocks.front().front().name, " and ",
+                                                   blocks[blocks.size() / 2].front().name));
+  }
+  const jobs::ParameterRule* const holds = RuleFor(rules, earlier->name);
+  return absl::InvalidArgumentError(
+      absl::StrCat(rule, "holds for no weight: rules before it hold for all that it fits, such as parameters[",
+                   holds - rules.data(), "], \"", holds->pattern, "\", for ", earlier->name));
 }
 
 // Those that rules are about.
-absl::StatusOr<std::vector<model::Param>> ParamsOf(const jobs::JobSpec& spec, const model::ModelConfig& config) {
-  if (spec.lora.rank > 0) return model::DescribeAdapterParams(config, AdaptersOf(spec.lora));
+absl::StatusOr<Blocks> BlocksOf(const jobs::JobSpec& spec, const model::ModelConfig& config) {
+  if (spec.lora.rank > 0) {
+    Blocks blocks;
+    for (model::Param& param : model::DescribeAdapterParams(config, AdaptersOf(spec.lora))) {
+      blocks.push_back({std::move(param)});
+    }
+    return blocks;
+  }
   const absl::int128 experts = absl::int128(config.num_moe_layers()) * config.num_experts;
   if (experts > kMostExperts) {
     return absl::InvalidArgumentError(
@@ -77,25 +101,42 @@ model::AdapterDesc AdaptersOf(const jobs::LoraSpec& lora) {
   return desc;
 }
 
-absl::StatusOr<TrainedElements> CountTrained(const jobs::JobSpec& spec, const model::ModelConfig& config) {
+absl::int128 FrozenElements::OfBase() const { return std::accumulate(of_expert.begin(), of_expert.end(), dense); }
+
+absl::StatusOr<FrozenElements> CountFrozen(const jobs::JobSpec& spec, const model::ModelConfig& config) {
   const bool adapted = spec.lora.rank > 0;
-  if (!adapted && spec.parameters.empty()) return TrainedElements();
-  ASSIGN_OR_RETURN(const std::vector<model::Param> params, ParamsOf(spec, config));
-  RETURN_IF_ERROR(CheckFits(spec.parameters, params));
-  TrainedElements elements;
+  if (!adapted && spec.parameters.empty()) return FrozenElements();
+  ASSIGN_OR_RETURN(const Blocks blocks, BlocksOf(spec, config));
+  for (size_t i = 0; i < spec.parameters.size(); ++i) RETURN_IF_ERROR(CheckRule(spec.parameters, i, blocks));
+  FrozenElements elements;
+  if (!adapted) elements.of_expert.resize(static_cast<size_t>(config.num_experts));
   bool trains = false;
-  for (const model::Param& param : params) {
-    const jobs::ParameterRule* const rule = RuleFor(spec.parameters, param.name);
-    const absl::int128 count = absl::int128(param.rows) * param.columns;
-    const bool frozen = rule != nullptr && rule->frozen;
-    trains |= !frozen && !param.router_bias;
+  int fixed = 0, moved = 0;  // of routers
+  for (const std::vector<model::Param>& block : blocks) {
+    bool all_frozen = true;
+    absl::int128 count = 0;
+    for (const model::Param& param : block) {
+      const jobs::ParameterRule* const rule = RuleFor(spec.parameters, param.name);
+      const bool frozen = rule != nullptr && rule->frozen;
+      all_frozen &= frozen;
+      trains |= !frozen && !param.router_bias;
+      if (param.router_bias) ++(frozen ? fixed : moved);
+      count += absl::int128(param.rows) * param.columns;
+    }
+    const model::Param& first = block.front();
     if (adapted) {
       elements.adapters += count;
-    } else if (frozen) {
-      (param.shard == model::Shard::kExpert ? elements.frozen_experts : elements.frozen_dense) += count;
+    } else if (all_frozen) {
+      (first.shard == model::Shard::kExpert ? elements.of_expert[static_cast<size_t>(first.expert)] : elements.dense) +=
+          count;
     }
   }
   if (!trains) return absl::InvalidArgumentError("parameters: all weights are frozen, so there is nothing to train");
+  if (spec.balance_bias_rate > 0 && fixed > 0 && moved == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("parameters: the biases of all routers are frozen, so a balance_bias_rate of ",
+                     spec.balance_bias_rate, " would move none; 0 is wanted, or a rule that leaves them"));
+  }
   return elements;
 }
 

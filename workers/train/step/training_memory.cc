@@ -1,6 +1,9 @@
 #include "workers/train/step/training_memory.h"
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -38,22 +41,32 @@ absl::int128 OffloadedRowBytes(const model::ModelConfig& config, const TrainingN
   return numbers * DTypeBytes(need.dtype) * 5 / 4;  // with the room of activation_file.h
 }
 
+// The fewest numbers of a rank's experts that are frozen; it has experts [i n, (i + 1) n) of each layer
+// (expert_groups.h).
+absl::int128 FewestFrozen(const std::vector<absl::int128>& of_expert, int64_t n) {
+  if (n <= 0 || static_cast<int64_t>(of_expert.size()) < n) return 0;
+  absl::int128 fewest = std::numeric_limits<absl::int128>::max();
+  for (auto first = of_expert.begin(); of_expert.end() - first >= n; first += n) {
+    fewest = std::min(fewest, std::accumulate(first, first + n, absl::int128(0)));
+  }
+  return fewest;
+}
+
 // Subtracts what frozen parameters do not need.
 void SubtractFrozen(const model::ModelConfig& config, const TrainingNeed& need, TrainingBytes* bytes) {
   const int64_t wide = DTypeBytes(AccDType(need.dtype));
-  if (need.trained.adapters > 0) {
-    bytes->parameters = 4 * wide * need.trained.adapters;
-    bytes->weights += 2 * DTypeBytes(need.dtype) * need.trained.adapters;
+  if (need.frozen.adapters > 0) {
+    bytes->parameters = 4 * wide * need.frozen.adapters;
+    bytes->weights += 2 * DTypeBytes(need.dtype) * need.frozen.adapters;
     bytes->experts = 2 * (model::WeightBytes(config, need.dtype, need.experts_per_layer) -
                           model::WeightBytes(config, need.dtype, 0));
     bytes->offloaded = 0;
     return;
   }
-  const absl::int128 experts =
-      need.trained.frozen_experts * need.experts_per_layer / std::max<int64_t>(config.num_experts, 1);
+  const absl::int128 experts = FewestFrozen(need.frozen.of_expert, need.experts_per_layer);
   // (A file has room for their moments.)
   const absl::int128 of_experts = (need.offload ? 1 : 3) * wide * experts;
-  bytes->parameters -= 3 * wide * need.trained.frozen_dense + of_experts;
+  bytes->parameters -= 3 * wide * need.frozen.dense + of_experts;
   bytes->experts -= of_experts;
 }
 
@@ -127,7 +140,7 @@ std::string MemoryRemedy(const model::ModelConfig& config, const TrainingNeed& n
   }
   if (bytes.experts >= everywhere) {
     return absl::StrFormat("most are experts', %d bytes: %smore workers than %d share them", bytes.experts,
-                           need.offload || need.trained.adapters > 0 ? "" : absl::StrCat(file, "; "), choices.world);
+                           need.offload || need.frozen.adapters > 0 ? "" : absl::StrCat(file, "; "), choices.world);
   }
   const std::string apart =
       choices.ranks_here > 1

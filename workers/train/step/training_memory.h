@@ -22,7 +22,7 @@ struct TrainingNeed {
   bool recompute = false;                  // only layers' inputs are kept for backward
   pipeline::RestoreStrategy restore = {};  // what MoE layers do not keep counts as nothing
   bool offload = false;                    // masters and moments of experts are in a file
-  TrainedElements trained = {};            // frozen parameters have neither gradients nor moments
+  FrozenElements frozen = {};              // have neither gradients nor moments
 };
 
 // Lower bounds: rows are assumed to be spread evenly over the ranks' experts.

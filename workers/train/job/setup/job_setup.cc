@@ -106,25 +106,25 @@ absl::Status JobSetup::OpenCheckpoints() {
 
 absl::Status JobSetup::OpenModel() {
   ASSIGN_OR_RETURN(job_.source, OpenJobModel(&context_));
-  ASSIGN_OR_RETURN(const TrainedElements trained, CountTrained(context_.spec(), job_.source.config));
-  job_.fit->set_trained(trained);
+  ASSIGN_OR_RETURN(const FrozenElements frozen, CountFrozen(context_.spec(), job_.source.config));
+  job_.fit->set_frozen(frozen);
   return absl::OkStatus();
 }
 
 absl::Status JobSetup::OpenData() {
   ASSIGN_OR_RETURN(job_.data, OpenJobData(&context_, job_.source.config));
   job_.shape = ShapeOf(context_.spec(), job_.source.config_text, job_.data.names);
-  return context_.spec().lora.rank > 0 ? SumBase() : absl::OkStatus();
+  return context_.spec().lora.rank > 0 ? ChecksumOfBase() : absl::OkStatus();
 }
 
-absl::Status JobSetup::SumBase() {
+absl::Status JobSetup::ChecksumOfBase() {
   const std::string& base = context_.spec().base_checkpoint;
   absl::StatusOr<std::string> sum = std::string();
   if (context_.leads()) {
     context_.notes().StartCount();
-    sum = checkpoint::SumOfWeights(*job_.source.dir, [&](int64_t bytes) {
+    sum = checkpoint::ChecksumOfWeights(*job_.source.dir, [&](int64_t bytes) {
       YieldPoint::PassOwn();
-      return context_.NoteRead(absl::StrCat("sums ", base), bytes);
+      return context_.NoteRead(absl::StrCat("computes the checksum of ", base), bytes);
     });
     if (!sum.ok()) sum = In(base, sum.status());
   }

@@ -65,7 +65,7 @@ class JobSetup {
   absl::Status OpenModel();
   absl::Status OpenData();
   // Adds the checksum of the weights that adapters go with to the job's shape.  Collective.
-  absl::Status SumBase();
+  absl::Status ChecksumOfBase();
   absl::Status MakeModel();
   // Loads weights from the checkpoint to continue from or the base checkpoint, or draws them.
   absl::Status LoadStart();

@@ -42,7 +42,7 @@ TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec,
           .recompute = spec.recompute,
           .restore = spec.restore,
           .offload = offload,
-          .trained = share.trained};
+          .frozen = share.frozen};
 }
 
 absl::StatusOr<bool> MustOffload(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
@@ -105,7 +105,7 @@ RankShare MemoryFit::Share() const {
   return {.world = context_.comm()->world(),
           .ranks_here = ranks_here_,
           .can_offload = OffloadFile() != nullptr,
-          .trained = trained_};
+          .frozen = frozen_};
 }
 
 absl::StatusOr<bool> MemoryFit::MustOffload(int32_t packing, int64_t available) const {

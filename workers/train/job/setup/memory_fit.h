@@ -22,7 +22,7 @@ struct RankShare {
   int world = 1;
   int ranks_here = 1;       // that share this machine's memory
   bool can_offload = true;  // there is a place for files
-  TrainedElements trained = {};
+  FrozenElements frozen = {};
 };
 TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
                     int32_t packing, bool offload);
@@ -42,8 +42,8 @@ class MemoryFit {
   // in it.
   int64_t Available() const;
 
-  // What the job trains of the model; until then, all of it.
-  void set_trained(const TrainedElements& trained) { trained_ = trained; }
+  // What the job does not train of the model; until then, nothing.
+  void set_frozen(const FrozenElements& frozen) { frozen_ = frozen; }
   // Checks that the job fits without packing, which is decided later, and decides whether it begins offloaded.
   absl::Status Check();
   // Checks that the job fits with up to `most` replicas of every expert, with `files` files on the disk at a time.
@@ -74,7 +74,7 @@ class MemoryFit {
   // The number of ranks that use each of this rank's memory pools, by a hash of the pool's name.
   absl::flat_hash_map<std::string, int> ranks_of_pool_;
   int ranks_here_ = 1;  // on this machine
-  TrainedElements trained_;
+  FrozenElements frozen_;
   bool offloads_ = false;
   int64_t reported_offload_ = 0;  // bytes of it
 };
