@@ -1,6 +1,9 @@
 #include "server/jobs/fork/fork_spec.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -46,9 +49,14 @@ absl::Status CheckForm(const v1::JobSpec& parent, const v1::JobSpec& wanted) {
   RETURN_IF_ERROR(check("architecture", Quote(parent.architecture()), Quote(wanted.architecture())));
   RETURN_IF_ERROR(
       check("precision", v1::TrainPrecision_Name(parent.precision()), v1::TrainPrecision_Name(wanted.precision())));
+  // (Rates and decays may be others.)
   const auto trained = [](const v1::JobSpec& spec) {
     v1::JobSpec part;
     *part.mutable_parameters() = spec.parameters();
+    for (v1::ParameterRule& rule : *part.mutable_parameters()) {
+      rule.clear_rate();
+      rule.clear_weight_decay();
+    }
     if (spec.has_lora()) *part.mutable_lora() = spec.lora();
     return part;
   };
@@ -57,9 +65,19 @@ absl::Status CheckForm(const v1::JobSpec& parent, const v1::JobSpec& wanted) {
   return rpc::BadField(
       "spec.parameters, spec.lora",
       absl::StrCat("the parent's are {", was.ShortDebugString(), "}, wanted are {", is.ShortDebugString(),
-                   "}: a fork trains the weights that its parent trains, as its checkpoint has "
-                   "moments of those alone"),
+                   "}: a fork has its parent's patterns and adapters, as its checkpoint has moments of what they "
+                   "train; rates and decays of patterns may be others"),
       was.ShortDebugString(), is.ShortDebugString());
+}
+
+// Whether they are the same adapters, whatever is left to defaults, and in any order.
+bool SameAdapters(const jobs::LoraSpec& a, const jobs::LoraSpec& b) {
+  const auto targets = [](const jobs::LoraSpec& lora) {
+    if (lora.targets.empty())
+      return std::set<std::string>(std::begin(jobs::kLoraTargets), std::end(jobs::kLoraTargets));
+    return std::set<std::string>(lora.targets.begin(), lora.targets.end());
+  };
+  return a.rank == b.rank && a.Alpha() == b.Alpha() && targets(a) == targets(b);
 }
 
 // Whether samples are others, or in another order.
@@ -115,6 +133,7 @@ absl::StatusOr<jobs::JobSpec> ForkedSpec(const jobs::JobSpec& parent, const v1::
   }
   // Best fit is of documents that are apart.
   if (!spec.document_mask && !named("packing")) spec.packing = jobs::WindowPacking::kConcatenate;
+  if (SameAdapters(parent.lora, spec.lora)) spec.lora = parent.lora;  // as the checkpoint says it
   RETURN_IF_ERROR(CheckForm(before, link::ToProto(spec)));
   if (const absl::Status status = jobs::Validate(spec); !status.ok()) {
     return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});

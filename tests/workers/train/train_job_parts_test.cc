@@ -99,6 +99,37 @@ TEST_F(TrainJobPartsTest, AdaptersAreSavedAsPeftDoes) {
   EXPECT_LT(stories[0].steps.back().report.loss, stories[0].steps.front().report.loss);
 }
 
+// A folder as PEFT's own of the same adapters: shapes and data types of all tensors, and no key that PEFT does not
+// have.
+TEST_F(TrainJobPartsTest, AFolderOfAdaptersHasTheFormOfPefts) {
+  for (const std::string name : {"olmoe-clip", "qwen2-shared"}) {
+    ForgetJob();
+    UseModel(name);
+    const std::string peft = "tests/golden/adapters/lora-" + name;
+    const nlohmann::json wanted = nlohmann::json::parse(ReadAll(peft + "/adapter_config.json"));
+    jobs::JobSpec spec = Spec();
+    spec.lora = {.rank = wanted["r"].get<int32_t>(),
+                 .alpha = wanted["lora_alpha"].get<double>(),
+                 .targets = wanted["target_modules"].get<std::vector<std::string>>()};
+    ASSERT_EQ(Run(spec, {})[0].end.outcome, jobs::TrainOutcome::kFinished) << name;
+    const auto forms = [](const std::string& folder) {
+      std::map<std::string, std::string> forms;
+      const absl::StatusOr<ModelDir> dir = ModelDir::Open(folder);
+      SY_CHECK_OK(dir.status());
+      const auto file = checkpoint::WeightsFile::OpenSafetensors(*dir, "adapter_model.safetensors");
+      SY_CHECK_OK(file.status());
+      for (const auto& [tensor, entry] : (*file)->tensors()) forms[tensor] = entry.dtype + entry.ShapeString();
+      return forms;
+    };
+    EXPECT_EQ(forms(StepPath(12)), forms(peft)) << name;
+    const nlohmann::json config = nlohmann::json::parse(ReadAll(StepPath(12) + "/adapter_config.json"));
+    for (const auto& [key, value] : config.items()) {
+      ASSERT_TRUE(wanted.contains(key)) << key;
+      EXPECT_TRUE(value == wanted[key] || key == "base_model_name_or_path") << name << ": " << key << ": " << value;
+    }
+  }
+}
+
 TEST_F(TrainJobPartsTest, AnInterruptedAttemptEndsWithTheSameBits) {
   for (const jobs::JobSpec& spec : {Adapted(), Ruled()}) {
     for (const int world : {1, 2}) {
@@ -159,6 +190,26 @@ TEST_F(TrainJobPartsTest, AForkTrainsWhatItsParentTrains) {
             "parameters: was *.experts.1.* frozen; ");
 }
 
+TEST_F(TrainJobPartsTest, AForkMayHaveOtherRates) {
+  ASSERT_EQ(Run(Ruled(), {})[0].end.outcome, jobs::TrainOutcome::kFinished);
+  const std::map<std::string, std::string> whole = FilesOfStep(12);
+  std::filesystem::remove_all(StepPath(12));
+  std::filesystem::remove(JobPath("LATEST"));
+  jobs::JobSpec other = Ruled();
+  other.parameters[3].rate = 4;
+  other.parameters[3].weight_decay = 0.25;
+  const std::vector<RankStory> stories =
+      Run(other, {.attempt = 2, .origin = jobs::ForkOrigin{.job = "parent", .step = 8, .attempts = 1}});
+  ASSERT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
+  EXPECT_EQ(stories[0].start_step, 8);
+  EXPECT_FALSE(FilesOfStep(12) == whole);
+  EXPECT_THAT(ReadAll(StepPath(12) + "/trainer_state.json"),
+              HasSubstr(R"("rates": "*norm* rate 4 weight_decay 0.25")"));
+  // (Only its beginning is a fork.)
+  ExpectEnd(Run(Ruled(), {.attempt = 3}), jobs::TrainOutcome::kBlocked, absl::StatusCode::kFailedPrecondition,
+            "rates: was *norm* rate 4 weight_decay 0.25, is *norm* rate 0.5");
+}
+
 TEST_F(TrainJobPartsTest, FrozenWeightsAreTheBasesBitForBit) {
   const std::map<std::string, std::string> base = TensorsOf(root_.path() + "/checkpoints/model", "model.safetensors");
   for (const int world : {1, 2}) {
@@ -206,6 +257,24 @@ TEST_F(TrainJobPartsTest, AdaptersTrainInEveryMode) {
   jobs::JobSpec again = Adapted();
   again.recompute = true;
   EXPECT_TRUE(Undisturbed(again, 2) == whole);
+}
+
+TEST_F(TrainJobPartsTest, RulesTrainInAnotherModeToo) {
+  const std::map<std::string, std::string> whole = Undisturbed(Ruled(), 2);
+  jobs::JobSpec spec = Ruled();
+  spec.communication.mode = jobs::CommMode::kFair;
+  EXPECT_TRUE(Undisturbed(spec, 2) == whole);
+}
+
+// Sequences of several documents, two micro-batches a step: an interrupted job ends with the same bits.
+TEST_F(TrainJobPartsTest, AdaptersTrainOnDocuments) {
+  WriteTokens("a.bin", 0, 400, 256, true, {0, 7, 30, 200});
+  jobs::JobSpec spec = Adapted();
+  const std::map<std::string, std::string> joined = Undisturbed(spec, 2);
+  spec.document_mask = true;
+  const std::map<std::string, std::string> whole = Undisturbed(spec, 2);
+  EXPECT_FALSE(whole.at("adapter_model.safetensors") == joined.at("adapter_model.safetensors"));
+  EXPECT_TRUE(Interrupted(spec, 2) == whole);
 }
 
 }  // namespace

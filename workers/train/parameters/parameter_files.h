@@ -1,11 +1,11 @@
 // Saves a rank's parameters as files of a checkpoint (workers/checkpoint/FORMAT.md), and restores them.
 //
 // model-0000i-of-0000N.safetensors has weights by HuggingFace's names, one tensor an expert, so the folder loads as a
-// model; optimizer-rank00000.safetensors has NAME.master, NAME.exp_avg and NAME.exp_avg_sq in AccDType, of a frozen one
-// the first alone.  Rank 0 writes the replicated parameters, the rank with an expert's first replica writes the expert;
-// readers do not depend on that.  Of a model with adapters they alone are written, by rank 0, and instead of model-…
-// there is adapter_model.safetensors, in fp32, as PEFT has it; another rank writes nothing.
-// Thread-compatible.
+// model; optimizer-rank00000.safetensors has NAME.master, NAME.exp_avg and NAME.exp_avg_sq in AccDType, of a frozen
+// block's parts (parameters.h) the first alone.  Rank 0 writes the replicated parameters, the rank with an expert's
+// first replica writes the expert; readers do not depend on that.  Of a model with adapters they alone are written, by
+// rank 0, and instead of model-… there is adapter_model.safetensors, in fp32, as PEFT has it; another rank writes
+// nothing. Thread-compatible.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,8 @@
 #include "workers/train/step/trainer_state.h"
 
+#include <utility>
+#include <vector>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -33,12 +36,23 @@ std::string OptimizerText(const jobs::OptimizerSpec& optimizer) {
       ", ");
 }
 
+// Patterns, and which are frozen.
 std::string RulesText(const std::vector<jobs::ParameterRule>& rules) {
   return absl::StrJoin(rules, "; ", [](std::string* out, const jobs::ParameterRule& rule) {
     absl::StrAppend(out, rule.pattern, rule.frozen ? " frozen" : "");
-    if (rule.rate.has_value()) absl::StrAppend(out, " rate ", Exact(*rule.rate));
-    if (rule.weight_decay.has_value()) absl::StrAppend(out, " weight_decay ", Exact(*rule.weight_decay));
   });
+}
+
+// Rates and decays of patterns; empty: the optimizer's for all.
+std::string RatesText(const std::vector<jobs::ParameterRule>& rules) {
+  std::vector<std::string> texts;
+  for (const jobs::ParameterRule& rule : rules) {
+    std::string text = rule.pattern;
+    if (rule.rate.has_value()) absl::StrAppend(&text, " rate ", Exact(*rule.rate));
+    if (rule.weight_decay.has_value()) absl::StrAppend(&text, " weight_decay ", Exact(*rule.weight_decay));
+    if (rule.rate.has_value() || rule.weight_decay.has_value()) texts.push_back(std::move(text));
+  }
+  return absl::StrJoin(texts, "; ");
 }
 
 absl::StatusOr<int64_t> Count(const nlohmann::json& json, const char* key) {
@@ -105,6 +119,7 @@ JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl:
         spec.dataset_weights, " ", [](std::string* out, double weight) { absl::StrAppend(out, Exact(weight)); });
   }
   if (!spec.parameters.empty()) shape["parameters"] = RulesText(spec.parameters);
+  if (const std::string rates = RatesText(spec.parameters); !rates.empty()) shape["rates"] = rates;
   if (spec.lora.rank > 0) {
     shape["lora"] = absl::StrCat("rank ", spec.lora.rank, ", alpha ", Exact(spec.lora.Alpha()), ", targets ",
                                  absl::StrJoin(AdaptersOf(spec.lora).targets, " "));

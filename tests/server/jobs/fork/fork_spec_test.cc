@@ -140,16 +140,35 @@ TEST(ForkSpec, TrainsTheWeightsThatItsParentTrains) {
   ASSERT_TRUE(same.ok()) << same.status();
   EXPECT_EQ(same->lora, parent.lora);
   EXPECT_EQ(same->parameters, parent.parameters);
+  // Defaults that are said, and another order, are no change: the checkpoint has the parent's words.
+  const auto said = forked([](v1::JobSpec* m) {
+    m->mutable_lora()->set_alpha(4);
+    for (const char* target : {"o_proj", "v_proj", "k_proj", "q_proj"}) m->mutable_lora()->add_targets(target);
+  });
+  ASSERT_TRUE(said.ok()) << said.status();
+  EXPECT_EQ(said->lora, parent.lora);
+  const auto faster = forked([](v1::JobSpec* m) {
+    m->add_parameters()->set_pattern("*lora_B*");
+    m->mutable_parameters(0)->set_rate(16);
+    m->mutable_parameters(0)->set_weight_decay(0);
+  });
+  ASSERT_TRUE(faster.ok()) << faster.status();
+  EXPECT_EQ(faster->parameters,
+            (std::vector<jobs::ParameterRule>{{.pattern = "*lora_B*", .rate = 16, .weight_decay = 0}}));
   for (const auto& change : std::vector<std::function<void(v1::JobSpec*)>>{
            [](v1::JobSpec* m) { m->mutable_lora()->set_rank(8); },
            [](v1::JobSpec* m) { m->mutable_lora()->set_alpha(8); },
            [](v1::JobSpec* m) { m->mutable_lora()->add_targets("q_proj"); },
-           [](v1::JobSpec* m) { m->add_parameters()->set_pattern("*lora_A*"); }}) {
+           [](v1::JobSpec* m) { m->add_parameters()->set_pattern("*lora_A*"); },
+           [](v1::JobSpec* m) {
+             m->add_parameters()->set_pattern("*lora_B*");
+             m->mutable_parameters(0)->set_frozen(true);
+           }}) {
     const absl::Status status = forked(change).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(
         std::string(status.message()),
-        HasSubstr("a fork trains the weights that its parent trains, as its checkpoint has moments of those alone"));
+        HasSubstr("a fork has its parent's patterns and adapters, as its checkpoint has moments of what they train"));
   }
 }
 
