@@ -230,12 +230,15 @@ absl::StatusOr<TrainedModelFacts> ParseModelCheckLine(absl::string_view line) {
       !has("router_bias", &Json::is_boolean) || !has("parameters", &Json::is_number)) {
     return absl::UnavailableError(absl::StrCat("its answer is no check of a model: ", Quote(line)));
   }
+  const auto count = [&](const char* key) { return has(key, &Json::is_number) ? json[key].get<double>() : 0; };
   return TrainedModelFacts{.architecture = json["architecture"].get<std::string>(),
                            .context = json["context"].get<int64_t>(),
                            .vocab = json["vocab"].get<int64_t>(),
                            .experts = json["experts"].get<int64_t>(),
                            .router_bias = json["router_bias"].get<bool>(),
-                           .parameters = json["parameters"].get<double>()};
+                           .parameters = json["parameters"].get<double>(),
+                           .frozen = count("frozen"),
+                           .adapters = count("adapters")};
 }
 
 absl::StatusOr<TrainedModelFacts> ReadModelFacts(absl::string_view config_json) {

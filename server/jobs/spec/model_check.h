@@ -24,6 +24,8 @@ struct TrainedModelFacts {
   int64_t experts = 0;       // of a layer
   bool router_bias = false;  // routers choose by scores plus biases
   double parameters = 0;     // about
+  // Of the job, where the workers' program said so, else 0: numbers of the model without moments, and of adapters.
+  double frozen = 0, adapters = 0;
 };
 
 // Unavailable: there was no answer.

@@ -165,7 +165,7 @@ absl::Status CheckRoom(const jobs::JobSpec& spec, const TrainedModelFacts& facts
   struct statvfs disk = {};
   const bool known = fstatvfs(fd, &disk) == 0;
   close(fd);
-  const double wanted = CheckpointBytes(spec, facts.parameters);
+  const double wanted = CheckpointBytes(spec, facts);
   const double available = static_cast<double>(disk.f_bavail) * static_cast<double>(disk.f_frsize);
   if (!known || wanted <= available) return absl::OkStatus();
   const auto bytes = [](double value) { return absl::StrCat(static_cast<int64_t>(std::min(value, 9e18))); };
@@ -194,6 +194,12 @@ absl::Status CheckModelFolder(const jobs::JobSpec& spec, const RootDir& root, ab
   close(*fd);
   if (!spec.base_checkpoint.empty() && !HasFile(root, folder + "/model.safetensors") &&
       !HasFile(root, folder + "/model.safetensors.index.json")) {
+    if (HasFile(root, folder + "/adapter_config.json")) {
+      return BadFile(field, absl::InvalidArgumentError(
+                                absl::StrCat(Quote(folder),
+                                             ": has adapters of a model (adapter_config.json), but not the model "
+                                             "itself; to train them further fork their job (train fork)")));
+    }
     return BadFile(field, absl::NotFoundError(absl::StrCat(
                               Quote(folder), ": has neither model.safetensors nor model.safetensors.index.json")));
   }
@@ -262,12 +268,18 @@ absl::StatusOr<DocumentEncoder> LoadEncoder(const ModelFolder& model, const Root
 
 }  // namespace
 
-double CheckpointBytes(const jobs::JobSpec& spec, double parameters) {
-  if (spec.lora.rank > 0) return 0;  // adapters alone, which are small
-  // Weights, and for each parameter its master and two moments.
-  const double weight = spec.dtype == jobs::TrainDType::kF64 ? 8 : spec.dtype == jobs::TrainDType::kF32 ? 4 : 2;
+double CheckpointBytes(const jobs::JobSpec& spec, const TrainedModelFacts& facts) {
+  // Weights, those of adapters in fp32, and for each trained parameter its master and two moments, for a frozen one its
+  // master.  (Without an answer of the workers' program there are no adapters, and nothing is frozen.)
+  const bool adapted = spec.lora.rank > 0;
   const double state = spec.dtype == jobs::TrainDType::kF64 ? 8 : 4;
-  return parameters * (weight + 3 * state) * (spec.checkpoints.keep_last + (spec.checkpoints.keep_best ? 2 : 1));
+  const double weight = adapted || spec.dtype == jobs::TrainDType::kF32 ? 4
+                        : spec.dtype == jobs::TrainDType::kF64          ? 8
+                                                                        : 2;
+  const double saved = adapted ? facts.adapters : facts.parameters;
+  const double moments = adapted ? saved : std::max(0.0, saved - facts.frozen);
+  return (saved * (weight + state) + moments * 2 * state) *
+         (spec.checkpoints.keep_last + (spec.checkpoints.keep_best ? 2 : 1));
 }
 
 absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,

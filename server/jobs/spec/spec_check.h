@@ -31,6 +31,6 @@ absl::Status CheckWorkersOfModel(const jobs::JobSpec& spec, const RootDir& check
 
 // Returns the most bytes of checkpoints that exist at a time, including one being written, but without those that
 // keep_every_steps keeps for ever.
-double CheckpointBytes(const jobs::JobSpec& spec, double parameters);
+double CheckpointBytes(const jobs::JobSpec& spec, const TrainedModelFacts& facts);
 
 }  // namespace switchyard::server

@@ -10,10 +10,12 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/jobs/api/job_convert.h"
+#include "server/jobs/spec/spec_check.h"
 #include "tests/server/tiny_text.h"
 
 namespace switchyard::server {
@@ -53,7 +55,6 @@ class ModelCheckTest : public testing::Test {
   }
 
   model::TempDir base_;
-  std::string parts_;
 };
 
 TEST_F(ModelCheckTest, FactsOfAModel) {
@@ -65,9 +66,35 @@ TEST_F(ModelCheckTest, FactsOfAModel) {
   EXPECT_EQ(facts->experts, 4);
   EXPECT_TRUE(facts->router_bias);
   EXPECT_EQ(facts->parameters, 1500);
+  EXPECT_EQ(facts->frozen + facts->adapters, 0);
   EXPECT_EQ(Written("/asked"),
             "--check_job --checkpoint_root=/root of models --train_offload_dir=/files --check_ranks=3\n");
   EXPECT_EQ(Written("/spec"), EncodeSpec(Spec()));
+}
+
+TEST_F(ModelCheckTest, NumbersWithoutMoments) {
+  const std::string line = absl::StrCat(absl::StripSuffix(kGood, "}"), R"(,"frozen":500,"adapters":1e2})");
+  const absl::StatusOr<TrainedModelFacts> facts = ParseModelCheckLine(line);
+  ASSERT_TRUE(facts.ok()) << facts.status();
+  EXPECT_EQ(facts->frozen, 500);
+  EXPECT_EQ(facts->adapters, 100);
+}
+
+TEST(CheckpointBytesTest, CountsWhatIsSaved) {
+  jobs::JobSpec spec;
+  spec.checkpoints.keep_last = 2;  // and one that is being written
+  TrainedModelFacts facts = {.parameters = 1000};
+  EXPECT_EQ(CheckpointBytes(spec, facts), 3 * 1000 * (4 + 12));
+  facts.frozen = 400;
+  EXPECT_EQ(CheckpointBytes(spec, facts), 3 * (1000 * (4 + 4) + 600 * 8));
+  spec.dtype = jobs::TrainDType::kBf16;
+  EXPECT_EQ(CheckpointBytes(spec, facts), 3 * (1000 * (2 + 4) + 600 * 8));
+  spec.checkpoints.keep_best = true;
+  EXPECT_EQ(CheckpointBytes(spec, facts), 4 * (1000 * (2 + 4) + 600 * 8));
+  spec.lora.rank = 1024;
+  EXPECT_EQ(CheckpointBytes(spec, facts), 0) << "the program did not say how many they are";
+  facts = {.parameters = 1000, .adapters = 50};
+  EXPECT_EQ(CheckpointBytes(spec, facts), 4 * 50 * (4 + 12));
 }
 
 // A server that stops does not wait for a program that does not answer.
