@@ -1,6 +1,7 @@
 // The flags of `switchyard train submit` and `train fork`: a row for each field of JobSpec.
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -94,13 +95,10 @@ absl::Status SetEvaluation(const Json& value, v1::JobSpec* spec) {
   return absl::OkStatus();
 }
 
-// Rules of flags come before those of a spec that is there already, and frozen patterns before rates.
-void AddRules(const std::vector<v1::ParameterRule>& added, bool frozen, v1::JobSpec* spec) {
-  std::vector<v1::ParameterRule> rules(spec->parameters().begin(), spec->parameters().end());
-  auto at = rules.begin();
-  while (!frozen && at != rules.end() && at->frozen()) ++at;
-  rules.insert(at, added.begin(), added.end());
-  spec->mutable_parameters()->Assign(rules.begin(), rules.end());
+// Puts rules of a flag before those that are there already, of a file or of a flag in an earlier row of the table.
+void AddRules(std::vector<v1::ParameterRule> added, v1::JobSpec* spec) {
+  added.insert(added.end(), spec->parameters().begin(), spec->parameters().end());
+  spec->mutable_parameters()->Assign(added.begin(), added.end());
 }
 
 absl::Status SetFrozen(const Json& value, v1::JobSpec* spec) {
@@ -112,7 +110,7 @@ absl::Status SetFrozen(const Json& value, v1::JobSpec* spec) {
     rule.set_pattern(pattern);
     rule.set_frozen(true);
   }
-  AddRules(rules, /*frozen=*/true, spec);
+  AddRules(std::move(rules), spec);
   return absl::OkStatus();
 }
 
@@ -132,7 +130,7 @@ absl::Status SetRates(const Json& value, v1::JobSpec* spec) {
     rule.set_pattern(text.substr(0, colon));
     rule.set_rate(factor);
   }
-  AddRules(rules, /*frozen=*/false, spec);
+  AddRules(std::move(rules), spec);
   return absl::OkStatus();
 }
 
@@ -180,14 +178,14 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
     Row<"optimizer.epsilon">("epsilon", kNumber, "AdamW's epsilon; default 1e-8"),
     Row<"optimizer.weight_decay">("weight_decay", kNumber, "weight decay of matrices; default 0.1"),
     Row<"optimizer.clip_norm">("clip_norm", kNumber, "largest norm of all gradients; 0 = no clipping; default 1"),
-    {"freeze", kTexts,
-     "do not train the weights whose names fit this pattern, in which * is any characters: \"*.experts.*\"; may be "
-     "repeated",
-     SetFrozen, nullptr, "parameters"},
+    // (Before freeze, whose rules are the first.)
     {"rate", kTexts,
-     "PATTERN:FACTOR: train the weights whose names fit at so many times the learning rate; may be repeated; the first "
-     "pattern that fits holds, frozen ones first",
+     "PATTERN:FACTOR: train the weights whose names fit this pattern, in which * is any characters, at so many times "
+     "the learning rate; may be repeated; the first pattern that fits holds: those of --freeze, then these, then the "
+     "spec file's",
      SetRates, nullptr, "parameters"},
+    {"freeze", kTexts, "do not train the weights whose names fit this pattern: \"*.experts.*\"; may be repeated",
+     SetFrozen, nullptr, "parameters"},
     Row<"lora.rank">("lora_rank", kNumber,
                      "train low-rank adapters of attention in place of the base's weights; the result is a folder that "
                      "PEFT loads; 0 = none (default)"),

@@ -173,9 +173,14 @@ TEST_F(TrainCommandTest, PartsOfAModel) {
     EXPECT_EQ(run.exit_code, 0) << run.err;
     return training_.submitted.spec();
   };
-  // Frozen ones first, then rates.
-  const v1::JobSpec ruled = sent({"--rate=a:b:0.5", "--freeze=*.experts.*", "--rate=*norm*:2", "--freeze=lm_head*"});
-  ASSERT_EQ(ruled.parameters_size(), 4);
+  const std::string file =
+      SpecFile(R"({"parameters": [{"pattern": "f", "frozen": true}, {"pattern": "c", "weight_decay": 0}]})");
+  const v1::JobSpec ruled =
+      sent({file, "--rate=a:b:0.5", "--freeze=*.experts.*", "--rate=*norm*:2", "--freeze=lm_head*"});
+  // Those of --freeze first, then rates, then the file's, which may be frozen ones, too.
+  std::string rules;
+  for (const v1::ParameterRule& rule : ruled.parameters()) rules += rule.ShortDebugString() + "\n";
+  ASSERT_EQ(ruled.parameters_size(), 6) << rules;
   EXPECT_EQ(ruled.parameters(0).pattern(), "*.experts.*");
   EXPECT_TRUE(ruled.parameters(0).frozen());
   EXPECT_EQ(ruled.parameters(1).pattern(), "lm_head*");
@@ -183,6 +188,11 @@ TEST_F(TrainCommandTest, PartsOfAModel) {
   EXPECT_EQ(ruled.parameters(2).rate(), 0.5);
   EXPECT_FALSE(ruled.parameters(2).frozen());
   EXPECT_EQ(ruled.parameters(3).pattern(), "*norm*");
+  EXPECT_EQ(ruled.parameters(4).pattern(), "f");
+  EXPECT_TRUE(ruled.parameters(4).frozen());
+  EXPECT_EQ(ruled.parameters(5).weight_decay(), 0);
+  EXPECT_TRUE(ruled.parameters(5).has_weight_decay());
+  EXPECT_EQ(ToJson(sent({SpecFile(Dump(ToJson(ruled)))})), ToJson(ruled));
   const v1::JobSpec adapted =
       sent({"--lora_rank=8", "--lora_alpha=16", "--lora_target=q_proj", "--lora_target=v_proj"});
   EXPECT_EQ(adapted.lora().rank(), 8);
