@@ -266,11 +266,12 @@ TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
     }
     return names.size();
   };
-  // (A dataset's weight is part of --dataset, a set's name part of --evaluation; --freeze and --rate are of messages.)
-  EXPECT_EQ(RequestFields<v1::JobSpec>().size() + 2 - 2,
+  // (A dataset's weight is part of --dataset, a set's name part of --evaluation; --freeze and --rate are of
+  // parameters.)
+  EXPECT_EQ(RequestFields<v1::JobSpec>().size() + 2,
             names(v1::JobSpec::descriptor()) + names(v1::OptimizerSpec::descriptor()) +
                 names(v1::CheckpointSpec::descriptor()) + names(v1::CommunicationSpec::descriptor()) +
-                names(v1::EarlyStopSpec::descriptor()) + names(v1::LoraSpec::descriptor()));
+                names(v1::EarlyStopSpec::descriptor()) + names(v1::LoraSpec::descriptor()) + 2);
   // Each sets a field of its own.
   std::set<std::string> set;
   for (const RequestField<v1::JobSpec>& field : RequestFields<v1::JobSpec>()) {
