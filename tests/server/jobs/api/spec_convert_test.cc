@@ -51,6 +51,8 @@ jobs::JobSpec FullSpec() {
                     .epsilon = 0.6,
                     .weight_decay = 0.7,
                     .clip_norm = 0};
+  spec.parameters = {{.pattern = "*.q_proj.*", .frozen = true}, {.pattern = "*norm*", .rate = 0.5, .weight_decay = 0}};
+  spec.lora = {.rank = 13, .alpha = 0.75, .targets = {"v_proj"}};
   spec.balance = jobs::BalanceLoss::kPerLayer;
   spec.balance_weight = 0;
   spec.z_weight = 0.8;
@@ -87,6 +89,8 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   EXPECT_EQ(back->checkpoints, spec.checkpoints);
   EXPECT_EQ(back->early_stop, spec.early_stop);
   EXPECT_EQ(back->evaluation_names, spec.evaluation_names);
+  EXPECT_EQ(back->parameters, spec.parameters);
+  EXPECT_EQ(back->lora, spec.lora);
   EXPECT_EQ(back->capacity_factor, 1.25);
   EXPECT_EQ(back->balance_bias_rate, 0.001);
   EXPECT_TRUE(back->document_mask);
