@@ -356,7 +356,7 @@ void AddGet(Command* train) {
 void AddDelete(Command* train) {
   Command* command = train->AddCommand("delete", "delete a job that has ended, with its checkpoints and logs");
   const std::shared_ptr<JobFlags> values = AddJobFlags(command, /*watches=*/false);
-  command->SetFooter("Asks nothing.  Forks of the job keep their own checkpoints.");
+  command->SetFooter("The job is deleted without a question.  Its forks keep their own checkpoints.");
   command->SetRun([values](Console& console) { return Delete(console, *values); });
 }
 

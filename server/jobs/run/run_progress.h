@@ -33,7 +33,7 @@ class RunProgress {
 
  private:
   void Count(int64_t tokens_before, const jobs::TrainProgress& progress);
-  // Keeps in mind the checkpoint of the best evaluation, once it is complete.
+  // Sets the job's best_checkpoint once that of its best evaluation is complete.
   void NoteBestCheckpoint();
   int64_t RanMs() const;
 
