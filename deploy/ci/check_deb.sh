@@ -51,6 +51,7 @@ grep -q /etc/switchyard/server.yaml <<<"$(within dpkg-query -W -f='${Conffiles}'
 # As systemd would: the service's user, its folders, its command.
 command=$(sed -n 's/^ExecStart=//p' "$root/usr/lib/systemd/system/switchyard.service")
 for dir in /var/lib/switchyard /var/cache/switchyard; do within install -d -o switchyard -g switchyard "$dir"; done
+: >"$work/server.log"
 "${inside[@]}" setpriv --reuid switchyard --regid switchyard --clear-groups $command --port=0 --metrics-port=-1 >"$work/server.log" 2>&1 &
 server=$!  # each of these programs becomes the next
 for _ in $(seq 600); do
