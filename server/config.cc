@@ -256,6 +256,14 @@ void CheckNoServing(const ServerConfig& config, Problems* problems) {
   problems->OnlyFor(false, "chat_template", config.chat_template, defaults.chat_template, kIsFor);
   problems->OnlyFor(false, "profile", config.profile, defaults.profile, kIsFor);
   problems->OnlyFor(false, "profile_out", config.profile_out, defaults.profile_out, kIsFor);
+  problems->OnlyFor(false, "dtype", config.dtype, defaults.dtype, kIsFor);
+  problems->OnlyFor(false, "quantization", config.quantization, defaults.quantization, kIsFor);
+  problems->OnlyFor(false, "kv_cache_dtype", config.kv_cache_dtype, defaults.kv_cache_dtype, kIsFor);
+  problems->OnlyFor(false, "kv_cache_bytes", config.kv_cache_bytes, defaults.kv_cache_bytes, kIsFor);
+  problems->OnlyFor(false, "load_format", config.load_format, defaults.load_format, kIsFor);
+  problems->OnlyFor(false, "device", config.device, defaults.device, kIsFor);
+  problems->OnlyFor(false, "threads", config.threads, defaults.threads, kIsFor);
+  problems->OnlyFor(false, "max_model_len", config.batching.max_model_len, defaults.batching.max_model_len, kIsFor);
   problems->Check(!config.train_on_serving, absl::StrCat("--train_on_serving: is for ", kIsFor));
 }
 

@@ -1,12 +1,14 @@
 #include "clients/cli/app.h"
 
 #include <algorithm>
+#include <iterator>
 #include <ostream>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/types/span.h"
 #include "clients/cli/command.h"
 #include "scheduler/base/text/nearest_name.h"
@@ -190,6 +192,11 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
   app.flags()->Add("version", &version, "print the version");
   AddCommands(&app);
   const Chosen chosen = Choose(&app, args);
+  if (!chosen.command->HasRun() && !chosen.rest.empty() && chosen.rest[0] == "help") {  // `train help submit`
+    std::vector<std::string> again = {"help"};
+    std::remove_copy(args.begin(), args.end(), std::back_inserter(again), "help");
+    return RunCli(again, console);
+  }
   chosen.command->flags()->BeginGroup("");
   chosen.command->flags()->Add("help", &help, "");
   AdviseOnNames(chosen.command->flags());
@@ -210,7 +217,9 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
                                        absl::StrJoin(chosen.command->CommandNames(), ", "))};
   }
   if (texts.empty()) return chosen.command->Run(console);
-  return ComplainOfArguments(console, texts, chosen.command == &app ? "" : args[0]);
+  const std::string whole = absl::StrCat(chosen.path, " ", chosen.command->name());
+  return ComplainOfArguments(console, texts,
+                             chosen.command == &app ? "" : std::string(absl::StripPrefix(whole, "switchyard ")));
 }
 
 }  // namespace switchyard::cli

@@ -13,6 +13,9 @@ namespace switchyard::jobs {
 
 inline constexpr char kCheckpointManifest[] = "MANIFEST.json";
 inline constexpr char kLatestCheckpoint[] = "LATEST";
+// A checkpoint with a file of this name stays until its job is deleted: another job began from it, or a server has it
+// as its model.  Users may make one, too.
+inline constexpr char kKeptCheckpoint[] = "KEEP";
 
 // "step-00001000"; at least eight digits.
 inline std::string StepFolder(int64_t step) { return absl::StrFormat("step-%08d", step); }

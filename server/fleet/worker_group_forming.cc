@@ -22,7 +22,8 @@ absl::string_view NameOfKvCache(absl::string_view name) { return name.empty() ? 
 absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& group) {
   if (group.weights_hash != info.weights_hash) {
     return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": the group serves ",
-                                                      group.weights_hash, "; give the worker the same --model"));
+                                                      group.weights_hash,
+                                                      "; give the worker the same --model and --adapter"));
   }
   if (group.isa != info.isa) {
     return absl::FailedPreconditionError(absl::StrCat("ISA ", info.isa, ": the group runs ", group.isa,
@@ -84,9 +85,9 @@ absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
                      "machine, or start the server without the flag on a network that is safe by itself"));
   }
   if (!served_weights_.empty() && info.weights_hash != served_weights_) {
-    return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": this server has served ",
-                                                      served_weights_,
-                                                      "; give the worker that --model or start the server again"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("weights hash ", info.weights_hash, ": this server has served ", served_weights_,
+                     "; give the worker that --model and --adapter, or start the server again"));
   }
   if (options_.dtype != "auto" && info.dtype != options_.dtype) {
     return absl::FailedPreconditionError(

@@ -1,11 +1,16 @@
 #include "server/jobs/job_folder.h"
 
+#include <fcntl.h>
+
 #include <filesystem>
 #include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/io/model_dir.h"
+#include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/jobs/checkpoint_names.h"
 
 namespace switchyard::server {
 namespace {
@@ -26,6 +31,31 @@ int64_t OwnBytes(const fs::path& folder) {
 }
 
 }  // namespace
+
+absl::Status KeepCheckpoint(const RootDir& root, const std::string& folder) {
+  if (jobs::StepOfFolder(fs::path(folder).filename().string()) < 0) return absl::OkStatus();
+  const std::string mark = absl::StrCat(folder, "/", jobs::kKeptCheckpoint);
+  ASSIGN_OR_RETURN(const int fd, root.OpenAs(mark, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  const UniqueFd made(fd);
+  // The job renames a checkpoint before it removes its files, so one that has its name now has the mark in time.
+  ASSIGN_OR_RETURN(const int manifest, root.OpenFile(absl::StrCat(folder, "/", jobs::kCheckpointManifest)));
+  const UniqueFd opened(manifest);
+  return absl::OkStatus();
+}
+
+std::string FolderBeneath(const RootDir& root, const std::string& path) {
+  std::error_code error;
+  const fs::path from = fs::canonical(root.path(), error);
+  if (error) return "";
+  const fs::path folder = fs::canonical(path, error);
+  if (error) return "";
+  const std::string relative = folder.lexically_relative(from).string();
+  return relative == "." || absl::StartsWith(relative, "..") ? "" : relative;
+}
+
+bool IsOfJob(const std::string& folder, const std::string& id) {
+  return folder == id || absl::StartsWith(folder, absl::StrCat(id, "/"));
+}
 
 absl::StatusOr<int64_t> RemoveJobFolder(const RootDir& root, const std::string& id) {
   RETURN_IF_ERROR(CheckPlainName(id));

@@ -10,6 +10,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/jobs/api/job_convert.h"
+#include "server/jobs/job_folder.h"
 
 namespace switchyard::server {
 namespace {
@@ -48,7 +49,7 @@ bool HasSpec(const Job& job, jobs::JobSpec spec) {
 // Whether the job's model is in this folder of the checkpoint root.
 bool UsesFolder(const jobs::JobSpec& spec, const std::string& folder) {
   const std::string& model = spec.base_checkpoint.empty() ? spec.architecture : spec.base_checkpoint;
-  return model == folder || absl::StartsWith(model, absl::StrCat(folder, "/"));
+  return IsOfJob(model, folder);
 }
 
 absl::Status OtherJobError(const std::string& request_id, const Job& job) {
@@ -295,10 +296,13 @@ absl::Status JobManager::Delete(const std::string& id) {
                           {{"field", "id"}, {"actual", state}});
   };
   if (!jobs::IsFinal(job->state)) return refuse("; only a job that has ended can be deleted: cancel it first");
+  if (IsOfJob(options_.served, id)) return refuse(absl::StrCat(", but this server serves ", options_.served));
   for (const auto& [sequence, other] : book_.jobs()) {
-    if (jobs::IsFinal(other->state) || !UsesFolder(other->spec, id)) continue;
-    return refuse(absl::StrCat(", but ", other->owner == job->owner ? other->id : "another job",
-                               ", which has not ended, begins from its files"));
+    const bool ended = jobs::IsFinal(other->state), adapters = other->spec.lora.rank > 0;
+    if ((ended && !adapters) || !UsesFolder(other->spec, id)) continue;
+    const std::string name = other->owner == job->owner ? other->id : "another job";
+    return refuse(ended ? absl::StrCat(", but ", name, " has adapters of it: delete that one first")
+                        : absl::StrCat(", but ", name, ", which has not ended, begins from its files"));
   }
   const absl::Status deleted = book_.Delete(job);
   if (!deleted.ok()) return JournalError(deleted);

@@ -201,11 +201,13 @@ TEST_F(ConfigTest, AServerWithoutAModelTrains) {
   serving.workers = serving.local_workers = 2;
   serving.tokenizer = "t.json";
   serving.adapter = "a";
+  serving.quantization = "int8";
   serving.train_on_serving = true;
   EXPECT_THAT(std::string(serving.Finish().message()),
               testing::AllOf(HasSubstr("--local_workers=2: is for a server with --model\n--workers=2: is for"),
                              HasSubstr("--tokenizer=t.json: is for a server with --model"),
                              HasSubstr("--adapter=a: is for a server with --model"),
+                             HasSubstr("--quantization=int8: is for a server with --model"),
                              HasSubstr("--train_on_serving: is for a server with --model")));
 }
 

@@ -193,10 +193,9 @@ void AddExpertsCommand(Command* app) {
   command->SetFooter(
       "Without --layer, prints a line for each MoE layer. Rows are (token, choice) pairs; old ones fade.\n"
       "x mean: 1 = balanced load. The busiest worker's shows by how much imbalance slows a layer down.\n"
-      "Workers report their estimators' figures and their replicas every few seconds. Right: the share of batches\n"
+      "Workers report their estimators' figures and their replicas every few seconds. Right: the share of batches "
       "whose 2k most popular experts were predicted; distance: total variation, 0 = exact. Spare: a slot for a "
-      "replica,\n"
-      "filled when the group began (start), after an estimate, or after the gate.");
+      "replica, filled when the group began (start), after an estimate, or after the gate.");
   command->SetRun([flags](Console& console) { return RunExperts(console, *flags); });
 }
 

@@ -91,8 +91,7 @@ void AddPlanCommand(Command* app) {
   flags->server.AddTo(command->flags());
   command->SetFooter(
       "Steps are sorted by their rows. What is expected comes from the measured links and experts' times; ways that "
-      "are\n"
-      "expected to be the fastest are tried, and the one with the lowest median time stays, but for a try now and "
+      "are expected to be the fastest are tried, and the one with the lowest median time stays, but for a try now and "
       "then.\n"
       "Times are of a step of the most rows of its line.");
   command->SetRun([flags](Console& console) { return RunPlan(console, *flags); });

@@ -37,8 +37,7 @@ void AddQuantizeCommand(Command* app) {
   AddQuantizeFlags(values.get(), flags);
   command->SetFooter(
       "It writes compressed-tensors (pack-quantized), which this server, vLLM and transformers load; embeddings, "
-      "norms,\n"
-      "routers and lm_head stay as they are. No server is asked.\n"
+      "norms, routers and lm_head stay as they are. No server is asked.\n"
       "Example: switchyard quantize --model=MODEL --output=MODEL-int4 --format=int4");
   command->SetRun([values, flags](Console& console) -> absl::StatusOr<int> {
     console.out << std::flush;

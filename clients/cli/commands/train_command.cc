@@ -306,8 +306,8 @@ void AddFork(Command* train) {
       "Examples:\n"
       "  switchyard train fork job-0a1b2c3d4e5f --steps=4000              # longer\n"
       "  switchyard train fork job-0a1b2c3d4e5f --step=800 --learning_rate=1e-4 --skip_batches=20\n"
-      "The new job has the optimizer's moments, the step and the place in the data; what is not given is as in the\n"
-      "parent. Other data, --seed or --sequence_length begin at the data's first sequence. Schedules count steps from\n"
+      "The new job has the optimizer's moments, the step and the place in the data; what is not given is as in the "
+      "parent. Other data, --seed or --sequence_length begin at the data's first sequence. Schedules count steps from "
       "the parent's first one.");
   command->SetRun([values](Console& console) { return Fork(console, *values); });
 }

@@ -26,6 +26,7 @@ namespace {
 
 constexpr absl::Duration kAskAgainAfter = absl::Milliseconds(200);
 constexpr char kOverwrite[] = "\r\x1b[K";
+constexpr char kCut[] = "\x1b[?7l", kWrap[] = "\x1b[?7h";  // what a terminal does with a line that is too long
 
 absl::Status ErrorOf(const v1::Job& job) {
   const google::rpc::Status& error = job.error();
@@ -45,12 +46,11 @@ class Screen {
       return;
     }
     const std::string line = ProgressLine(job);
-    // Lines of states stay on the screen; lines of steps are overwritten.
+    // Lines of states stay on the screen; lines of steps are overwritten, so they must have one row.
     if (console_.live) {
-      console_.out << (std::exchange(state_, job.state()) == job.state() ? kOverwrite
-                       : open_                                           ? "\n"
-                                                                         : "")
-                   << line << std::flush;
+      console_.out << (std::exchange(state_, job.state()) == job.state() ? kOverwrite : open_ ? "\n" : "");
+      const bool cut = job.state() == v1::JOB_STATE_RUNNING;
+      console_.out << (cut ? kCut : "") << line << (cut ? kWrap : "") << std::flush;
       open_ = true;
     } else if (line != std::exchange(last_, line)) {
       console_.out << line << std::endl;

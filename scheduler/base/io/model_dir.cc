@@ -108,7 +108,7 @@ std::string WhyNoConfig(const std::string& path) {
     if (IsGgufName(name)) return absl::StrCat(kNone, ", but ", name, ": give that file, ", path, "/", name);
     if (name == "adapter_config.json")
       return absl::StrCat(
-          kNone, ", but an adapter (LoRA): give the directory of its model as --model, and this one as --adapter");
+          kNone, ", but an adapter (LoRA), which wants its model: switchyard-server --model=MODEL --adapter=", path);
   }
   // Of the cache of a hub's client: models--ORG--NAME/snapshots/<revision>.
   for (const std::string& name : names) {

@@ -97,7 +97,8 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> ChatWriter::Parse(const std::st
   RETURN_IF_ERROR(ReadStreamOptions(fields, &options_));
   RETURN_IF_ERROR(ReadLengths(fields, message));
   RETURN_IF_ERROR(RefuseSet(fields, "functions", "is not supported; use tools"));
-  RETURN_IF_ERROR(RefuseSet(fields, "audio", "is not supported"));
+  RETURN_IF_ERROR(RefuseSet(fields, "chat_template", "is not supported: the server's holds (--chat_template)"));
+  for (const char* key : {"audio", "documents"}) RETURN_IF_ERROR(RefuseSet(fields, key, "is not supported"));
   RETURN_IF_ERROR(fields.Bool("add_special_tokens", [&](bool value) { message->set_add_special_tokens(value); }));
   shows_prompt_logprobs_ = message->has_prompt_logprobs();
   choices_.resize(message->has_n() && message->n() > 0 ? static_cast<size_t>(message->n()) : 1);

@@ -150,7 +150,13 @@ absl::Status ReadCommon(const JsonFields& fields, v1::GenerateRequest* message, 
   RETURN_IF_ERROR(fields.Integer("prompt_logprobs",
                                  [&](int64_t value) { message->set_prompt_logprobs(static_cast<int32_t>(value)); }));
   RETURN_IF_ERROR(ReadConstraint(fields, message, constraint_field));
-  return RefuseSet(fields, "use_beam_search", "beam search is not supported");
+  // Fields of vLLM's that change answers.
+  for (const char* key :
+       {"use_beam_search", "allowed_token_ids", "bad_words", "include_stop_str_in_output", "truncate_prompt_tokens",
+        "guided_whitespace_pattern", "return_token_ids", "return_tokens_as_token_ids"}) {
+    RETURN_IF_ERROR(RefuseSet(fields, key, "is not supported"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ReadStreamOptions(const JsonFields& fields, StreamOptions* options) {

@@ -233,7 +233,7 @@ const kShownJobs = 12;
 async function showJobs(answer) {
   const jobs = (answer.jobs || []).slice(0, kShownJobs);
   const more = (answer.jobs || []).length > jobs.length || answer.next_page_token;
-  showError($('jobs-none'), jobs.length === 0 ? 'None yet.' : more ? `The newest ${jobs.length}; switchyard jobs lists all.` : '');
+  showError($('jobs-none'), jobs.length === 0 ? 'None yet.' : more ? `The newest ${jobs.length}; switchyard train list shows all.` : '');
   const shown = Promise.allSettled(jobs.map(showJob));
   const items = jobs.map((job) => live.jobs.get(job.id).item);
   const there = [...$('jobs').children];

@@ -96,6 +96,7 @@ void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs
   const absl::Status files = CheckSpecFiles(args.spec, *training_context.datasets, *training_context.checkpoints,
                                             training_context.check_model, [call] { return call->cancelled().load(); });
   if (!files.ok()) return call->Fail(files);
+  if (const absl::Status kept = KeepBase(args.spec, *training_context.checkpoints); !kept.ok()) return call->Fail(kept);
   PostFor(call, training_context.jobs, [call, args = std::move(args)](JobManager& manager) {
     const absl::StatusOr<JobManager::Submitted> submitted =
         manager.Submit(args.request_id, args.spec, call->caller().name);
@@ -130,6 +131,7 @@ void MakeFork(UnaryCall* call, const TrainingContext& training_context, const Fo
       spec, *training_context.datasets, *checkpoints, training_context.check_model,
       [call] { return call->cancelled().load(); }, PackedForFork(*checkpoints, *parent, spec));
   if (!files.ok()) return call->Fail(files);
+  if (const absl::Status kept = KeepBase(spec, *checkpoints); !kept.ok()) return call->Fail(kept);
   absl::StatusOr<ForkedJob> made = SeedFork(*checkpoints, *parent, request, spec, id, absl::ToUnixMillis(absl::Now()),
                                             [call] { return call->cancelled().load(); });
   if (!made.ok()) return call->Fail(OfFiles(made.status()));

@@ -12,6 +12,7 @@
 #include "server/engine/engine_loop.h"
 #include "server/jobs/api/delete_job.h"
 #include "server/jobs/fork/fork_folder.h"
+#include "server/jobs/job_folder.h"
 #include "server/jobs/journal/loss_log.h"
 #include "server/jobs/pack/packer.h"
 #include "server/server_flags.h"
@@ -25,6 +26,27 @@ constexpr absl::Duration kStopGrace = absl::Seconds(2);
 // Whether the disk caused the error, rather than the flags of the server.
 bool IsOfDisk(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsDataLoss(status) || absl::IsUnavailable(status);
+}
+
+// Sees to it that the served model stays if a job has made it.  Returns its folder beneath the root; "": elsewhere.
+std::string KeepServed(const RootDir& checkpoints, const std::string& model) {
+  if (model.empty()) return "";
+  const std::string folder = FolderBeneath(checkpoints, model);
+  if (const absl::Status kept = KeepCheckpoint(checkpoints, folder); !kept.ok()) {
+    LogWarn("--model=", model, ": its job may remove it: ", kept.message());
+  }
+  return folder;
+}
+
+JobManager::Options OptionsOf(const ServerConfig& config, const RootDir& checkpoints) {
+  JobManager::Options options;
+  options.trainers.configured = config.train_workers;
+  options.trainers.tokens = {config.join_token, config.local_token};
+  options.serving_workers = config.train_on_serving ? config.workers : 0;
+  options.limits.form = config.start_timeout;
+  options.encrypt_links = config.encrypt_links;
+  options.served = KeepServed(checkpoints, config.model);
+  return options;
 }
 
 }  // namespace
@@ -107,12 +129,6 @@ absl::Status TrainingSubsystem::OpenJobs() {
     fleet_ = std::make_unique<LocalFleet>(std::move(fleet));
     fleet_->Finalize();  // a later start may succeed
   }
-  JobManager::Options options;
-  options.trainers.configured = config_->train_workers;
-  options.trainers.tokens = {config_->join_token, config_->local_token};
-  options.serving_workers = config_->train_on_serving ? config_->workers : 0;
-  options.limits.form = config_->start_timeout;
-  options.encrypt_links = config_->encrypt_links;
   JobLoop::Hooks hooks;
   hooks.open_store = [this](const std::string& token) { store_->Open(token); };
   hooks.close_store = [this](const std::string& token) { store_->Close(token); };
@@ -132,8 +148,8 @@ absl::Status TrainingSubsystem::OpenJobs() {
     return ListCheckpoints(*root, job_id).value_or(std::vector<int64_t>());
   };
   hooks.on_counts = [this](const TrainingCounts& counts) { metrics_->Update(counts); };
-  jobs_ =
-      std::make_unique<JobLoop>(std::move(options), std::move(journal), packs_.get(), sink_.get(), std::move(hooks));
+  jobs_ = std::make_unique<JobLoop>(OptionsOf(*config_, *checkpoints_), std::move(journal), packs_.get(), sink_.get(),
+                                    std::move(hooks));
   RETURN_IF_ERROR(jobs_->Start());
   static_cast<void>(jobs_->Post([jobs = jobs_.get(), root = &*checkpoints_, pool = training_context_->file_pool](
                                     JobManager& manager) { FinishDeletions(manager, jobs, root, pool); }));

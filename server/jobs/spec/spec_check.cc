@@ -16,6 +16,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/reduce_policy.h"
 #include "scheduler/jobs/token_format.h"
+#include "server/jobs/job_folder.h"
 #include "server/jobs/pack/document_encoder.h"
 #include "server/jobs/pack/text_check.h"
 #include "server/jobs/pack/token_header.h"
@@ -306,6 +307,12 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
   RETURN_IF_ERROR(CheckDatasets(spec, by, files_ready >= packs));
   RETURN_IF_ERROR(CheckEvaluation(spec, by, files_ready >= packs + sets));
   return CheckRoom(spec, facts, checkpoints);
+}
+
+absl::Status KeepBase(const jobs::JobSpec& spec, const RootDir& checkpoints) {
+  const ModelFolder model = ModelFolderOf(spec);
+  const absl::Status kept = KeepCheckpoint(checkpoints, model.folder);
+  return kept.ok() ? kept : BadFile(model.field, kept);
 }
 
 absl::Status CheckWorkersOfModel(const jobs::JobSpec& spec, const RootDir& checkpoints,

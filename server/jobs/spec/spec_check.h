@@ -24,6 +24,10 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
                             const CheckModelFn& check_model, const std::function<bool()>& cancelled,
                             int32_t files_ready = 0);
 
+// Sees to it that another job's checkpoint from which the job begins stays (job_folder.h).  NOT_FOUND (BAD_FILE): it
+// was removed meanwhile.
+absl::Status KeepBase(const jobs::JobSpec& spec, const RootDir& checkpoints);
+
 // Checks whether the job's model can be split among another number of workers.  INVALID_ARGUMENT (BAD_FIELD,
 // "workers"), or the errors above for a model that no longer exists.
 absl::Status CheckWorkersOfModel(const jobs::JobSpec& spec, const RootDir& checkpoints,

@@ -147,5 +147,14 @@ TEST(AppTest, WithoutAServerItSaysHowToStartOne) {
   }
 }
 
+TEST(AppTest, HelpMayBeAskedForWithinAGroup) {
+  const client::CliRun whole = client::RunCliWith({"help", "train", "submit"});
+  EXPECT_EQ(whole.exit_code, 0);
+  EXPECT_EQ(client::RunCliWith({"train", "help", "submit"}).out, whole.out);
+  EXPECT_EQ(client::RunCliWith({"train", "help"}).out, client::RunCliWith({"help", "train"}).out);
+  EXPECT_THAT(client::RunCliWith({"train", "submit", "--nonsense=1"}).err,
+              HasSubstr("see: switchyard help train submit\n"));
+}
+
 }  // namespace
 }  // namespace switchyard::cli

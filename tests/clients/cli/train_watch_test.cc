@@ -76,8 +76,10 @@ TEST_F(TrainCommandTest, ATerminalsLineIsWrittenOver) {
   Console console = {in, out, err, /*interactive=*/false, /*live=*/true};
   EXPECT_EQ(RunCli({"train", "watch", "job-1", training_.flag()}, console), 0) << err.str();
   const std::string step = "/2000 | loss 3.2500 | norm 0.88 | lr 3.00e-04 | 12345 tok/s";
-  EXPECT_EQ(out.str(), absl::StrCat("PENDING\nstep 1", step, "\r\x1b[Kstep 2", step, "\nSUCCEEDED | step 2000", step,
-                                    "\njob job-1 succeeded after 2000 steps\n"));
+  EXPECT_EQ(out.str(),
+            absl::StrCat("PENDING\n\x1b[?7lstep 1", step, "\x1b[?7h\r\x1b[K\x1b[?7lstep 2", step,
+                         "\x1b[?7h\nSUCCEEDED | step 2000", step, "\njob job-1 succeeded after 2000 steps\n"))
+      << "the terminal cuts a line that it writes over, so that it has one row";
 }
 
 TEST_F(TrainCommandTest, AFailedJobsErrorIsExplained) {

@@ -164,7 +164,7 @@ TEST_F(GroupTest, ALocalWorkerSendsAwayWhoeverDiffersFromIt) {
   ASSERT_TRUE(Register(3, changed).ok());
   EXPECT_EQ(workers[2]->closed.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(std::string(workers[2]->closed.message()),
-            "weights hash h1: the group serves h2; give the worker the same --model");
+            "weights hash h1: the group serves h2; give the worker the same --model and --adapter");
   EXPECT_EQ(group->members().size(), 1u);
   fleet::WorkerInfo remote = Info("remote2");
   remote.weights_hash = "h2";

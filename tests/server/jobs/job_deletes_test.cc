@@ -72,6 +72,34 @@ TEST_F(ManagerTest, AJobWhoseFilesAnotherOneBeginsFromStays) {
   EXPECT_TRUE(manager_->Delete(id).ok());
 }
 
+TEST_F(ManagerTest, AJobWhoseAdaptersAreOfAnotherOneKeepsIt) {
+  const std::string id = Running();
+  AllEnd(jobs::TrainOutcome::kFinished);
+  jobs::JobSpec spec = Spec();
+  spec.architecture.clear();
+  spec.base_checkpoint = id + "/step-00000100";
+  spec.lora.rank = 4;
+  const std::string adapters = Submit(spec);
+  ASSERT_TRUE(manager_->Cancel(adapters).ok());
+  manager_->Tick();
+  EXPECT_EQ(manager_->Delete(id).message(),
+            absl::StrCat(id, " is SUCCEEDED, but ", adapters, " has adapters of it: delete that one first"));
+  ASSERT_TRUE(manager_->Delete(adapters).ok());
+  EXPECT_TRUE(manager_->Delete(id).ok());
+}
+
+TEST_F(ManagerTest, AJobThatIsServedIsNotDeleted) {
+  const std::string id = Running();
+  AllEnd(jobs::TrainOutcome::kFinished);
+  options_.served = id + "/step-00000100";
+  Restart();
+  EXPECT_EQ(manager_->Delete(id).message(),
+            absl::StrCat(id, " is SUCCEEDED, but this server serves ", id, "/step-00000100"));
+  options_.served = id + "0/step-00000100";
+  Restart();
+  EXPECT_TRUE(manager_->Delete(id).ok());
+}
+
 // The files of its spec were checked before the deletion, or while it was made.
 TEST_F(ManagerTest, AJobDoesNotBeginFromADeletedOne) {
   const std::string id = Running();
@@ -101,6 +129,31 @@ class JobFolderTest : public testing::Test {
   const model::TempDir dir_;
   const RootDir root_;
 };
+
+TEST_F(JobFolderTest, OnlyACheckpointThatIsThereIsKept) {
+  const fs::path folder = Make("job-1/step-00000004/MANIFEST.json", "{}").parent_path();
+  EXPECT_EQ(KeepCheckpoint(root_, "job-1/step-00000004"), absl::OkStatus());
+  EXPECT_EQ(KeepCheckpoint(root_, "job-1/step-00000004"), absl::OkStatus()) << "twice";
+  EXPECT_TRUE(fs::exists(folder / "KEEP"));
+  EXPECT_EQ(KeepCheckpoint(root_, "job-1/step-00000008").code(), absl::StatusCode::kNotFound);
+  Make("job-1/step-00000012/model.safetensors", "");
+  EXPECT_EQ(KeepCheckpoint(root_, "job-1/step-00000012").code(), absl::StatusCode::kNotFound) << "it has no manifest";
+  Make("model/config.json", "{}");
+  EXPECT_EQ(KeepCheckpoint(root_, "model"), absl::OkStatus());
+  EXPECT_FALSE(fs::exists(fs::path(dir_.path()) / "model" / "KEEP")) << "no job removes it";
+}
+
+TEST_F(JobFolderTest, AFolderIsBeneathTheRootWhateverLeadsThere) {
+  const fs::path folder = Make("job-1/step-00000004/MANIFEST.json", "{}").parent_path();
+  const model::TempDir elsewhere;
+  fs::create_directory_symlink(folder, fs::path(elsewhere.path()) / "link");
+  EXPECT_EQ(FolderBeneath(root_, folder.string()), "job-1/step-00000004");
+  EXPECT_EQ(FolderBeneath(root_, (folder / ".." / "step-00000004/").string()), "job-1/step-00000004");
+  EXPECT_EQ(FolderBeneath(root_, elsewhere.path() + "/link"), "job-1/step-00000004");
+  EXPECT_EQ(FolderBeneath(root_, elsewhere.path()), "");
+  EXPECT_EQ(FolderBeneath(root_, root_.path()), "");
+  EXPECT_EQ(FolderBeneath(root_, root_.path() + "/none"), "");
+}
 
 TEST_F(JobFolderTest, AForkKeepsWhatItShares) {
   Make("job-1/log/steps.csv", "1234567");

@@ -147,6 +147,22 @@ TEST(CheckpointTest, KeepsTheStepThatItIsGiven) {
   EXPECT_THAT(StepsOf(&files), ElementsAre("step-00000050", "step-00000060"));
 }
 
+// Another job has begun from it.  It is none of the last ones that are kept, and its file outlives a save of its step.
+TEST(CheckpointTest, KeepsWhatHasTheFileKeep) {
+  SimulatedFileSystem files;
+  ASSERT_EQ(SaveSteps(&files, {.attempt = 1, .keep_last = 1}, {10}), absl::OkStatus());
+  ASSERT_EQ(WriteFiles(&files, "step-00000010", {{"KEEP", {}, ""}}).status(), absl::OkStatus());
+  ASSERT_EQ(SaveSteps(&files, {.attempt = 2, .resumed_from = "step-00000010", .keep_last = 2}, {20, 30, 40}),
+            absl::OkStatus());
+  EXPECT_THAT(StepsOf(&files), ElementsAre("step-00000010", "step-00000030", "step-00000040"));
+  ASSERT_EQ(WriteFiles(&files, "step-00000040", {{"KEEP", {}, ""}}).status(), absl::OkStatus());
+  const auto writer = CheckpointWriter::Open(&files, {.attempt = 3, .resumed_from = "step-00000030", .keep_last = 1});
+  ASSERT_EQ(writer.status(), absl::OkStatus());
+  for (const int64_t step : {40, 50, 60}) ASSERT_EQ(SaveStep(&files, writer->get(), step), absl::OkStatus());
+  EXPECT_THAT(StepsOf(&files), ElementsAre("step-00000010", "step-00000040", "step-00000060"));
+  EXPECT_EQ(FindCheckpoint(&files)->manifest.step, 60);
+}
+
 // Going back begins another line of training: the first save removes later steps, which never count as the last ones.
 TEST(CheckpointTest, GoingBack) {
   SimulatedFileSystem files;

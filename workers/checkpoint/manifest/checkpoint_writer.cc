@@ -10,6 +10,7 @@
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/jobs/checkpoint_names.h"
 #include "workers/checkpoint/files/write_files.h"
 #include "workers/checkpoint/manifest/find_checkpoint.h"
 #include "workers/checkpoint/safetensors/shard_table.h"
@@ -182,7 +183,10 @@ absl::Status CheckpointWriter::Commit(Manifest manifest, int64_t kept_step) {
   const std::string folder = StepFolder(step_);
   ASSIGN_OR_RETURN(std::vector<FolderEntry> entries, files_->List(""));
   for (const FolderEntry& entry : entries) {
-    if (entry.name == folder) RETURN_IF_ERROR(Discard(folder));
+    if (entry.name != folder) continue;
+    ASSIGN_OR_RETURN(const bool kept, IsKept(folder));
+    if (kept) RETURN_IF_ERROR(WriteFiles(files_, folder_, {{jobs::kKeptCheckpoint, {}, ""}}).status());
+    RETURN_IF_ERROR(Discard(folder));
   }
   RETURN_IF_ERROR(files_->Rename(folder_, folder));
   folder_.clear();
@@ -194,6 +198,12 @@ absl::Status CheckpointWriter::Commit(Manifest manifest, int64_t kept_step) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<bool> CheckpointWriter::IsKept(const std::string& folder) const {
+  ASSIGN_OR_RETURN(const std::vector<FolderEntry> entries, files_->List(folder));
+  return std::any_of(entries.begin(), entries.end(),
+                     [](const FolderEntry& entry) { return entry.name == jobs::kKeptCheckpoint; });
+}
+
 absl::Status CheckpointWriter::RemoveOld(int64_t step, int64_t kept_step) {
   ASSIGN_OR_RETURN(const std::vector<int64_t> steps, ListSteps(files_));
   const int64_t resumed = options_.resumed_from.empty() ? -1 : StepOfFolder(options_.resumed_from);
@@ -201,6 +211,8 @@ absl::Status CheckpointWriter::RemoveOld(int64_t step, int64_t kept_step) {
   for (const int64_t other : steps) {
     const bool beyond = other > step || (may_lie_beyond_ && other > resumed && other != step);
     const bool for_ever = options_.keep_every > 0 && other % options_.keep_every == 0;
+    ASSIGN_OR_RETURN(const bool kept_by_file, IsKept(StepFolder(other)));
+    if (kept_by_file) continue;
     if (beyond || (++kept > options_.keep_last && !for_ever && other != kept_step))
       RETURN_IF_ERROR(Discard(StepFolder(other)));
   }

@@ -54,7 +54,7 @@ class CheckpointWriter {
   absl::StatusOr<std::string> Begin(int64_t step, int64_t needed_bytes);
   // Adds the index of model-*.safetensors, checks that every file has its size, writes the manifest, gives the folder
   // its name and makes LATEST name it; then removes what need not be kept, where a failure is only logged.  kept_step:
-  // of an older checkpoint that stays in any case; 0: none.
+  // of an older checkpoint that stays in any case; 0: none.  One with the file KEEP stays and does not count.
   // REQUIRES: Begin(manifest.step).  manifest.attempt is set here; its files may come in any order.
   // Errors: InvalidArgument for a file twice or a name of our own; DataLoss for one that is missing (ranks must share
   // the root) or of another size; FailedPrecondition if a later attempt has committed meanwhile; the file system's.
@@ -74,6 +74,7 @@ class CheckpointWriter {
   // Renames the folder out of sight, then removes it.
   absl::Status Discard(const std::string& folder) const;
   absl::Status RemoveFolder(const std::string& folder) const;
+  absl::StatusOr<bool> IsKept(const std::string& folder) const;
   absl::Status RemoveOld(int64_t step, int64_t kept_step);
 
   FileSystem* const files_;

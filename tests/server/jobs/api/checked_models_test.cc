@@ -1,6 +1,7 @@
 // SubmitJob checks the job's model by the workers' program, here a script.
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -45,6 +46,25 @@ TEST_F(CheckedModelsTest, TheirFactsCount) {
 TEST_F(CheckedModelsTest, WhereNobodyCanSayItIsJudgedByItsConfig) {
   WorkerAnswers("exit 2");
   SubmitOk(Request());
+}
+
+// The job that made it would remove it when it has newer ones.
+TEST_F(CheckedModelsTest, ACheckpointFromWhichAJobBeginsStays) {
+  WorkerAnswers("exit 2");
+  const std::string step = "job-1/step-00000004", folder = "models/" + step;
+  for (const char* name : {"config.json", "tokenizer.json", "special_tokens_map.json"}) {
+    std::filesystem::create_directories(base_.path() + "/" + folder);
+    std::filesystem::copy_file(base_.path() + "/models/demo/" + name, base_.path() + "/" + folder + "/" + name);
+  }
+  base_.Write(folder + "/model.safetensors", "weights");
+  v1::SubmitJobRequest request = Request();
+  request.mutable_spec()->clear_architecture();
+  request.mutable_spec()->set_base_checkpoint(step);
+  v1::SubmitJobResponse response;
+  EXPECT_EQ(Submit(request, &response).error_code(), grpc::StatusCode::NOT_FOUND) << "it is being removed";
+  base_.Write(folder + "/MANIFEST.json", "{}");
+  SubmitOk(request);
+  EXPECT_TRUE(std::filesystem::exists(base_.path() + "/" + folder + "/KEEP"));
 }
 
 }  // namespace
