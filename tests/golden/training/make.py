@@ -35,8 +35,9 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS = os.path.join(HERE, "..", "models")
 sys.path.insert(0, MODELS)
+from files import per_expert  # noqa: E402
 from fixtures import FIXTURES  # noqa: E402
-from make import load_model, per_expert  # noqa: E402
+from make import load_model  # noqa: E402
 
 
 
