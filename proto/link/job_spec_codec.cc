@@ -182,6 +182,13 @@ constexpr auto LoraFields() {
                     Field(&M::targets, &M::mutable_targets, &S::targets));
 }
 
+constexpr auto DpoFields() {
+  using M = v1::DpoSpec;
+  using S = jobs::DpoSpec;
+  return FieldTable(Field(&M::beta, &M::set_beta, &S::beta),
+                    Field(&M::label_smoothing, &M::set_label_smoothing, &S::label_smoothing));
+}
+
 jobs::ParameterRule RuleFromProto(const v1::ParameterRule& message) {
   jobs::ParameterRule rule = {.pattern = message.pattern(), .frozen = message.frozen()};
   if (message.has_rate()) rule.rate = message.rate();
@@ -219,6 +226,7 @@ absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecRe
       TakeEnum(reader, kHiddenRestores, "spec.restore_hidden", message.restore_hidden(), &spec.restore.hidden));
   for (const v1::ParameterRule& rule : message.parameters()) spec.parameters.push_back(RuleFromProto(rule));
   LoraFields().Take(message.lora(), &spec.lora);
+  DpoFields().Take(message.dpo(), &spec.dpo);
   CheckpointSpecFields().Take(message.checkpoints(), &spec.checkpoints);
   EarlyStopFields().Take(message.early_stop(), &spec.early_stop);
   spec.labels.assign(message.labels().begin(), message.labels().end());
@@ -245,6 +253,7 @@ v1::JobSpec ToProto(const jobs::JobSpec& spec) {
   message.set_restore_hidden(PutEnum(kHiddenRestores, spec.restore.hidden));
   for (const jobs::ParameterRule& rule : spec.parameters) PutRule(rule, message.add_parameters());
   if (spec.lora != jobs::LoraSpec()) LoraFields().Put(spec.lora, message.mutable_lora());
+  if (spec.dpo != jobs::DpoSpec()) DpoFields().Put(spec.dpo, message.mutable_dpo());
   CheckpointSpecFields().Put(spec.checkpoints, message.mutable_checkpoints());
   EarlyStopFields().Put(spec.early_stop, message.mutable_early_stop());
   for (const auto& [name, value] : spec.labels) (*message.mutable_labels())[name] = value;

@@ -129,6 +129,23 @@ constexpr auto SetFields() {
                     Field(&M::tokens, &M::set_tokens, &S::tokens));
 }
 
+constexpr auto PreferenceFields() {
+  using M = v1::PreferenceFigures;
+  using S = jobs::PreferenceFigures;
+  return FieldTable(Field(&M::margin, &M::set_margin, &S::margin), Field(&M::accuracy, &M::set_accuracy, &S::accuracy),
+                    Field(&M::pairs, &M::set_pairs, &S::pairs));
+}
+
+// Of a message and a struct that may have preferences.
+template <class Struct, class Message>
+void PutPreferences(const Struct& from, Message* to) {
+  if (from.preferences.has_value()) PreferenceFields().Put(*from.preferences, to->mutable_preferences());
+}
+template <class Struct, class Message>
+void TakePreferences(const Message& from, Struct* to) {
+  if (from.has_preferences()) to->preferences = PreferenceFields().FromProto(from.preferences());
+}
+
 constexpr auto CheckpointFields() {
   using M = v1::SavedCheckpoint;
   using S = jobs::SavedCheckpoint;
@@ -192,12 +209,14 @@ jobs::TrainEnd FromProto(const v1::TrainingEnded& message) {
 v1::TrainProgress ToProto(const jobs::TrainProgress& progress) {
   v1::TrainProgress message = ProgressFields().ToProto(progress);
   SecondsFields().Put(progress.seconds, message.mutable_seconds());
+  PutPreferences(progress, &message);
   return message;
 }
 
 jobs::TrainProgress FromProto(const v1::TrainProgress& message) {
   jobs::TrainProgress progress = ProgressFields().FromProto(message);
   SecondsFields().Take(message.seconds(), &progress.seconds);
+  TakePreferences(message, &progress);
   return progress;
 }
 
@@ -206,13 +225,21 @@ jobs::ForkOrigin FromProto(const v1::ForkOrigin& message) { return OriginFields(
 
 v1::EvaluationResult ToProto(const jobs::EvaluationResult& result) {
   v1::EvaluationResult message = EvaluationFields().ToProto(result);
-  for (const jobs::SetResult& set : result.sets) *message.add_sets() = SetFields().ToProto(set);
+  PutPreferences(result, &message);
+  for (const jobs::SetResult& set : result.sets) {
+    v1::SetResult* const to = message.add_sets();
+    SetFields().Put(set, to);
+    PutPreferences(set, to);
+  }
   return message;
 }
 
 jobs::EvaluationResult FromProto(const v1::EvaluationResult& message) {
   jobs::EvaluationResult result = EvaluationFields().FromProto(message);
-  for (const v1::SetResult& set : message.sets()) result.sets.push_back(SetFields().FromProto(set));
+  TakePreferences(message, &result);
+  for (const v1::SetResult& set : message.sets()) {
+    TakePreferences(set, &result.sets.emplace_back(SetFields().FromProto(set)));
+  }
   return result;
 }
 

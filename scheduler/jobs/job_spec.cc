@@ -260,6 +260,24 @@ void CheckLora(const JobSpec& spec, Problems* problems) {
   }
 }
 
+void CheckDpo(const JobSpec& spec, Problems* problems) {
+  const DpoSpec& dpo = spec.dpo;
+  if (!spec.has_pairs()) {
+    if (dpo.label_smoothing != 0) {
+      problems->Add("dpo.label_smoothing",
+                    absl::StrCat(dpo.label_smoothing, ", but dpo.beta is 0, so the job has no preferences"));
+    }
+    return;
+  }
+  problems->CheckReal("dpo.beta", dpo.beta, kDpoBetas);
+  problems->CheckReal("dpo.label_smoothing", dpo.label_smoothing, kLabelSmoothings);
+  if (spec.base_checkpoint.empty()) problems->Add("dpo", "wants a base_checkpoint, which is the reference");
+  if (!spec.document_mask) problems->Add("document_mask", "off, but with dpo each answer is a text of its own");
+  if (spec.packing != WindowPacking::kBestFit) {
+    problems->Add("packing", "concatenate, but with dpo both answers of a pair are in one sequence: best_fit");
+  }
+}
+
 }  // namespace
 
 absl::Status CheckRelativePath(absl::string_view path, absl::string_view root) {
@@ -317,6 +335,7 @@ absl::Status Validate(const JobSpec& spec) {
   CheckOptimizer(spec.optimizer, spec.epochs == 0 ? spec.steps : kMaxTrainSteps, &problems);
   CheckRules(spec, &problems);
   CheckLora(spec, &problems);
+  CheckDpo(spec, &problems);
   problems.CheckReal("balance_weight", spec.balance_weight.value_or(kDefaultBalanceWeight), kRouterLossWeights);
   problems.CheckReal("z_weight", spec.z_weight, kRouterLossWeights);
   if (spec.capacity_factor != 0) {  // (NaN is not)

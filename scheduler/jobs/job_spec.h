@@ -67,6 +67,14 @@ struct LoraSpec {
 };
 inline constexpr const char* kLoraTargets[] = {"q_proj", "k_proj", "v_proj", "o_proj"};
 
+// Direct preference optimization (workers/train/step/preference_loss.h): documents are pairs of answers to a prompt,
+// and the reference is the base.
+struct DpoSpec {
+  double beta = 0;             // 0 = the job has no preferences
+  double label_smoothing = 0;  // part of the pairs that is assumed to be the wrong way round
+  bool operator==(const DpoSpec& other) const = default;
+};
+
 struct JobSpec {
   // Exactly one: a checkpoint to go on from, with config and tokenizer; or the folder of a config.json and a tokenizer,
   // whose weights are drawn anew.
@@ -94,6 +102,8 @@ struct JobSpec {
   OptimizerSpec optimizer = {};
   std::vector<ParameterRule> parameters = {};  // of several rules that fit a weight the first one holds
   LoraSpec lora = {};
+  DpoSpec dpo = {};
+  bool has_pairs() const { return dpo.beta != 0; }  // its files are of pairs
   BalanceLoss balance = BalanceLoss::kAllLayers;
   // Unset: the model's router_aux_loss_coef, else kDefaultBalanceWeight.
   std::optional<double> balance_weight = {};

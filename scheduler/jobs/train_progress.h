@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,18 @@ struct StepSeconds {
   bool operator==(const StepSeconds& other) const = default;
 };
 
+// Of pairs of answers (DpoSpec).
+struct PreferenceFigures {
+  double margin = 0;    // mean reward of the chosen answers less that of the rejected ones
+  double accuracy = 0;  // part of the pairs whose chosen answer has the higher reward
+  int64_t pairs = 0;
+  bool operator==(const PreferenceFigures& other) const = default;
+};
+
 // The last step that was done.
 struct TrainProgress {
   int64_t step = 0;  // steps done
-  double loss = 0;   // mean cross-entropy, nats a token
+  double loss = 0;   // mean cross-entropy, nats a token; with preferences mean of the pairs'
   double balance_loss = 0, z_loss = 0;
   double learning_rate = 0;
   double gradient_norm = 0;  // before it was clipped
@@ -35,22 +44,25 @@ struct TrainProgress {
   int64_t total_steps = 0;    // of the job; 0: an older worker's
   bool skipped = false;       // the step had no target: losses and norm were not measured
   int64_t skipped_steps = 0;  // so far
+  std::optional<PreferenceFigures> preferences = {};
   bool operator==(const TrainProgress& other) const = default;
 };
 
 // The loss of one evaluation set.
 struct SetResult {
   std::string name = {};
-  double loss = 0;  // nats a token
+  double loss = 0;  // nats a token; with preferences mean of the pairs'
   int64_t tokens = 0;
+  std::optional<PreferenceFigures> preferences = {};
   bool operator==(const SetResult& other) const = default;
 };
 
 struct EvaluationResult {
   int64_t step = 0;
-  double loss = 0;  // of all sets' tokens
+  double loss = 0;  // of all sets' tokens, or pairs
   int64_t tokens = 0;
   std::vector<SetResult> sets = {};  // in the spec's order; none: the spec has no names
+  std::optional<PreferenceFigures> preferences = {};
   bool operator==(const EvaluationResult& other) const = default;
 };
 

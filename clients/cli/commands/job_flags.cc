@@ -192,6 +192,11 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
     Row<"lora.alpha">("lora_alpha", kNumber, "adapters are added times this over their rank; default: the rank"),
     Row<"lora.targets">("lora_target", kTexts,
                         "an adapted projection: q_proj, k_proj, v_proj or o_proj; may be repeated; default: all four"),
+    Row<"dpo.beta">("dpo_beta", kNumber,
+                    "direct preference optimization with this beta, on lines of prompt, chosen and rejected; the "
+                    "reference is the base checkpoint; 0 = none (default)"),
+    Row<"dpo.label_smoothing">("dpo_label_smoothing", kNumber,
+                               "with --dpo_beta: part of the pairs that may be the wrong way round; default 0"),
     Row<"balance">("balance", kText, "load-balancing loss: all_layers (default), per_layer or none",
                    "Losses and routing"),
     Row<"balance_weight">(

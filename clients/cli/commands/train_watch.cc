@@ -109,15 +109,22 @@ std::string TimeText(int64_t unix_ms) {
 }
 
 void PrintEvaluation(std::ostream& out, const char* title, const v1::EvaluationResult& evaluation) {
-  const auto print = [&](absl::string_view name, double loss, int64_t tokens) {
-    out << absl::StreamFormat("%s: loss %.4f, perplexity %.4g over %d tokens\n", name, loss, std::exp(loss), tokens);
+  const auto print = [&](absl::string_view name, const auto& result) {
+    if (!result.has_preferences()) {
+      out << absl::StreamFormat("%s: loss %.4f, perplexity %.4g over %d tokens\n", name, result.loss(),
+                                std::exp(result.loss()), result.tokens());
+      return;
+    }
+    const v1::PreferenceFigures& pairs = result.preferences();
+    out << absl::StreamFormat("%s: loss %.4f, margin %.4f, accuracy %.3f over %d pairs\n", name, result.loss(),
+                              pairs.margin(), pairs.accuracy(), pairs.pairs());
   };
   out << absl::StreamFormat("%-11s ", title);
-  print(absl::StrCat("step ", evaluation.step()), evaluation.loss(), evaluation.tokens());
+  print(absl::StrCat("step ", evaluation.step()), evaluation);
   if (evaluation.sets_size() < 2) return;
   for (const v1::SetResult& set : evaluation.sets()) {
     out << std::string(14, ' ');
-    print(set.name(), set.loss(), set.tokens());
+    print(set.name(), set);
   }
 }
 
@@ -149,6 +156,10 @@ std::string ProgressLine(const v1::Job& job) {
       absl::StrAppend(&line, "skipped");
     } else {
       absl::StrAppendFormat(&line, "loss %.4f", progress.loss());
+    }
+    if (progress.has_preferences() && !progress.skipped()) {
+      absl::StrAppendFormat(&line, " | margin %.4f | accuracy %.3f", progress.preferences().margin(),
+                            progress.preferences().accuracy());
     }
     if (job.has_evaluation()) absl::StrAppend(&line, " | eval ", EvaluationText(job.evaluation()));
     if (!progress.skipped()) absl::StrAppendFormat(&line, " | norm %.2f", progress.gradient_norm());

@@ -124,6 +124,18 @@ TEST_F(TrainCommandTest, EvaluationsAreShownBySets) {
   EXPECT_THAT(Train({"list"}).out, AllOf(HasSubstr("loss      eval"), HasSubstr("3.2500    2.0000")));
 }
 
+TEST_F(TrainCommandTest, EvaluationsOfPairsHaveTheirFigures) {
+  training_.job = JobIn(v1::JOB_STATE_RUNNING, 120);
+  v1::EvaluationResult* evaluation = training_.job.mutable_evaluation();
+  evaluation->set_step(100);
+  evaluation->set_loss(0.5);
+  evaluation->mutable_preferences()->set_margin(1.25);
+  evaluation->mutable_preferences()->set_accuracy(0.75);
+  evaluation->mutable_preferences()->set_pairs(40);
+  EXPECT_THAT(Train({"get", "job-1"}).out,
+              HasSubstr("evaluation  step 100: loss 0.5000, margin 1.2500, accuracy 0.750 over 40 pairs\n"));
+}
+
 TEST_F(TrainCommandTest, AForkOfTheBest) {
   EXPECT_THAT(Train({"fork", "job-1", "--step=best"}).err, HasSubstr("--step=best: job-1 has no best checkpoint"));
   training_.job.mutable_best_checkpoint()->set_step(80);

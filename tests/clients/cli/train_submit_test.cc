@@ -198,6 +198,9 @@ TEST_F(TrainCommandTest, PartsOfAModel) {
   EXPECT_EQ(adapted.lora().rank(), 8);
   EXPECT_EQ(adapted.lora().alpha(), 16);
   EXPECT_THAT(adapted.lora().targets(), ElementsAre("q_proj", "v_proj"));
+  const v1::JobSpec preferring = sent({"--dpo_beta=0.1", "--dpo_label_smoothing=0.05"});
+  EXPECT_EQ(preferring.dpo().beta(), 0.1);
+  EXPECT_EQ(preferring.dpo().label_smoothing(), 0.05);
   for (const std::string rate : {"a", ":2", "a:", "a:0", "a:x", "a:-1"}) {
     const client::CliRun run = Train({"submit", "--rate=" + rate});
     EXPECT_EQ(run.exit_code, 2) << rate;

@@ -43,6 +43,11 @@ TEST(ProgressLineTest, SaysHowFarItIs) {
   job.mutable_progress()->set_skipped(true);
   job.set_note("step 120 was skipped");
   EXPECT_EQ(ProgressLine(job), "step 120/2000 | skipped | lr 3.00e-04 | 12345 tok/s | step 120 was skipped");
+  job = JobIn(v1::JOB_STATE_RUNNING, 120);
+  job.mutable_progress()->mutable_preferences()->set_margin(0.25);
+  job.mutable_progress()->mutable_preferences()->set_accuracy(0.875);
+  EXPECT_EQ(ProgressLine(job),
+            "step 120/2000 | loss 3.2500 | margin 0.2500 | accuracy 0.875 | norm 0.88 | lr 3.00e-04 | 12345 tok/s");
   job = JobIn(v1::JOB_STATE_PREPARING);
   job.set_prepared_bytes(2'500'000);
   job.set_prepare_bytes(10'000'000);

@@ -102,7 +102,7 @@ batching::RankResult Result() {
 jobs::JobSpec Spec() {
   jobs::JobSpec out;
   auto& [base, architecture, datasets, weights, evaluation, names, dtype, steps, epochs, length, document_mask, packing,
-         batch, micro_batch, workers, on_serving, optimizer, parameters, lora, balance, balance_weight, z_weight,
+         batch, micro_batch, workers, on_serving, optimizer, parameters, lora, dpo, balance, balance_weight, z_weight,
          capacity, bias_rate, recompute, restore, communication, offload, seed, evaluate_every, checkpoints, early_stop,
          max_runtime, labels] = out;
   test::Distinct values;
@@ -129,6 +129,8 @@ jobs::JobSpec Spec() {
   auto& [pattern, frozen, rate, decay_of_rule] = parameters.emplace_back();
   auto& [rank, alpha, targets] = lora;
   values.Fill(pattern, rate.emplace(), decay_of_rule.emplace(), rank, alpha, targets);
+  auto& [beta, smoothing] = dpo;
+  values.Fill(beta, smoothing);
   frozen = true;
   auto& [every, keep_last, keep_every, keep_best] = checkpoints;
   auto& [patience, improvement] = early_stop;
@@ -321,11 +323,13 @@ TEST(LinkRoundTrip, AnAttempt) {
 TEST(LinkRoundTrip, Progress) {
   jobs::TrainProgress progress;
   auto& [step, loss, balance, z, rate, norm, tokens, speed, seconds, dropped, dead, packing, chunks, padding,
-         total_steps, skipped, num_skipped] = progress;
+         total_steps, skipped, num_skipped, preferences] = progress;
   auto& [total, forward, backward, experts, all_to_all, all_reduce, optimizer, data] = seconds;
   test::Distinct().Fill(step, loss, balance, z, rate, norm, tokens, speed, dropped, dead, packing, chunks, padding,
                         total_steps, skipped, num_skipped, total, forward, backward, experts, all_to_all, all_reduce,
                         optimizer, data);
+  auto& [margin, accuracy, pairs] = preferences.emplace();
+  test::Distinct().Fill(margin, accuracy, pairs);
   const v1::TrainProgress message = test::OverTheWire(ToProto(progress));
   EXPECT_THAT(test::Unset(message), IsEmpty());
   EXPECT_EQ(FromProto(message), progress);
@@ -333,9 +337,12 @@ TEST(LinkRoundTrip, Progress) {
 
 TEST(LinkRoundTrip, WhatTrainingHasMade) {
   jobs::EvaluationResult result;
-  auto& [step, loss, tokens, sets] = result;
-  auto& [name, set_loss, set_tokens] = sets.emplace_back();
-  test::Distinct().Fill(step, loss, tokens, name, set_loss, set_tokens);
+  auto& [step, loss, tokens, sets, preferences] = result;
+  auto& [name, set_loss, set_tokens, set_preferences] = sets.emplace_back();
+  auto& [margin, accuracy, pairs] = preferences.emplace();
+  auto& [set_margin, set_accuracy, set_pairs] = set_preferences.emplace();
+  test::Distinct().Fill(step, loss, tokens, name, set_loss, set_tokens, margin, accuracy, pairs, set_margin,
+                        set_accuracy, set_pairs);
   const v1::EvaluationResult evaluated = test::OverTheWire(ToProto(result));
   EXPECT_THAT(test::Unset(evaluated), IsEmpty());
   EXPECT_EQ(FromProto(evaluated), result);

@@ -197,6 +197,42 @@ TEST(JobSpecTest, Adapters) {
             "offload: always, but with lora experts have no masters and moments");
 }
 
+TEST(JobSpecTest, Preferences) {
+  const auto dpo = [](
+                       DpoSpec dpo, const std::function<void(JobSpec*)>& edit = [](JobSpec*) {}) {
+    return Wrong([&](JobSpec* s) {
+      s->dpo = dpo;
+      s->document_mask = true;
+      s->packing = WindowPacking::kBestFit;
+      edit(s);
+    });
+  };
+  EXPECT_EQ(dpo({.beta = 0.1}), "");
+  EXPECT_EQ(dpo({.beta = 0.1, .label_smoothing = 0.49}), "");
+  EXPECT_EQ(dpo({.beta = -0.1}), "dpo.beta: -0.1 is outside [1e-06, 1000)");
+  EXPECT_EQ(dpo({.beta = std::numeric_limits<double>::infinity()}), "dpo.beta: inf is outside [1e-06, 1000)");
+  EXPECT_EQ(dpo({.beta = std::numeric_limits<double>::quiet_NaN()}), "dpo.beta: nan is outside [1e-06, 1000)");
+  EXPECT_EQ(dpo({.beta = 0.1, .label_smoothing = 0.5}), "dpo.label_smoothing: 0.5 is outside [0, 0.5)");
+  EXPECT_EQ(dpo({.beta = 0.1, .label_smoothing = -0.1}), "dpo.label_smoothing: -0.1 is outside [0, 0.5)");
+  EXPECT_EQ(dpo({.label_smoothing = 0.1}),
+            "dpo.label_smoothing: 0.1, but dpo.beta is 0, so the job has no preferences");
+  EXPECT_EQ(dpo({.beta = 0.1}, [](JobSpec* s) { s->packing = WindowPacking::kConcatenate; }),
+            "packing: concatenate, but with dpo both answers of a pair are in one sequence: best_fit");
+  EXPECT_EQ(dpo({.beta = 0.1},
+                [](JobSpec* s) {
+                  s->document_mask = false;
+                  s->packing = WindowPacking::kConcatenate;
+                }),
+            "document_mask: off, but with dpo each answer is a text of its own\n"
+            "packing: concatenate, but with dpo both answers of a pair are in one sequence: best_fit");
+  EXPECT_EQ(dpo({.beta = 0.1},
+                [](JobSpec* s) {
+                  s->architecture = s->base_checkpoint;
+                  s->base_checkpoint.clear();
+                }),
+            "dpo: wants a base_checkpoint, which is the reference");
+}
+
 TEST(JobSpecTest, WholeDocumentsAreApart) {
   EXPECT_EQ(Wrong([](JobSpec* s) { s->packing = WindowPacking::kBestFit; }),
             "packing: best_fit keeps documents apart, which wants document_mask on; concatenate goes with off");

@@ -44,8 +44,13 @@ Job FullJob() {
                                      .padding = 40.5,
                                      .total_steps = 41,
                                      .skipped = true,
-                                     .skipped_steps = 38};
-  job.evaluation = jobs::EvaluationResult{.step = 20, .loss = 21.5, .tokens = 22, .sets = {{"a", 43.5, 44}}};
+                                     .skipped_steps = 38,
+                                     .preferences = {{.margin = 49.5, .accuracy = 50.5, .pairs = 51}}};
+  job.evaluation = jobs::EvaluationResult{.step = 20,
+                                          .loss = 21.5,
+                                          .tokens = 22,
+                                          .sets = {{"a", 43.5, 44, {{.margin = 55.5, .accuracy = 56.5, .pairs = 57}}}},
+                                          .preferences = {{.margin = 52.5, .accuracy = 53.5, .pairs = 54}}};
   job.best_evaluation = jobs::EvaluationResult{.step = 45, .loss = 46.5, .tokens = 47};
   job.best_checkpoint = jobs::SavedCheckpoint{.step = 45, .folder = "job-1/step-45", .bytes = 48};
   job.checkpoint =
@@ -93,6 +98,10 @@ void ExpectProgress(const v1::TrainProgress& progress) {
   EXPECT_EQ(progress.total_steps(), 41);
   EXPECT_TRUE(progress.skipped());
   EXPECT_EQ(progress.skipped_steps(), 38);
+  EXPECT_EQ(Missing(progress.preferences()), std::vector<std::string>());
+  EXPECT_EQ(progress.preferences().margin(), 49.5);
+  EXPECT_EQ(progress.preferences().accuracy(), 50.5);
+  EXPECT_EQ(progress.preferences().pairs(), 51);
   const v1::StepSeconds& seconds = progress.seconds();
   EXPECT_EQ(Missing(seconds), std::vector<std::string>());
   EXPECT_EQ(seconds.total(), 9.5);
@@ -115,6 +124,9 @@ void ExpectResults(const v1::Job& message) {
   EXPECT_EQ(evaluation.sets(0).name(), "a");
   EXPECT_EQ(evaluation.sets(0).loss(), 43.5);
   EXPECT_EQ(evaluation.sets(0).tokens(), 44);
+  EXPECT_EQ(evaluation.preferences().margin(), 52.5);
+  EXPECT_EQ(evaluation.preferences().pairs(), 54);
+  EXPECT_EQ(evaluation.sets(0).preferences().accuracy(), 56.5);
   EXPECT_EQ(message.best_evaluation().step(), 45);
   EXPECT_EQ(message.best_evaluation().loss(), 46.5);
   EXPECT_EQ(message.best_checkpoint().folder(), "job-1/step-45");

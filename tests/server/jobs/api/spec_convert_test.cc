@@ -53,6 +53,7 @@ jobs::JobSpec FullSpec() {
                     .clip_norm = 0};
   spec.parameters = {{.pattern = "*.q_proj.*", .frozen = true}, {.pattern = "*norm*", .rate = 0.5, .weight_decay = 0}};
   spec.lora = {.rank = 13, .alpha = 0.75, .targets = {"v_proj"}};
+  spec.dpo = {.beta = 0.25, .label_smoothing = 0.125};
   spec.balance = jobs::BalanceLoss::kPerLayer;
   spec.balance_weight = 0;
   spec.z_weight = 0.8;
@@ -91,6 +92,7 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   EXPECT_EQ(back->evaluation_names, spec.evaluation_names);
   EXPECT_EQ(back->parameters, spec.parameters);
   EXPECT_EQ(back->lora, spec.lora);
+  EXPECT_EQ(back->dpo, spec.dpo);
   EXPECT_EQ(back->capacity_factor, 1.25);
   EXPECT_EQ(back->balance_bias_rate, 0.001);
   EXPECT_TRUE(back->document_mask);
