@@ -112,7 +112,7 @@ std::string EncodeTokenHeader(const TokenFileHeader& header) {
   AppendInt(header.tokenizer, &bytes);
   AppendInt(static_cast<uint64_t>(header.num_tokens), &bytes);
   AppendInt(static_cast<uint64_t>(header.num_documents), &bytes);
-  AppendInt(uint64_t{header.masked}, &bytes);
+  AppendInt(uint64_t{header.masked} | uint64_t{header.pairs} << 1, &bytes);
   AppendInt(header.contents, &bytes);
   AppendInt(Fnv1a(bytes), &bytes);
   return bytes;
@@ -141,8 +141,12 @@ absl::StatusOr<TokenFileHeader> DecodeTokenHeader(absl::string_view first_bytes,
   ASSIGN_OR_RETURN(header.tokenizer, fields.TakeInt<uint64_t>("tokenizer"));
   ASSIGN_OR_RETURN(header.num_tokens, (fields.TakeIn<int64_t>("tokens", 1, kMaxTokensOfFile)));
   ASSIGN_OR_RETURN(header.num_documents, (fields.TakeIn<int64_t>("documents", 1, header.num_tokens)));
-  ASSIGN_OR_RETURN(const int64_t masked, (fields.TakeIn<int64_t>("mask", 0, 1)));
-  header.masked = masked == 1;
+  ASSIGN_OR_RETURN(const int64_t flags, (fields.TakeIn<int64_t>("mask and pairs", 0, 3)));
+  header.masked = (flags & 1) != 0;
+  header.pairs = (flags & 2) != 0;
+  if (header.pairs && header.num_documents % 2 != 0) {
+    return WrongFile(absl::StrCat("is of pairs, but has ", header.num_documents, " documents, an odd number"));
+  }
   ASSIGN_OR_RETURN(header.contents, fields.TakeInt<uint64_t>("contents"));
   return CheckedSize(header, file_bytes);
 }

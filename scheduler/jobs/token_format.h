@@ -9,7 +9,8 @@
 //   24  u64      which tokenizer made it: FNV-1a of its tokenizer.json; 0 = unknown
 //   32  u64      N: tokens, at least 1
 //   40  u64      D: documents, at least 1
-//   48  u64      1 = there is a mask, 0 = every token is trained
+//   48  u64      bit 0: there is a mask; 0 = every token is trained
+//                bit 1: documents 2i and 2i + 1 are a pair: a prompt with its chosen and with its rejected answer
 //   56  u64      FNV-1a of all bytes behind the header
 //   64  u64      FNV-1a of the 64 bytes before
 //   72           N tokens of W bytes; zeros up to a multiple of 8
@@ -47,6 +48,7 @@ struct TokenFileHeader {
   int64_t num_tokens = 0;
   int64_t num_documents = 0;
   bool masked = false;
+  bool pairs = false;     // documents 2i and 2i + 1 belong together
   uint64_t contents = 0;  // FNV-1a of what follows the header; of an llm.c file 0, unknown
   int64_t header_bytes = kTokenHeaderBytes;
   int32_t document_token = -1;  // of an llm.c file: begins each document; -1: their begins are in the file

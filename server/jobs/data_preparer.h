@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct PackRequest {
   bool replace = false;
   // .bin files beneath the dataset root, used together with the output: Pack only counts their tokens.
   std::vector<std::string> counted = {};
+  // Whether lines are pairs of answers (pack/document.h); unset: as the first one is.
+  std::optional<bool> pairs = {};
   std::string tokenizer;  // folder of a tokenizer.json, beneath the checkpoint root; empty: the served model's
 };
 

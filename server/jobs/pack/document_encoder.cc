@@ -1,5 +1,6 @@
 #include "server/jobs/pack/document_encoder.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -99,6 +100,24 @@ absl::Status DocumentEncoder::FindEos(const ModelDir& folder, const std::string&
 
 absl::Status DocumentEncoder::Append(const Document& document, const std::function<bool()>& cancelled,
                                      PackedTokens* out) const {
+  if (document.kind != DocumentKind::kPair) return AppendOne(document, cancelled, out);
+  const char* key = "chosen";
+  for (const Document& each : document.pair) {
+    const auto first = std::ssize(out->trained);
+    const absl::Status appended = AppendOne(each, cancelled, out);
+    if (!appended.ok()) return absl::Status(appended.code(), absl::StrCat(key, ": ", appended.message()));
+    // (The first token of a document is nobody's target.)
+    if (std::find(out->trained.begin() + std::min(first + 1, std::ssize(out->trained)), out->trained.end(), 1) ==
+        out->trained.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(key, ": no token of its answer would be trained"));
+    }
+    key = "rejected";
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DocumentEncoder::AppendOne(const Document& document, const std::function<bool()>& cancelled,
+                                        PackedTokens* out) const {
   out->begins.push_back(static_cast<int64_t>(out->ids.size()));
   return document.kind == DocumentKind::kMessages ? AppendMessages(document, cancelled, out)
                                                   : AppendText(document, cancelled, out);

@@ -4,6 +4,7 @@
 // completion   the prompt's tokens as they are served, untrained, then the completion's, trained; no token has
 //              characters of both
 // messages     the chat template's text, whose special tokens count; trained: trained_text.h
+// pair         two documents, each a completion or messages; of messages those behind the prompt are trained
 // Each document ends with the tokenizer's EOS, which is added where it is missing (in a conversation, where it does not
 // close the last turn).  "<|end|>" in a text makes no special token; in a template's output it does.
 //
@@ -49,6 +50,7 @@ class DocumentEncoder {
  private:
   DocumentEncoder() = default;
   absl::Status FindEos(const ModelDir& folder, const std::string& name);
+  absl::Status AppendOne(const Document& document, const std::function<bool()>& cancelled, PackedTokens* out) const;
   absl::Status AppendText(const Document& document, const std::function<bool()>& cancelled, PackedTokens* out) const;
   absl::Status AppendMessages(const Document& document, const std::function<bool()>& cancelled,
                               PackedTokens* out) const;

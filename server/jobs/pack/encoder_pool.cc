@@ -12,8 +12,9 @@ constexpr int kNice = 10;
 }  // namespace
 
 absl::Status EncodeBlock(const DocumentEncoder& encoder, const std::function<bool()>& cancelled, EncodeTask* task) {
-  return VisitLines(task->name, task->block, task->max_line_bytes, [&](absl::string_view line) {
+  return VisitLines(task->name, task->block, task->max_line_bytes, [&](absl::string_view line) -> absl::Status {
     ASSIGN_OR_RETURN(const Document document, ParseDocument(line));
+    RETURN_IF_ERROR(CheckKind(document, task->pairs));
     return encoder.Append(document, cancelled, &task->tokens);
   });
 }

@@ -22,6 +22,7 @@ struct EncodeTask {
   std::string name;
   LineBlock block;
   int64_t max_line_bytes = 0;
+  bool pairs = false;  // every line is a pair; else none may be
   // The result, once `done`: all tokens, or the first bad line's error, with ErrorInfo metadata file, line and byte.
   PackedTokens tokens = {};
   absl::Status status = {};

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/job_spec.h"
+#include "server/jobs/pack/document.h"
 #include "server/jobs/pack/encoder_pool.h"
 #include "server/jobs/pack/token_header.h"
 #include "server/jobs/pack/token_writer.h"
@@ -72,14 +74,33 @@ absl::StatusOr<int64_t> CountTokens(const RootDir& root, const std::vector<std::
   return tokens;
 }
 
+// Whether the first line of a file is a pair; false where it is none, which packing then says.
+absl::StatusOr<bool> BeginsWithPair(const RootDir& root, const std::string& name, int64_t max_line_bytes) {
+  ASSIGN_OR_RETURN(const int opened, root.OpenFile(name));
+  const UniqueFd fd(opened);
+  ASSIGN_OR_RETURN(BlockReader reader, BlockReader::Create(fd.get(), name, max_line_bytes));
+  for (;;) {
+    const absl::StatusOr<LineBlock> block = reader.Next();
+    if (!block.ok() || block->bytes.empty()) return false;
+    std::optional<bool> found;
+    const absl::Status visited = VisitLines(name, *block, max_line_bytes, [&](absl::string_view line) -> absl::Status {
+      const absl::StatusOr<Document> document = ParseDocument(line);
+      found = document.ok() && document->kind == DocumentKind::kPair;
+      return absl::CancelledError("one line is enough");
+    });
+    if (found.has_value() || !visited.ok()) return found.value_or(false);
+  }
+}
+
 // One call of Pack.
 class Packing {
  public:
-  Packing(const DocumentEncoder& encoder, int num_threads, TokenWriter* writer, int64_t total_bytes,
+  Packing(const DocumentEncoder& encoder, int num_threads, TokenWriter* writer, bool pairs, int64_t total_bytes,
           absl::FunctionRef<bool(int64_t, int64_t)> progress)
       : pool_(encoder, num_threads),
         most_tasks_(static_cast<size_t>(num_threads * kTasksPerThread)),
         writer_(writer),
+        pairs_(pairs),
         total_bytes_(total_bytes),
         progress_(progress) {}
 
@@ -96,7 +117,7 @@ class Packing {
       }
       if (block->bytes.empty()) break;
       tasks_.push_back(std::make_unique<EncodeTask>(
-          EncodeTask{.name = input, .block = *std::move(block), .max_line_bytes = max_line_bytes}));
+          EncodeTask{.name = input, .block = *std::move(block), .max_line_bytes = max_line_bytes, .pairs = pairs_}));
       pool_.Post(tasks_.back().get());
       RETURN_IF_ERROR(FinishTasks(most_tasks_ - 1));
     }
@@ -130,6 +151,7 @@ class Packing {
   EncoderPool pool_;
   const size_t most_tasks_;
   TokenWriter* const writer_;
+  const bool pairs_;
   const int64_t total_bytes_;
   const absl::FunctionRef<bool(int64_t, int64_t)> progress_;
   int64_t done_bytes_ = 0;
@@ -163,7 +185,10 @@ absl::StatusOr<PackedData> Packer::Pack(const PackRequest& request,
   ASSIGN_OR_RETURN(const int64_t total_bytes, Measure(datasets, request.inputs));
   ASSIGN_OR_RETURN(const int64_t counted_tokens, CountTokens(datasets, request.counted));
   ASSIGN_OR_RETURN(const DocumentEncoder encoder, Encoder(request.tokenizer));
-
+  bool pairs = request.pairs.value_or(false);
+  if (!request.pairs.has_value()) {
+    ASSIGN_OR_RETURN(pairs, BeginsWithPair(datasets, request.inputs.front(), options_.max_line_bytes));
+  }
   const size_t slash = request.output.rfind('/');
   const bool in_root = slash == std::string::npos;
   const std::string folder = in_root ? "." : request.output.substr(0, slash);
@@ -174,8 +199,9 @@ absl::StatusOr<PackedData> Packer::Pack(const PackRequest& request,
                                                              .path = request.output,
                                                              .replace = request.replace,
                                                              .vocab_size = encoder.tokenizer().id_end(),
-                                                             .tokenizer = encoder.tokenizer().file_hash()}));
-  Packing packing(encoder, options_.num_threads, writer.get(), total_bytes, progress);
+                                                             .tokenizer = encoder.tokenizer().file_hash(),
+                                                             .pairs = pairs}));
+  Packing packing(encoder, options_.num_threads, writer.get(), pairs, total_bytes, progress);
   RETURN_IF_ERROR(packing.Report());
   for (const std::string& input : request.inputs) {
     RETURN_IF_ERROR(packing.AppendFile(datasets, input, options_.max_line_bytes));

@@ -24,6 +24,7 @@ absl::Status CheckTextFile(const RootDir& root, const std::string& name, const T
     RETURN_IF_ERROR(VisitLines(name, block, kMaxLineBytes, [&](absl::string_view line) -> absl::Status {
       ++documents;
       ASSIGN_OR_RETURN(const Document document, ParseDocument(line));
+      RETURN_IF_ERROR(CheckKind(document, check.pairs));
       if (static_cast<int64_t>(line.size()) > check.encoded_bytes - encoded) return absl::OkStatus();
       encoded += static_cast<int64_t>(line.size());
       PackedTokens tokens;

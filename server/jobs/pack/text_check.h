@@ -15,6 +15,7 @@ struct TextCheck {
   const DocumentEncoder* encoder = nullptr;
   const std::function<bool()>* cancelled = nullptr;  // asked for each block, and while a document is encoded
   int64_t read_bytes = 0;     // so much of the file is read, in whole blocks (block_reader.h); every line is parsed
+  bool pairs = false;         // every line is a pair; else none may be
   int64_t encoded_bytes = 0;  // of documents that are also encoded, from the file's beginning; longer ones are not
 };
 

@@ -52,6 +52,7 @@ TokenWriter::TokenWriter(UniqueFd folder, TokenWriterOptions options)
   header_.token_bytes = options_.vocab_size <= kSmallVocab ? 2 : 4;
   header_.vocab_size = options_.vocab_size;
   header_.tokenizer = options_.tokenizer;
+  header_.pairs = options_.pairs;
   header_.contents = Fnv1a("");
 }
 

@@ -26,6 +26,7 @@ struct TokenWriterOptions {
   bool replace = false;
   int64_t vocab_size = 0;  // every token is below it
   uint64_t tokenizer = 0;
+  bool pairs = false;  // documents 2i and 2i + 1 are a pair
 };
 
 // A file to which bytes are appended in large pieces.

@@ -105,10 +105,18 @@ absl::StatusOr<TrainedText> RenderTrained(const Document& document, const text::
   ASSIGN_OR_RETURN(text::RenderedChat whole, beginnings.Render(num_messages, /*add_generation_prompt=*/false));
   TrainedText out = {std::move(whole.text), std::move(whole.generated)};
   if (!out.trained.empty()) {
-    std::erase_if(out.trained, [](const text::TextSpan& span) { return span.begin == span.end; });
+    size_t prompt_end = 0;
+    if (document.prompt_messages > 0) {
+      ASSIGN_OR_RETURN(const text::RenderedChat prompt, beginnings.Render(document.prompt_messages, true));
+      if (!absl::StartsWith(out.text, prompt.text)) return Differs(document.prompt_messages - 1);
+      prompt_end = prompt.text.size();
+    }
+    std::erase_if(out.trained, [prompt_end](const text::TextSpan& span) {
+      return span.begin == span.end || span.begin < prompt_end;
+    });
     return out;
   }
-  for (size_t i = 0; i < num_messages; ++i) {
+  for (size_t i = document.prompt_messages; i < num_messages; ++i) {
     if (document.messages[i]["role"] != "assistant") continue;
     if (cancelled && cancelled()) return absl::CancelledError("no longer wanted");
     ASSIGN_OR_RETURN(const text::RenderedChat before, beginnings.Render(i, /*add_generation_prompt=*/true));

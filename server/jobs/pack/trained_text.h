@@ -4,6 +4,7 @@
 // assistant's message with a generation prompt, and up to and including the message; the difference is trained.  So the
 // header of the turn is not trained, the EOS that ends it is, and white space after that EOS is not.  A template that
 // renders a beginning differently within the whole (some leave out earlier reasoning) is an error; nothing is guessed.
+// Of a document with prompt_messages nothing is trained that begins within these, rendered with a generation prompt.
 #pragma once
 
 #include <cstdint>

@@ -139,6 +139,7 @@ bool JobPreparation::StartNext() {
     request.output_root = PackRoot::kCheckpoints;
     request.output = absl::StrCat(job_->id, "/", step.output);
     request.replace = true;  // an earlier try may have left an incomplete file
+    request.pairs = spec.has_pairs();
     request.tokenizer = spec.base_checkpoint.empty() ? spec.architecture : spec.base_checkpoint;
     packing_ = true;
     context_.book->Note(job_, absl::StrCat("turns text into tokens: ", step.output));

@@ -55,6 +55,13 @@ struct DataFacts {
   bool has_target = false;      // some .bin file has a target
 };
 
+absl::Status CheckPairs(const jobs::JobSpec& spec, const std::string& name, const jobs::TokenFileHeader& header) {
+  if (header.pairs == spec.has_pairs()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      Quote(name), header.pairs ? ": has pairs of answers, which only a job with dpo trains on (--dpo_beta)"
+                                : ": has no pairs of answers, which a job with dpo wants"));
+}
+
 // Where files are, and what they are checked by.
 struct DataCheck {
   const RootDir& root;
@@ -74,6 +81,7 @@ absl::Status CheckData(const jobs::JobSpec& spec, absl::string_view list, const 
   const TextCheck text = {.encoder = by.encoder,
                           .cancelled = by.cancelled,
                           .read_bytes = share,
+                          .pairs = spec.has_pairs(),
                           .encoded_bytes = std::max(share * kMaxEncodedBytes / kMaxScannedBytes, kLeastEncodedBytes)};
   for (const size_t i : files) {
     const std::string field = absl::StrCat("spec.", list, "[", i, "]");
@@ -88,6 +96,7 @@ absl::Status CheckData(const jobs::JobSpec& spec, absl::string_view list, const 
     }
     const absl::StatusOr<jobs::TokenFileHeader> header = ReadTokenHeader(by.root, names[i]);
     if (!header.ok()) return BadFile(field, header.status());
+    if (const absl::Status kind = CheckPairs(spec, names[i], *header); !kind.ok()) return BadFile(field, kind);
     if (header->vocab_size > by.vocab) {
       return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(names[i]), ": made for a vocabulary of ",
                                                                     header->vocab_size, ", the model has ", by.vocab)));

@@ -34,6 +34,20 @@ TEST(TokenFormatTest, HeadersComeBack) {
   EXPECT_EQ(header->contents, 77u);
 }
 
+TEST(TokenFormatTest, PairsAreAFlag) {
+  TokenFileHeader header = kHeader;
+  header.pairs = true;
+  header.num_documents = 4;
+  const absl::StatusOr<TokenFileHeader> read = DecodeTokenHeader(EncodeTokenHeader(header), header.file_bytes());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->pairs);
+  EXPECT_TRUE(read->masked);
+  EXPECT_FALSE(DecodeTokenHeader(EncodeTokenHeader(kHeader), kHeader.file_bytes())->pairs);
+  header.num_documents = 3;
+  EXPECT_EQ(MessageOf(EncodeTokenHeader(header), header.file_bytes()),
+            "token file: is of pairs, but has 3 documents, an odd number");
+}
+
 TEST(TokenFormatTest, PartsFollowEachOther) {
   EXPECT_EQ(kHeader.tokens_at(), 72);
   EXPECT_EQ(kHeader.mask_at(), 2080);       // 72 + 2002, padded

@@ -133,6 +133,63 @@ TEST(BestFitTest, TheLongestGoFirstAndEachGoesWhereItLeavesTheLeast) {
   EXPECT_NE(PackBestFit(same, 10, 1), PackBestFit(same, 10, 2));
 }
 
+// Pairs by their two documents: neighbours in one window, or left out.
+TEST_F(DocumentWindowsTest, APairIsInOneWindowOrLeftOut) {
+  for (const int64_t length : {13, 64, 200}) {
+    Corpus corpus = RandomCorpus(2 * kDocumentsOfGroup + 100, 40, 6);
+    Write("pairs.bin", FileOf(corpus.Contents(), kVocab, /*pairs=*/true));
+    absl::StatusOr<std::unique_ptr<DataSource>> source = Source({"pairs.bin", "pairs.bin"}, BestFit(length));
+    ASSERT_TRUE(source.ok()) << source.status();
+    EXPECT_TRUE((*source)->of_pairs());
+    const auto pairs = static_cast<int64_t>(corpus.lengths.size() / 2);
+    EXPECT_THAT((*source)->first_pairs(), ElementsAre(0, pairs, 2 * pairs));
+    const auto rows_of = [&](int64_t pair, int64_t which) {
+      return corpus.lengths[static_cast<size_t>(2 * (pair % pairs) + which)] - 1;
+    };
+    std::set<int64_t> found;
+    for (int64_t window = 0; window < (*source)->num_windows(); ++window) {
+      const absl::StatusOr<TrainRows> rows = (*source)->Windows({window});
+      ASSERT_TRUE(rows.ok()) << rows.status();
+      ASSERT_LE(rows->tokens.size(), static_cast<size_t>(length));
+      ASSERT_EQ(rows->borders.size() + 1, 2 * rows->pairs.size());
+      EXPECT_THAT(*(*source)->PairsOf(window), testing::ElementsAreArray(rows->pairs));
+      const std::vector<Text> texts = TextsOf(*rows);
+      for (size_t i = 0; i < texts.size(); ++i) {
+        const int64_t pair = rows->pairs[i / 2];
+        EXPECT_TRUE(i % 2 == 1 || found.insert(pair).second) << pair;
+        ASSERT_EQ(static_cast<int64_t>(texts[i].first.size()), rows_of(pair, static_cast<int64_t>(i % 2)));
+        EXPECT_EQ(texts[i].first[0], corpus.Token(2 * static_cast<size_t>(pair % pairs) + i % 2, 0));
+      }
+    }
+    int64_t left_out = 0;
+    for (int64_t pair = 0; pair < 2 * pairs; ++pair) {
+      const int64_t chosen = rows_of(pair, 0), rejected = rows_of(pair, 1);
+      const bool fits = chosen > 0 && rejected > 0 && chosen + rejected <= length;
+      EXPECT_EQ(found.count(pair), fits ? 1u : 0u) << pair;
+      left_out += fits ? 0 : 1;
+    }
+    EXPECT_GT(left_out, 0);
+    EXPECT_THAT((*source)->ToString(),
+                HasSubstr(absl::StrCat(" from ", 2 * pairs, " pairs, ", left_out, " of them longer and left out; ")));
+  }
+}
+
+TEST_F(DocumentWindowsTest, PairsAreOfBestFitAndOfAllFilesOrNone) {
+  const Corpus corpus = RandomCorpus(8, 9, 6);
+  Write("pairs.bin", FileOf(corpus.Contents(), kVocab, /*pairs=*/true));
+  Write("texts.bin", FileOf(corpus.Contents(), kVocab));
+  EXPECT_THAT(Source({"texts.bin", "pairs.bin"}, BestFit(40)).status().ToString(),
+              HasSubstr("texts.bin has none, pairs.bin has pairs of answers; all files or none may"));
+  EXPECT_THAT(Source({"pairs.bin"}, {.length = 4, .document_mask = true}).status().ToString(),
+              HasSubstr("pairs.bin has pairs of answers, which go with packing best_fit alone"));
+  EXPECT_THAT(Source({"pairs.bin"}, BestFit(1)).status().ToString(),
+              HasSubstr("none of 4 pairs of answers in 1 files fits into sequence_length 1, which has to hold the "
+                        "prompt twice and both answers"));
+  Write("odd.bin", FileOf(RandomCorpus(7, 9, 6).Contents(), kVocab, /*pairs=*/true));
+  EXPECT_THAT(Source({"odd.bin"}, BestFit(40)).status().ToString(),
+              HasSubstr("is of pairs, but has 7 documents, an odd number"));
+}
+
 TEST_F(DocumentWindowsTest, EveryDocumentIsThereOnceAndWhole) {
   // More documents than a group; windows longer and shorter than the longest; one token is no document to train.
   for (const int64_t length : {7, 64, 300}) {

@@ -19,7 +19,7 @@ struct TokenContents {
 };
 
 // The bytes of a file with these contents and a vocabulary of so many tokens.
-inline std::string FileOf(const TokenContents& contents, int64_t vocab) {
+inline std::string FileOf(const TokenContents& contents, int64_t vocab, bool pairs = false) {
   std::string body;
   const auto pad = [&] { body.resize((body.size() + jobs::kTokenHeaderBytes + 7) / 8 * 8 - jobs::kTokenHeaderBytes); };
   for (const int32_t token : contents.tokens) {
@@ -40,6 +40,7 @@ inline std::string FileOf(const TokenContents& contents, int64_t vocab) {
                                   .num_tokens = static_cast<int64_t>(contents.tokens.size()),
                                   .num_documents = static_cast<int64_t>(contents.documents.size()),
                                   .masked = !contents.trained.empty(),
+                                  .pairs = pairs,
                                   .contents = Fnv1a(body)}) +
          body;
 }

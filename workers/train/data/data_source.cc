@@ -37,7 +37,19 @@ absl::Status DataSource::CountWindows() {
     const absl::Span<const int64_t> windows = documents_->first_windows();
     first_window_.assign(windows.begin(), windows.end());
   }
+  for (const TokenFile& file : files_) {
+    if (file.header().pairs && !of_pairs()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("data: ", file.name(), " has pairs of answers, which go with packing best_fit alone"));
+    }
+    first_pair_.push_back(first_pair_.back() + (file.header().pairs ? file.header().num_documents / 2 : 0));
+  }
   if (first_window_.back() > 0) return absl::OkStatus();
+  if (of_pairs()) {
+    return absl::InvalidArgumentError(absl::StrCat("data: none of ", first_pair_.back(), " pairs of answers in ",
+                                                   files_.size(), " files fits into sequence_length ", options_.length,
+                                                   ", which has to hold the prompt twice and both answers"));
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("data: ", files_.size(), " files of ", num_tokens(), " tokens hold no ",
                    documents_ == nullptr ? absl::StrCat("window of ", options_.length, " and its last target")
@@ -68,7 +80,10 @@ DataSource::Place DataSource::PlaceOf(int64_t sample) const {
     const auto file = static_cast<size_t>(of.dataset);
     return {file, first_window_[file] + orders_[file].WindowOf(of.index)};
   }
-  const int64_t window = options_.in_order ? sample % num_windows() : orders_[0].WindowOf(sample);
+  return PlaceOfWindow(options_.in_order ? sample % num_windows() : orders_[0].WindowOf(sample));
+}
+
+DataSource::Place DataSource::PlaceOfWindow(int64_t window) const {
   const auto behind = std::upper_bound(first_window_.begin(), first_window_.end(), window);
   return {static_cast<size_t>(behind - first_window_.begin()) - 1, window};
 }
@@ -78,6 +93,10 @@ std::string DataSource::ToString() const {
   if (documents_ == nullptr) return windows;
   const int64_t rows = documents_->num_rows();
   const double padding = 1 - static_cast<double>(rows) / static_cast<double>(num_windows() * options_.length);
+  if (of_pairs()) {
+    return absl::StrFormat("%s from %d pairs, %d of them longer and left out; %.1f %% of the sequences is padding",
+                           windows, first_pair_.back(), documents_->num_left_out_pairs(), 100 * padding);
+  }
   return absl::StrFormat("%s from %d documents, %d of them longer and cut; %.1f %% of the sequences is padding",
                          windows, documents_->num_documents(), documents_->num_cut_documents(), 100 * padding);
 }
@@ -123,10 +142,22 @@ absl::Status DataSource::Append(const Place& place, TrainRows* rows) const {
   return options_.document_mask ? AppendBorders(file, first, tokens, rows) : absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<int64_t>> DataSource::PairsOf(int64_t window) {
+  std::vector<int64_t> pairs;
+  if (!of_pairs()) return pairs;
+  const Place place = PlaceOfWindow(window);
+  ASSIGN_OR_RETURN(const std::vector<DocumentPart> parts, documents_->PartsOf(place.file, place.window));
+  for (size_t i = 0; i < parts.size(); i += 2) pairs.push_back(first_pair_[place.file] + parts[i].pair);
+  return pairs;
+}
+
 absl::Status DataSource::AppendPacked(const Place& place, TrainRows* rows) {
   ASSIGN_OR_RETURN(const std::vector<DocumentPart> parts, documents_->PartsOf(place.file, place.window));
   std::vector<int32_t> tokens;
   std::vector<uint8_t> trained;
+  for (size_t i = 0; of_pairs() && i < parts.size(); i += 2) {
+    rows->pairs.push_back(first_pair_[place.file] + parts[i].pair);
+  }
   for (const DocumentPart& part : parts) {
     tokens.resize(static_cast<size_t>(part.rows) + 1);
     RETURN_IF_ERROR(ReadTokens(files_[place.file], part.first, &tokens, &trained));
@@ -155,10 +186,19 @@ absl::Status DataSource::AppendBorders(const TokenFile& file, int64_t first, abs
 absl::StatusOr<TrainRows> DataSource::Samples(int64_t first, int64_t count) {
   TrainRows rows = {.length = options_.length, .packed = documents_ != nullptr};
   for (int64_t sample = first; sample < first + count; ++sample) {
-    const Place place = PlaceOf(sample);
-    RETURN_IF_ERROR(documents_ != nullptr ? AppendPacked(place, &rows) : Append(place, &rows));
+    RETURN_IF_ERROR(AppendWindow(PlaceOf(sample), &rows));
   }
   return rows;
+}
+
+absl::StatusOr<TrainRows> DataSource::Windows(absl::Span<const int64_t> windows) {
+  TrainRows rows = {.length = options_.length, .packed = documents_ != nullptr};
+  for (const int64_t window : windows) RETURN_IF_ERROR(AppendWindow(PlaceOfWindow(window), &rows));
+  return rows;
+}
+
+absl::Status DataSource::AppendWindow(const Place& place, TrainRows* rows) {
+  return documents_ != nullptr ? AppendPacked(place, rows) : Append(place, rows);
 }
 
 }  // namespace switchyard::train

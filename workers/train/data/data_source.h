@@ -4,7 +4,8 @@
 // file is not used.  With document_mask a window's documents are texts of their own: rows have their borders, and the
 // first token of a document is nobody's target, as the row before it belongs to another.  kBestFit, with the mask only,
 // fills windows with whole documents and leaves nothing of a file out (document_windows.h); a window then has as many
-// rows as its documents, and no rows of padding.
+// rows as its documents, and no rows of padding.  Files of pairs of answers go with kBestFit alone; rows then say which
+// pairs they have.
 //
 // WindowOrder maps sample s of the job to a window of all files; with weights mixture_order.h maps it to a sample of a
 // file, and a WindowOrder of the file's own that to a window.  A step of B samples has [step · B, (step + 1) · B), so a
@@ -49,9 +50,20 @@ class DataSource {
 
   int64_t num_windows() const { return first_window_.back(); }
   int64_t num_tokens() const;
+  bool of_pairs() const { return documents_ != nullptr && documents_->of_pairs(); }
+  // The pairs of file f have the numbers [first_pairs()[f], first_pairs()[f + 1]) in TrainRows::pairs; those that no
+  // window has among them.  Without pairs all are 0.
+  absl::Span<const int64_t> first_pairs() const { return first_pair_; }
+  absl::Span<const TokenFile> files() const { return files_; }
+  // Those of a window, in its order.
+  absl::StatusOr<std::vector<int64_t>> PairsOf(int64_t window);
+  // The window of a sample, among all files'.
+  int64_t WindowOf(int64_t sample) const { return PlaceOf(sample).window; }
   // Whether any window has a target.  progress: as in TokenFile::HasTarget.
   absl::StatusOr<bool> HasTarget(absl::FunctionRef<bool(int64_t bytes_done, int64_t bytes_total)> progress) const;
   absl::StatusOr<TrainRows> Samples(int64_t first, int64_t count);
+  // Those windows, whatever samples they are.
+  absl::StatusOr<TrainRows> Windows(absl::Span<const int64_t> windows);
   // "41 sequences of 256 tokens from 200 documents, 3 of them longer and cut; 3.2 % of the sequences is padding"
   std::string ToString() const;
 
@@ -64,6 +76,8 @@ class DataSource {
   absl::Status CountWindows();
   absl::Status MakeOrders();
   Place PlaceOf(int64_t sample) const;
+  Place PlaceOfWindow(int64_t window) const;
+  absl::Status AppendWindow(const Place& place, TrainRows* rows);
   absl::Status ReadTokens(const TokenFile& file, int64_t first, std::vector<int32_t>* tokens,
                           std::vector<uint8_t>* trained) const;
   absl::Status Append(const Place& place, TrainRows* rows) const;
@@ -75,6 +89,7 @@ class DataSource {
   const DataOptions options_;
   std::unique_ptr<DocumentWindows> documents_;  // null: kConcatenate
   std::vector<int64_t> first_window_ = {0};     // [files + 1]
+  std::vector<int64_t> first_pair_ = {0};       // [files + 1]
   std::vector<jobs::WindowOrder> orders_;       // of all files together; with weights of each
   std::optional<MixtureOrder> mixture_;         // none: without weights
 };

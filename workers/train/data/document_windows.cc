@@ -13,6 +13,13 @@ namespace switchyard::train {
 namespace {
 
 constexpr size_t kUsedGroups = 64;
+static_assert(kDocumentsOfGroup % 2 == 0);  // a pair is in one group
+
+// Of the documents that begin at borders[d] and borders[d + 1]; 0: the pair is left out.
+int64_t PairRows(absl::Span<const int64_t> borders, size_t d, int64_t length) {
+  const int64_t chosen = borders[d + 1] - borders[d] - 1, rejected = borders[d + 2] - borders[d + 1] - 1;
+  return chosen > 0 && rejected > 0 && chosen + rejected <= length ? chosen + rejected : 0;
+}
 
 }  // namespace
 
@@ -20,8 +27,20 @@ absl::StatusOr<std::unique_ptr<DocumentWindows>> DocumentWindows::Create(
     absl::Span<const TokenFile> files, int64_t length, uint64_t seed,
     absl::FunctionRef<bool(int64_t, int64_t)> progress) {
   auto windows = std::unique_ptr<DocumentWindows>(new DocumentWindows(files, length, seed));
+  RETURN_IF_ERROR(windows->CheckKinds());
   RETURN_IF_ERROR(windows->CountWindows(progress));
   return windows;
+}
+
+absl::Status DocumentWindows::CheckKinds() {
+  for (const TokenFile& file : files_) {
+    of_pairs_ = files_[0].header().pairs;  // (There may be no file at all.)
+    if (file.header().pairs == of_pairs_) continue;
+    const auto kind = [](const TokenFile& of) { return of.header().pairs ? " has pairs of answers" : " has none"; };
+    return absl::InvalidArgumentError(
+        absl::StrCat(files_[0].name(), kind(files_[0]), ", ", file.name(), kind(file), "; all files or none may"));
+  }
+  return absl::OkStatus();
 }
 
 int64_t DocumentWindows::NumDocuments(size_t file) const {
@@ -48,11 +67,7 @@ absl::Status DocumentWindows::CountWindows(absl::FunctionRef<bool(int64_t, int64
       ASSIGN_OR_RETURN(const Group group, Pack(f, g, borders));
       group_windows_.push_back(windows);
       windows += group.num_windows();
-      for (size_t d = 0; d + 1 < borders.size(); ++d) {
-        const int64_t rows = borders[d + 1] - borders[d] - 1;
-        num_rows_ += rows;
-        num_cut_documents_ += rows > length_ ? 1 : 0;
-      }
+      Count(borders);
       if (!progress(done + file.begins_bytes() * (g + 1) / groups, total)) {
         return absl::CancelledError(absl::StrCat(file.name(), ": no longer wanted"));
       }
@@ -63,6 +78,22 @@ absl::Status DocumentWindows::CountWindows(absl::FunctionRef<bool(int64_t, int64
     first_groups_.push_back(first_groups_.back() + groups);
   }
   return absl::OkStatus();
+}
+
+void DocumentWindows::Count(absl::Span<const int64_t> borders) {
+  if (of_pairs_) {
+    for (size_t d = 0; d + 2 < borders.size(); d += 2) {
+      const int64_t rows = PairRows(borders, d, length_);
+      num_rows_ += rows;
+      num_left_out_pairs_ += rows == 0 ? 1 : 0;
+    }
+    return;
+  }
+  for (size_t d = 0; d + 1 < borders.size(); ++d) {
+    const int64_t rows = borders[d + 1] - borders[d] - 1;
+    num_rows_ += rows;
+    num_cut_documents_ += rows > length_ ? 1 : 0;
+  }
 }
 
 absl::StatusOr<std::vector<int64_t>> DocumentWindows::BordersOf(size_t file, int64_t first, int64_t count) const {
@@ -78,23 +109,43 @@ absl::StatusOr<std::vector<int64_t>> DocumentWindows::BordersOf(size_t file, int
   return borders;
 }
 
+DocumentWindows::Pieces DocumentWindows::PiecesOf(absl::Span<const int64_t> borders, Group* packed) const {
+  Pieces pieces;
+  for (size_t d = 0; d + 1 < borders.size(); ++d) {
+    const int64_t all = borders[d + 1] - borders[d] - 1, whole = all / length_, rest = all % length_;
+    if (whole > 0) packed->runs.push_back({packed->num_whole, borders[d]});
+    packed->num_whole += whole;
+    if (rest == 0) continue;
+    pieces.parts.push_back({borders[d] + whole * length_, rest});
+    pieces.rows.push_back(static_cast<int32_t>(rest));
+  }
+  return pieces;
+}
+
+DocumentWindows::Pieces DocumentWindows::PairsOf(int64_t group, absl::Span<const int64_t> borders) const {
+  Pieces pieces;
+  for (size_t d = 0; d + 2 < borders.size(); d += 2) {
+    const int64_t rows = PairRows(borders, d, length_);
+    if (rows == 0) continue;
+    const int64_t pair = (group * kDocumentsOfGroup + static_cast<int64_t>(d)) / 2;
+    for (size_t i = d; i < d + 2; ++i) pieces.parts.push_back({borders[i], borders[i + 1] - borders[i] - 1, pair});
+    pieces.rows.push_back(static_cast<int32_t>(rows));
+  }
+  return pieces;
+}
+
 absl::StatusOr<DocumentWindows::Group> DocumentWindows::Pack(size_t file, int64_t group,
                                                              absl::Span<const int64_t> borders) const {
   Group packed;
-  std::vector<DocumentPart> pieces;
-  std::vector<int32_t> rows;
-  for (size_t d = 0; d + 1 < borders.size(); ++d) {
-    const int64_t all = borders[d + 1] - borders[d] - 1, whole = all / length_, rest = all % length_;
-    if (whole > 0) packed.runs.push_back({packed.num_whole, borders[d]});
-    packed.num_whole += whole;
-    if (rest == 0) continue;
-    pieces.push_back({borders[d] + whole * length_, rest});
-    rows.push_back(static_cast<int32_t>(rest));
-  }
+  const Pieces pieces = of_pairs_ ? PairsOf(group, borders) : PiecesOf(borders, &packed);
+  const size_t each = of_pairs_ ? 2 : 1;  // parts of a piece
   const uint64_t seed = SplitMix(seed_ ^ SplitMix((static_cast<uint64_t>(file) << 40) + static_cast<uint64_t>(group)));
-  for (const std::vector<int32_t>& window : PackBestFit(rows, length_, seed)) {
+  for (const std::vector<int32_t>& window : PackBestFit(pieces.rows, length_, seed)) {
     std::vector<DocumentPart>& parts = packed.packed.emplace_back();
-    for (const int32_t piece : window) parts.push_back(pieces[static_cast<size_t>(piece)]);
+    for (const int32_t piece : window) {
+      const auto first = pieces.parts.begin() + static_cast<int64_t>(static_cast<size_t>(piece) * each);
+      parts.insert(parts.end(), first, first + static_cast<int64_t>(each));
+    }
   }
   return packed;
 }

@@ -4,6 +4,9 @@
 // into a window are never cut.  A longer one fills windows from its own begin on; what remains of it is a piece of its
 // own, packed like a document.  No token is left out, except documents of one token, which have no target.
 //
+// Of files of pairs (token_format.h) a pair is what is packed: its two documents are in one window, one behind the
+// other.  A pair that does not fit, or with a document of one token, is left out.  Files are all of pairs, or none is.
+//
 // Documents of a file are packed kDocumentsOfGroup at a time, in the file's order (best_fit.h): a window is a function
 // of files, length and seed alone, and is found without all documents in memory.  Memory: 8 bytes a group, the groups
 // that were used last, and of llm.c's files 8 bytes a document.  Thread-compatible.
@@ -29,6 +32,7 @@ inline constexpr int64_t kDocumentsOfGroup = 4096;
 struct DocumentPart {
   int64_t first = 0;
   int64_t rows = 0;
+  int64_t pair = -1;  // number among the file's pairs
   bool operator==(const DocumentPart&) const = default;
 };
 
@@ -44,7 +48,9 @@ class DocumentWindows {
   // Of all files.
   int64_t num_documents() const { return num_documents_; }
   int64_t num_cut_documents() const { return num_cut_documents_; }  // with more rows than a window
-  int64_t num_rows() const { return num_rows_; }
+  int64_t num_rows() const { return num_rows_; }                    // in windows
+  bool of_pairs() const { return of_pairs_; }
+  int64_t num_left_out_pairs() const { return num_left_out_pairs_; }
 
   // The parts of a window of this file, in their order.  REQUIRES: the window is the file's.
   absl::StatusOr<std::vector<DocumentPart>> PartsOf(size_t file, int64_t window);
@@ -64,10 +70,19 @@ class DocumentWindows {
 
   DocumentWindows(absl::Span<const TokenFile> files, int64_t length, uint64_t seed)
       : files_(files), length_(length), seed_(seed) {}
+  // What is packed: documents, or pairs of them.
+  struct Pieces {
+    std::vector<DocumentPart> parts;  // of each piece one, or two
+    std::vector<int32_t> rows;        // [pieces]
+  };
+  absl::Status CheckKinds();
   absl::Status CountWindows(absl::FunctionRef<bool(int64_t, int64_t)> progress);
   int64_t NumDocuments(size_t file) const;
   // The begins of documents [first, first + count) of the file, and the end of the last.
   absl::StatusOr<std::vector<int64_t>> BordersOf(size_t file, int64_t first, int64_t count) const;
+  Pieces PiecesOf(absl::Span<const int64_t> borders, Group* packed) const;
+  Pieces PairsOf(int64_t group, absl::Span<const int64_t> borders) const;
+  void Count(absl::Span<const int64_t> borders);
   absl::StatusOr<Group> Pack(size_t file, int64_t group, absl::Span<const int64_t> borders) const;
   absl::StatusOr<Group*> GroupOf(size_t file, int64_t group);
 
@@ -78,7 +93,8 @@ class DocumentWindows {
   std::vector<int64_t> first_windows_ = {0};        // [files + 1]
   std::vector<int64_t> first_groups_ = {0};         // [files + 1]
   std::vector<int64_t> group_windows_;              // [groups] the first window of each
-  int64_t num_documents_ = 0, num_cut_documents_ = 0, num_rows_ = 0;
+  int64_t num_documents_ = 0, num_cut_documents_ = 0, num_rows_ = 0, num_left_out_pairs_ = 0;
+  bool of_pairs_ = false;
   std::vector<Group> used_;  // at most kUsedGroups
   uint64_t uses_ = 0;
 };

@@ -7,6 +7,12 @@
 
 namespace switchyard::train {
 
+// Of a pair of answers to a prompt: sums over the tokens of each answer.
+struct PairLogProbs {
+  double chosen = 0, rejected = 0;
+  bool operator==(const PairLogProbs& other) const = default;
+};
+
 struct TrainRows {
   int64_t length = 0;                 // tokens of a sequence
   std::vector<int32_t> tokens = {};   // [S * length]
@@ -16,6 +22,10 @@ struct TrainRows {
   // Only borders begin anew, and [S * length] above are fewer: sequences have documents of at most `length` tokens, and
   // no rows where none is (WindowPacking::kBestFit).
   bool packed = false;
+  // Of packed rows of pairs: documents 2i and 2i + 1 are the prompt with the chosen and with the rejected answer of
+  // pair pairs[i], a number among the pairs of the data source.  What the reference says of them may be missing.
+  std::vector<int64_t> pairs = {};            // [documents / 2]
+  std::vector<PairLogProbs> references = {};  // [pairs]
 };
 
 }  // namespace switchyard::train

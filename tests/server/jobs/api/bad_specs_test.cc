@@ -230,6 +230,67 @@ std::vector<BadSpec> BadTexts() {
   };
 }
 
+std::vector<BadSpec> BadPreferences() {
+  const auto preferring = [](const char* path) {
+    return [path](v1::JobSpec* spec) {
+      spec->set_datasets(0, path);
+      spec->clear_architecture();
+      spec->set_base_checkpoint("based");
+      spec->mutable_dpo()->set_beta(0.1);
+    };
+  };
+  const auto data = [](const char* path) { return [path](v1::JobSpec* spec) { spec->set_datasets(0, path); }; };
+  return {
+      {"PairsWithoutDpo", data("pairs.jsonl"), kBad, "BAD_FILE",
+       "spec.datasets[0]: pairs.jsonl:1 (byte 0): chosen, rejected: a pair of answers is for a job with dpo"},
+      {"PackedPairsWithoutDpo", data("pairs.bin"), kBad, "BAD_FILE",
+       "spec.datasets[0]: \"pairs.bin\": has pairs of answers, which only a job with dpo trains on (--dpo_beta)"},
+      {"TextWithDpo", preferring("sub/text.jsonl"), kBad, "BAD_FILE",
+       "spec.datasets[0]: sub/text.jsonl:1 (byte 0): has no chosen and rejected"},
+      {"TokensWithDpo", preferring("a.bin"), kBad, "BAD_FILE",
+       "spec.datasets[0]: \"a.bin\": has no pairs of answers, which a job with dpo wants"},
+      {"EvaluationWithDpo",
+       [=](auto* s) {
+         preferring("pairs.jsonl")(s);
+         s->add_evaluation("a.bin");
+       },
+       kBad, "BAD_FILE", "spec.evaluation[0]: \"a.bin\": has no pairs of answers"},
+      {"BadPair", preferring("pair.jsonl"), kBad, "BAD_FILE",
+       "spec.datasets[0]: pair.jsonl:2 (byte 48): rejected: is missing"},
+      {"DpoOfDrawnWeights",
+       [=](auto* s) {
+         preferring("pairs.jsonl")(s);
+         s->clear_base_checkpoint();
+         s->set_architecture("demo");
+       },
+       kBad, "BAD_FIELD", "dpo: wants a base_checkpoint, which is the reference"},
+      {"BetaNegative",
+       [=](auto* s) {
+         preferring("pairs.jsonl")(s);
+         s->mutable_dpo()->set_beta(-1);
+       },
+       kBad, "BAD_FIELD", "dpo.beta: -1 is outside [1e-06, 1000)"},
+      {"SmoothingOfAHalf",
+       [=](auto* s) {
+         preferring("pairs.jsonl")(s);
+         s->mutable_dpo()->set_label_smoothing(0.5);
+       },
+       kBad, "BAD_FIELD", "dpo.label_smoothing: 0.5 is outside [0, 0.5)"},
+      {"DpoOfJoinedDocuments",
+       [=](auto* s) {
+         preferring("pairs.jsonl")(s);
+         s->set_packing(v1::WINDOW_PACKING_CONCATENATE);
+       },
+       kBad, "BAD_FIELD", "packing: concatenate, but with dpo both answers of a pair are in one sequence: best_fit"},
+      {"DpoWithoutAMask",
+       [=](auto* s) {
+         preferring("pairs.jsonl")(s);
+         s->set_document_mask(v1::DOCUMENT_MASK_OFF);
+       },
+       kBad, "BAD_FIELD", "document_mask: off, but with dpo each answer is a text of its own"},
+  };
+}
+
 std::vector<BadSpec> BadModels() {
   const auto model = [](const char* path) { return [path](v1::JobSpec* spec) { spec->set_architecture(path); }; };
   return {
@@ -269,6 +330,13 @@ std::vector<BadSpec> BadModels() {
   };
 }
 
+// Two documents of a token each.
+std::string PairFileBytes() {
+  const std::string header =
+      jobs::EncodeTokenHeader({.vocab_size = 300, .num_tokens = 2, .num_documents = 2, .pairs = true, .contents = 1});
+  return header + std::string(8, '\0') + std::string(8, '\0') + "\1" + std::string(7, '\0');
+}
+
 class BadSpecsTest : public TrainingTest {
  protected:
   static void MakeTexts(const std::string& data) {
@@ -279,6 +347,11 @@ class BadSpecsTest : public TrainingTest {
     far << "{}\n";
     far.close();
     std::ofstream(data + "zip.jsonl") << "\x1f\x8b";
+    const std::string pair = R"({"prompt": "a", "chosen": "b", "rejected": "c"})";
+    std::ofstream(data + "pairs.jsonl") << pair << "\n";
+    std::ofstream(data + "pair.jsonl") << pair << "\n"
+                                       << R"({"prompt": "a", "chosen": "b"})"
+                                       << "\n";
     std::ofstream(data + "chat.jsonl") << R"({"messages": [{"role": "user", "content": "a"}, )"
                                        << R"({"role": "assistant", "content": "b"}]})";
   }
@@ -315,6 +388,9 @@ class BadSpecsTest : public TrainingTest {
     std::memcpy(llmc.data(), first, sizeof(first));
     std::ofstream(data + "llmc.bin") << llmc + std::string(2000, '\0').replace(14, 2, "\xff\xff");
     std::ofstream(data + "few.bin") << TokenFileBytes(64);
+    std::ofstream(data + "pairs.bin") << PairFileBytes();
+    std::filesystem::copy(models + "demo", models + "based");
+    std::ofstream(models + "based/model.safetensors").close();
     ASSERT_EQ(symlink("..", (models + "out").c_str()), 0);
     std::ofstream(models + "file").close();
     const auto make = [&](const std::string& name, const std::string& from, const std::string& to) {
@@ -344,7 +420,7 @@ class BadSpecsTest : public TrainingTest {
 TEST_F(BadSpecsTest, EachIsRefusedWithItsReason) {
   MakeFiles();
   std::vector<BadSpec> catalogue = BadNumbers();
-  for (const auto& more : {BadCommunication(), BadSequences(), BadFiles(), BadTexts(), BadModels()})
+  for (const auto& more : {BadCommunication(), BadSequences(), BadFiles(), BadTexts(), BadPreferences(), BadModels()})
     catalogue.insert(catalogue.end(), more.begin(), more.end());
   for (const BadSpec& bad : catalogue) {
     v1::SubmitJobRequest request = Request();
