@@ -26,10 +26,10 @@ absl::Status Check(const OpSite& at, const TensorView& logits, const IntView& ta
 }  // namespace
 
 absl::StatusOr<double> CrossEntropy(const Stream& stream, double scale, const TensorView& logits,
-                                    const IntView& targets, const TensorView& dlogits) {
+                                    const IntView& targets, const TensorView& dlogits, double before) {
   RETURN_IF_ERROR(Check({"cross_entropy", stream.device()}, logits, targets, dlogits));
   const int64_t rows = logits.dim(0);
-  if (logits.dim(1) == 0) return 0.0;
+  if (logits.dim(1) == 0) return before;
   double* const losses = static_cast<double*>(ThreadScratch(ScratchUse::kOp, rows * int64_t{sizeof(double)}));
   const CrossEntropyArgs args = {.dtype = DTypeCode(dlogits.raw() == nullptr ? logits.dtype() : dlogits.dtype()),
                                  .logits = RowsOf(logits),
@@ -40,7 +40,7 @@ absl::StatusOr<double> CrossEntropy(const Stream& stream, double scale, const Te
                                  .scale = scale};
   const int64_t row_bytes = 2 * args.vocab * DTypeBytes(logits.dtype());
   RETURN_IF_ERROR(RunOnCpu(stream, rows, row_bytes, CpuKernels().cross_entropy, args));
-  double loss = 0;
+  double loss = before;
   for (int64_t row = 0; row < rows; ++row) loss += losses[row];
   return loss;
 }

@@ -14,12 +14,14 @@
 
 namespace switchyard::ops {
 
-// Returns the loss, not scaled; NaN where a row's logits have NaN or +Inf.
+// Returns `before` and, added to it row by row, the loss, not scaled: so a sum does not depend on how its rows come in
+// parts.  NaN where a row's logits have NaN or +Inf.
 // Errors (InvalidArgument): shapes or dtypes that do not fit; a target >= V, with its row.
 // dlogits may be the logits themselves; raw() == nullptr: not wanted.
 absl::StatusOr<double> CrossEntropy(const Stream& stream, double scale,
-                                    const TensorView& logits,    // [n, V] AccDType; rows may be strided
-                                    const IntView& targets,      // [n] < V; negative = ignored
-                                    const TensorView& dlogits);  // [n, V] model dtype, written
+                                    const TensorView& logits,   // [n, V] AccDType; rows may be strided
+                                    const IntView& targets,     // [n] < V; negative = ignored
+                                    const TensorView& dlogits,  // [n, V] model dtype, written
+                                    double before = 0);
 
 }  // namespace switchyard::ops

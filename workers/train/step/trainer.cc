@@ -92,13 +92,14 @@ absl::Status Trainer::SumOverRanks(absl::Span<Elem> values, absl::Time deadline)
 
 absl::StatusOr<Trainer::GlobalCounts> Trainer::CountAll(absl::Span<const TrainRows> micro_batches,
                                                         absl::Time deadline) {
-  std::vector<int64_t> counts = {0};
+  std::vector<int64_t> counts = {0, 0};
   for (const TrainRows& rows : micro_batches) {
     counts[0] += CountTokens(rows);
+    counts[1] += static_cast<int64_t>(rows.pairs.size());
     counts.push_back(NumRows(rows));
   }
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(counts), deadline));
-  return GlobalCounts{.tokens = counts[0], .rows = {counts.begin() + 1, counts.end()}};
+  return GlobalCounts{.tokens = counts[0], .pairs = counts[1], .rows = {counts.begin() + 2, counts.end()}};
 }
 
 void Trainer::BuildBatch(const TrainRows& rows) {
@@ -230,10 +231,7 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   report->balance_loss += share * router.balance;
   report->z_loss += share * router.z;
   const TensorView d_residual = d_residual_.Rows(residual.dim(0));
-  ASSIGN_OR_RETURN(model::LossSum sum,
-                   head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(counts.tokens),
-                             parameters_->gradients(), d_residual));
-  report->loss += sum.loss;
+  RETURN_IF_ERROR(RunHead(rows, counts, residual, d_residual, report));
   stats.Clear();
   model::BackwardIn in = {.forward = {.batch = &batch_, .moe = &moe},
                           .cache = &cache_,
@@ -258,6 +256,7 @@ absl::StatusOr<StepReport> Trainer::Step(absl::Span<const TrainRows> micro_batch
   seconds_ = {};
   chosen_.clear();
   dropped_ = 0;
+  preferences_ = {};
   absl::StatusOr<StepReport> report = EndingGroup(RunStep(micro_batches, learning_rate, deadline));
   if (!report.ok() || report->skipped) return report;
   for (size_t layer = 0; layer < model_->weights().layers.size(); ++layer) {
@@ -274,12 +273,9 @@ absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_b
   return EndingGroup(RunEvaluation(micro_batches, deadline));
 }
 
-// Ends the group after an error of this rank, as the other ranks wait for it.
-absl::StatusOr<StepReport> Trainer::EndingGroup(absl::StatusOr<StepReport> report) {
-  if (report.ok()) return report;
-  if (group_.world->world() > 1) group_.world->Abort(report.status().message());
+void Trainer::EndGroup(const absl::Status& error) {
+  if (group_.world->world() > 1) group_.world->Abort(error.message());
   sync_->Cancel();
-  return report;
 }
 
 absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_batches, double learning_rate,
@@ -290,6 +286,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
         absl::StrCat("trainer: learning_rate is ", learning_rate, ", outside [0, ", jobs::kMaxLearningRate, "]"));
   }
   RETURN_IF_ERROR(CheckMicroBatches(options_, model_->config().vocab_size, micro_batches));
+  if (of_pairs()) RETURN_IF_ERROR(CheckPairs(micro_batches, /*referred=*/true));
   ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
   // The same number on every rank.  Balance losses, moments and decay alone must not move parameters.
   if (counts.tokens == 0) {
@@ -308,10 +305,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
     const comm::Timed timed(&seconds_.all_reduce);
     RETURN_IF_ERROR(sync_->Finish());
   }
-  double sums[] = {report.loss, static_cast<double>(dropped_)};
-  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(sums), deadline));
-  report.loss = sums[0] / static_cast<double>(counts.tokens);
-  report.dropped_rows = static_cast<int64_t>(sums[1]);
+  RETURN_IF_ERROR(FinishLoss(counts, deadline, &report));
   const comm::Timed timed(&seconds_.optimizer);
   ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(deadline));
   // The numbers are the same on every rank: all continue, or none does.
@@ -382,24 +376,29 @@ void Trainer::BalanceRouter(const ParameterBlock& block) {
   }
 }
 
+absl::StatusOr<TensorView> Trainer::ForwardOnly(const TrainRows& rows, int64_t all_rows, absl::Time deadline) {
+  ChooseSchedule(all_rows, false);
+  BuildBatch(rows);
+  moe::MoeStats stats;
+  const moe::MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
+  ASSIGN_OR_RETURN(model::StageOut out,
+                   model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, nullptr));
+  return out.hidden;
+}
+
 absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
   SY_CHECK(group_.world != nullptr);
   RETURN_IF_ERROR(CheckMicroBatches(options_, model_->config().vocab_size, micro_batches));
+  if (of_pairs()) RETURN_IF_ERROR(CheckPairs(micro_batches, /*referred=*/true));
   ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
   StepReport report = {.tokens = counts.tokens};
-  moe::MoeStats stats;
-  const moe::MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
+  dropped_ = 0;
+  preferences_ = {};
   for (size_t i = 0; i < micro_batches.size(); ++i) {
-    const TrainRows& rows = micro_batches[i];
-    ChooseSchedule(counts.rows[i], false);
-    BuildBatch(rows);
-    ASSIGN_OR_RETURN(model::StageOut out,
-                     model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, nullptr));
-    ASSIGN_OR_RETURN(model::LossSum sum, head_.Evaluate(stream_, out.hidden, rows.targets));
-    report.loss += sum.loss;
+    ASSIGN_OR_RETURN(const TensorView residual, ForwardOnly(micro_batches[i], counts.rows[i], deadline));
+    RETURN_IF_ERROR(EvaluateHead(micro_batches[i], residual, &report));
   }
-  RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(&report.loss, 1), deadline));
-  report.loss /= static_cast<double>(std::max<int64_t>(counts.tokens, 1));
+  RETURN_IF_ERROR(FinishLoss(counts, deadline, &report));
   if (std::isfinite(report.loss)) return report;
   return absl::DataLossError(absl::StrCat("loss is not finite: ", report.loss, " of an evaluation"));
 }

@@ -3,10 +3,10 @@
 //
 // Attention and all that is dense is data parallel; experts are sharded, and rows travel to them, within one of p
 // groups if experts are packed (trainer_group.h).  A step's loss is the mean over the unmasked tokens of all ranks
-// and micro-batches; balance losses are of each micro-batch's rows on all ranks, averaged over micro-batches.  Every
-// rank calls Step with as many micro-batches; some may be empty.  A step without a target on any rank is
-// skipped: no parameter, moment or count of AdamW's changes.  Same seed and layout: same bits, whatever the threads.
-// Thread-compatible.  CPU only.
+// and micro-batches, or with dpo over their pairs of answers (preference_loss.h); balance losses are of each
+// micro-batch's rows on all ranks, averaged over micro-batches.  Every rank calls Step with as many micro-batches; some
+// may be empty.  A step without a target on any rank is skipped: no parameter, moment or count of AdamW's changes.
+// Same seed and layout: same bits, whatever the threads.  Thread-compatible.  CPU only.
 // Errors: the communicator's (the step is undone on no rank: the job goes back to its last checkpoint); InvalidArgument
 // for tokens and targets outside the vocabulary, shapes, and numbers outside their limits; DataLoss "loss is not finite
 // …", before any parameter has changed; errors of the file with offloaded masters, after which some parameters have
@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -36,6 +37,7 @@
 #include "workers/train/parameters/parameters.h"
 #include "workers/train/reduce/gradient_reducer.h"
 #include "workers/train/step/activation_file.h"
+#include "workers/train/step/preference_loss.h"
 #include "workers/train/step/router_losses.h"
 #include "workers/train/step/train_rows.h"
 #include "workers/train/step/trainer_group.h"
@@ -59,7 +61,7 @@ struct RankStepSeconds {
 };
 
 struct StepReport {
-  double loss = 0;          // mean cross-entropy, nats a token
+  double loss = 0;          // mean cross-entropy, nats a token; with dpo mean of the pairs'
   double balance_loss = 0;  // without its weight
   double z_loss = 0;
   double gradient_norm = 0;  // before it was clipped
@@ -74,6 +76,7 @@ struct StepReport {
   int32_t chunks = 1;           // into which a MoE layer's rows were cut
   int64_t rows = 0;             // of a micro-batch (the last), on all ranks; of packed ones as if they were full
   int64_t step_rows = 0;        // computed in the step, on all ranks
+  std::optional<jobs::PreferenceFigures> preferences = {};  // with dpo
   RankStepSeconds seconds = {};
 };
 
@@ -96,6 +99,9 @@ class Trainer {
   absl::StatusOr<StepReport> Step(absl::Span<const TrainRows> micro_batches, double learning_rate, absl::Time deadline);
   // The mean loss of all ranks' rows (0 of no tokens); nothing changes.  No choice is dropped, as in serving.
   absl::StatusOr<StepReport> Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
+  // Log probabilities of both answers of this rank's pairs, as Evaluate computes them.  Collective: ranks have rows of
+  // their own, and may have none.  Each value has the bits that it has in any other rows.
+  absl::StatusOr<std::vector<PairLogProbs>> LogProbs(const TrainRows& rows, absl::Time deadline);
 
   // Steps since the moments were zero, and how many of them were skipped, so that the optimizer did not count them.
   int64_t steps() const { return steps_; }
@@ -112,12 +118,19 @@ class Trainer {
   // Sums over all ranks.
   struct GlobalCounts {
     int64_t tokens = 0;         // unmasked
+    int64_t pairs = 0;          // of answers
     std::vector<int64_t> rows;  // [micro-batches]
   };
   absl::StatusOr<StepReport> RunStep(absl::Span<const TrainRows> micro_batches, double learning_rate,
                                      absl::Time deadline);
   absl::StatusOr<StepReport> RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
-  absl::StatusOr<StepReport> EndingGroup(absl::StatusOr<StepReport> report);
+  template <class Result>
+  absl::StatusOr<Result> EndingGroup(absl::StatusOr<Result> result) {
+    if (!result.ok()) EndGroup(result.status());
+    return result;
+  }
+  // Ends the group after an error of this rank, as the other ranks wait for it.
+  void EndGroup(const absl::Status& error);
   absl::StatusOr<GlobalCounts> CountAll(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
   void BuildBatch(const TrainRows& rows);
   // Sets schedule_ for a micro-batch of so many rows on all ranks.
@@ -125,6 +138,17 @@ class Trainer {
   moe::ExpertCapacity CapacityFor(int64_t rows) const;
   moe::MoeContext ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline, moe::MoeStats* stats);
   absl::StatusOr<TensorView> Forward(const TrainRows& rows, const moe::MoeContext& moe);
+  bool of_pairs() const { return options_.dpo.beta != 0; }
+  // Forward without backward, of rows of which all ranks have so many.
+  absl::StatusOr<TensorView> ForwardOnly(const TrainRows& rows, int64_t all_rows, absl::Time deadline);
+  absl::StatusOr<std::vector<PairLogProbs>> RunLogProbs(const TrainRows& rows, absl::Time deadline);
+  // The end of a pass: adds to the report's loss, which is this rank's sum until FinishLoss, and writes d_residual.
+  absl::Status RunHead(const TrainRows& rows, const GlobalCounts& counts, const TensorView& residual,
+                       const TensorView& d_residual, StepReport* report);
+  absl::Status EvaluateHead(const TrainRows& rows, const TensorView& residual, StepReport* report);
+  // Sums over documents, two a pair.
+  absl::StatusOr<std::vector<model::LossSegment>> DocumentLosses(const TrainRows& rows, const TensorView& residual);
+  absl::Status FinishLoss(const GlobalCounts& counts, absl::Time deadline, StepReport* report);
   absl::Status RunMicroBatch(const TrainRows& rows, const GlobalCounts& counts, size_t index, absl::Time deadline,
                              StepReport* report);
   absl::Status SumTotals(absl::Time deadline);
@@ -164,6 +188,7 @@ class Trainer {
 
   // The present step.
   RankStepSeconds seconds_;
+  PreferenceSums preferences_;  // of this rank
   std::vector<int64_t>
       chosen_;           // [L * E] rows that chose an expert, on all ranks, dropped ones included; 0 for dense layers
   int64_t dropped_ = 0;  // choices of this rank

@@ -1,6 +1,7 @@
 #include "workers/train/step/trainer_options.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
@@ -99,6 +100,30 @@ absl::Status CheckMicroBatches(const TrainerOptions& options, int64_t vocab_size
         return absl::InvalidArgumentError(
             absl::StrCat("trainer: targets[", i, "] = ", rows.targets[i], " is outside [0, ", vocab_size, ")"));
       }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPairs(absl::Span<const TrainRows> micro_batches, bool referred) {
+  for (const TrainRows& rows : micro_batches) {
+    const size_t documents = rows.tokens.empty() ? 0 : rows.borders.size() + 1;
+    if (!rows.packed && documents > 0)
+      return absl::InvalidArgumentError("trainer: pairs of answers that are not packed");
+    if (documents != 2 * rows.pairs.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("trainer: ", documents, " documents of ", rows.pairs.size(), " pairs of answers"));
+    }
+    const bool missing = std::any_of(rows.references.begin(), rows.references.end(), [](const PairLogProbs& pair) {
+      return !std::isfinite(pair.chosen) || !std::isfinite(pair.rejected);
+    });
+    if (referred && missing) {
+      return absl::InvalidArgumentError("trainer: log probabilities of the reference are missing, or not finite");
+    }
+    if (referred && rows.references.size() != rows.pairs.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("trainer: log probabilities of the reference for ",
+                                                     rows.references.size(), " of ", rows.pairs.size(),
+                                                     " pairs of answers"));
     }
   }
   return absl::OkStatus();

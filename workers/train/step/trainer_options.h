@@ -20,6 +20,7 @@ struct TrainerOptions {
   jobs::OptimizerSpec optimizer = {};  // its schedule is not used: Step gets the learning rate
   RouterLossOptions router = {};
   double capacity_factor = 0;    // of experts (expert_capacity.h); 0 = no choice is dropped
+  jobs::DpoSpec dpo = {};        // rows are of pairs (preference_loss.h)
   double balance_bias_rate = 0;  // for models with router biases (router_losses.h); 0 = they do not change
   model::SavePolicy save = model::SavePolicy::kAll;
   int64_t max_sequences = 0;   // of a micro-batch on this rank
@@ -41,5 +42,8 @@ absl::Status CheckTrainerOptions(const TrainerOptions& options, const model::Mod
 // borders that do not rise, are outside, or are not expected.
 absl::Status CheckMicroBatches(const TrainerOptions& options, int64_t vocab_size,
                                absl::Span<const TrainRows> micro_batches);
+
+// InvalidArgument: rows whose documents are not pairs; with `referred`, pairs without what the reference says of them.
+absl::Status CheckPairs(absl::Span<const TrainRows> micro_batches, bool referred);
 
 }  // namespace switchyard::train

@@ -1,0 +1,101 @@
+// The end of a trainer's passes: losses of tokens, and of pairs of answers.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/train/step/preference_loss.h"
+#include "workers/train/step/trainer.h"
+
+namespace switchyard::train {
+
+absl::StatusOr<std::vector<model::LossSegment>> Trainer::DocumentLosses(const TrainRows& rows,
+                                                                        const TensorView& residual) {
+  std::vector<model::LossSegment> documents;
+  int64_t begin = 0;
+  for (const int32_t border : rows.borders) {
+    documents.push_back({.rows = border - begin});
+    begin = border;
+  }
+  const auto end = static_cast<int64_t>(rows.tokens.size());
+  if (end > begin) documents.push_back({.rows = end - begin});
+  SY_CHECK_EQ(documents.size(), 2 * rows.pairs.size());
+  RETURN_IF_ERROR(head_.EvaluateSegments(stream_, residual, rows.targets, absl::MakeSpan(documents)));
+  return documents;
+}
+
+absl::Status Trainer::RunHead(const TrainRows& rows, const GlobalCounts& counts, const TensorView& residual,
+                              const TensorView& d_residual, StepReport* report) {
+  if (!of_pairs()) {
+    ASSIGN_OR_RETURN(const model::LossSum sum,
+                     head_.Run(stream_, residual, rows.targets, 1.0 / static_cast<double>(counts.tokens),
+                               parameters_->gradients(), d_residual));
+    report->loss += sum.loss;
+    return absl::OkStatus();
+  }
+  // A pair's loss is a function of two log probabilities, so its gradient is that of its tokens' cross-entropy with a
+  // weight for each answer, which follows from both.
+  ASSIGN_OR_RETURN(std::vector<model::LossSegment> documents, DocumentLosses(rows, residual));
+  for (size_t i = 0; i < rows.pairs.size(); ++i) {
+    model::LossSegment &chosen = documents[2 * i], &rejected = documents[2 * i + 1];
+    const PairLoss pair = PairLossOf(options_.dpo, {-chosen.loss, -rejected.loss}, rows.references[i]);
+    preferences_.Add(pair);
+    rejected.scale = pair.slope / static_cast<double>(counts.pairs);
+    chosen.scale = -rejected.scale;
+  }
+  return head_.RunSegments(stream_, residual, rows.targets, parameters_->gradients(), d_residual,
+                           absl::MakeSpan(documents));
+}
+
+absl::Status Trainer::EvaluateHead(const TrainRows& rows, const TensorView& residual, StepReport* report) {
+  if (!of_pairs()) {
+    ASSIGN_OR_RETURN(const model::LossSum sum, head_.Evaluate(stream_, residual, rows.targets));
+    report->loss += sum.loss;
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const std::vector<model::LossSegment> documents, DocumentLosses(rows, residual));
+  for (size_t i = 0; i < rows.pairs.size(); ++i) {
+    preferences_.Add(
+        PairLossOf(options_.dpo, {-documents[2 * i].loss, -documents[2 * i + 1].loss}, rows.references[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::FinishLoss(const GlobalCounts& counts, absl::Time deadline, StepReport* report) {
+  double sums[] = {of_pairs() ? preferences_.loss : report->loss, static_cast<double>(dropped_), preferences_.margin,
+                   preferences_.accurate};
+  RETURN_IF_ERROR(SumOver(group_.world, TensorView(sums, DType::kF64, {of_pairs() ? 4 : 2}), deadline));
+  report->loss = sums[0] / static_cast<double>(std::max<int64_t>(of_pairs() ? counts.pairs : counts.tokens, 1));
+  report->dropped_rows = static_cast<int64_t>(sums[1]);
+  if (of_pairs()) {
+    report->preferences = PreferenceSums{.margin = sums[2], .accurate = sums[3]}.Mean(counts.pairs);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<PairLogProbs>> Trainer::RunLogProbs(const TrainRows& rows, absl::Time deadline) {
+  SY_CHECK(group_.world != nullptr);
+  const absl::Span<const TrainRows> one = absl::MakeConstSpan(&rows, 1);
+  RETURN_IF_ERROR(CheckMicroBatches(options_, model_->config().vocab_size, one));
+  RETURN_IF_ERROR(CheckPairs(one, /*referred=*/false));
+  ASSIGN_OR_RETURN(const GlobalCounts counts, CountAll(one, deadline));
+  ASSIGN_OR_RETURN(const TensorView residual, ForwardOnly(rows, counts.rows[0], deadline));
+  ASSIGN_OR_RETURN(const std::vector<model::LossSegment> documents, DocumentLosses(rows, residual));
+  std::vector<PairLogProbs> pairs;
+  for (size_t i = 0; i < documents.size(); i += 2) {
+    pairs.push_back({-documents[i].loss, -documents[i + 1].loss});
+    if (std::isfinite(documents[i].loss) && std::isfinite(documents[i + 1].loss)) continue;
+    return absl::DataLossError(absl::StrCat("log probabilities of the reference are not finite: ", pairs.back().chosen,
+                                            " and ", pairs.back().rejected, " of pair ", rows.pairs[i / 2],
+                                            ": the base's weights or this pair are of no use"));
+  }
+  return pairs;
+}
+
+absl::StatusOr<std::vector<PairLogProbs>> Trainer::LogProbs(const TrainRows& rows, absl::Time deadline) {
+  return EndingGroup(RunLogProbs(rows, deadline));
+}
+
+}  // namespace switchyard::train
