@@ -121,8 +121,32 @@ TrainingMetrics::TrainingMetrics(std::shared_ptr<prometheus::Registry> registry)
   for (const SlotRow& row : kSlotGauges) slot_families_.push_back(&gauges(row.name, row.help));
   slot_families_.push_back(
       &gauges("switchyard_train_evaluation_loss", "Mean cross-entropy of the last evaluation, nats a token."));
+  preference_families_ = {
+      &gauges("switchyard_train_preference_margin",
+              "Mean reward of the chosen answers less that of the rejected ones, of the last step's pairs."),
+      &gauges("switchyard_train_preference_accuracy",
+              "Part of the last step's pairs whose chosen answer has the higher reward."),
+  };
   set_family_ = &gauges("switchyard_train_evaluation_set_loss",
                         "Mean cross-entropy of a set in the last evaluation, nats a token; of a job's first 16 sets.");
+}
+
+void TrainingMetrics::UpdatePreferences(int slot, const TrainingCounts::Slot* job) {
+  const bool has = job != nullptr && job->progress.preferences.has_value();
+  SlotGauges& gauges = slot_preferences_[slot];
+  const std::string name = has ? job->job : "";
+  if (name != std::exchange(preference_jobs_[slot], name)) {
+    for (size_t i = 0; i < gauges.size(); ++i) preference_families_[i]->Remove(gauges[i]);
+    gauges.clear();
+  }
+  if (!has) return;
+  const double values[] = {job->progress.preferences->margin, job->progress.preferences->accuracy};
+  for (size_t i = 0; i < preference_families_.size(); ++i) {
+    if (i == gauges.size()) {
+      gauges.push_back(&preference_families_[i]->Add({{"slot", absl::StrCat(slot)}, {"job_id", name}}));
+    }
+    gauges[i]->Set(values[i]);
+  }
 }
 
 void TrainingMetrics::UpdateSets(int slot, const TrainingCounts::Slot* job) {
@@ -164,6 +188,7 @@ void TrainingMetrics::Update(const TrainingCounts& counts) {
     const auto job = counts.slots.find(slot);
     const size_t wanted = job == counts.slots.end() ? 0 : slot_families_.size() - (job->second.evaluated ? 0 : 1);
     UpdateSets(slot, job == counts.slots.end() ? nullptr : &job->second);
+    UpdatePreferences(slot, job == counts.slots.end() ? nullptr : &job->second);
     const std::string name = wanted == 0 ? "" : job->second.job;
     // Gauges of an unused slot are removed, since a zero would look like a value; and those of the job before.
     const size_t kept = name == std::exchange(slot_jobs_[slot], name) ? wanted : 0;

@@ -31,6 +31,7 @@ class TrainingMetrics {
  private:
   // job: of the slot; null: none.
   void UpdateSets(int slot, const TrainingCounts::Slot* job);
+  void UpdatePreferences(int slot, const TrainingCounts::Slot* job);
   using SlotGauges = std::vector<prometheus::Gauge*>;  // by the table's rows
 
   const std::shared_ptr<prometheus::Registry> registry_;  // shared with the page
@@ -43,6 +44,10 @@ class TrainingMetrics {
   std::vector<prometheus::Family<prometheus::Gauge>*> slot_families_;
   std::array<SlotGauges, TrainingCounts::kSlots> slots_;  // empty where no job has the slot
   std::array<std::string, TrainingCounts::kSlots> slot_jobs_;
+  // Margin and accuracy, of jobs with preferences.
+  std::array<prometheus::Family<prometheus::Gauge>*, 2> preference_families_ = {};
+  std::array<SlotGauges, TrainingCounts::kSlots> slot_preferences_;
+  std::array<std::string, TrainingCounts::kSlots> preference_jobs_;
   // Losses of the slots' evaluation sets, by the set's name.
   using SetGauges = std::map<std::string, prometheus::Gauge*>;
   prometheus::Family<prometheus::Gauge>* set_family_ = nullptr;

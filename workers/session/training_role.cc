@@ -50,7 +50,8 @@ jobs::TrainProgress ProgressOf(const train::StepProgress& progress) {
           .padding = progress.padding,
           .total_steps = progress.total_steps,
           .skipped = report.skipped,
-          .skipped_steps = progress.skipped_steps};
+          .skipped_steps = progress.skipped_steps,
+          .preferences = report.preferences};
 }
 
 // Reports progress to the server and to the metrics.  Used by the attempt's thread.

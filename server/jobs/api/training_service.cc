@@ -137,7 +137,10 @@ void MakeFork(UnaryCall* call, const TrainingContext& training_context, const Fo
   if (!made.ok()) return call->Fail(OfFiles(made.status()));
   const bool same_sets =
       spec.evaluation == parent->spec.evaluation && spec.evaluation_names == parent->spec.evaluation_names;
-  CopyLosses(*checkpoints, parent->id, id, made->origin.step, same_sets, same_sets && !spec.evaluation_names.empty());
+  CopyLosses(*checkpoints, parent->id, id, made->origin.step,
+             {.evaluations = same_sets,
+              .named_sets = same_sets && !spec.evaluation_names.empty(),
+              .preferences = spec.has_pairs()});
   const bool posted =
       training_context.jobs->Post([call, checkpoints, request, parent, forked = *std::move(made)](JobManager& manager) {
         AddFork(call, checkpoints, request, *parent, forked, manager);

@@ -201,6 +201,13 @@ absl::StatusOr<std::vector<int64_t>> ListCheckpoints(const RootDir& root, const 
   return steps;
 }
 
+absl::StatusOr<std::vector<std::string>> ListReferences(const RootDir& root, const std::string& job) {
+  ASSIGN_OR_RETURN(std::vector<std::string> names, NamesIn(root, job));
+  std::erase_if(names, [](const std::string& name) { return !jobs::IsReferenceFile(name); });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 absl::StatusOr<ForkFolder> MakeForkFolder(const RootDir& root, const ForkFiles& files) {
   ASSIGN_OR_RETURN(const UniqueFd jobs, OpenFolderOf(root, "."));
   if (mkdirat(jobs.get(), files.fork.c_str(), 0777) != 0) return ErrnoStatus(errno, files.fork);

@@ -25,6 +25,9 @@ inline constexpr char kForking[] = "FORKING";
 // an earlier attempt has left or an attempt has found damaged.  None if the job has no folder.
 absl::StatusOr<std::vector<int64_t>> ListCheckpoints(const RootDir& root, const std::string& job);
 
+// Files of the job's folder with log probabilities of its reference (jobs::IsReferenceFile).
+absl::StatusOr<std::vector<std::string>> ListReferences(const RootDir& root, const std::string& job);
+
 struct ForkFiles {
   std::string parent, fork;            // ids
   int64_t step = 0;                    // of the checkpoint

@@ -108,6 +108,11 @@ absl::StatusOr<ForkedJob> SeedFork(const RootDir& root, const Job& parent, const
   if (HaveSameDecisions(spec, parent.spec)) {
     files.also.insert(files.also.end(), std::begin(kDecisionLogs), std::end(kDecisionLogs));
   }
+  // (They are by the data's contents, so any that the fork does not need stays unused.)
+  if (spec.has_pairs()) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> references, ListReferences(root, parent.id));
+    files.also.insert(files.also.end(), references.begin(), references.end());
+  }
   for (int tries = 1;; ++tries) {
     ASSIGN_OR_RETURN(files.step, ChooseStep(root, parent, request.step));
     RETURN_IF_ERROR(CheckStepsLeft(spec, files.step));

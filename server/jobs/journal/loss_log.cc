@@ -31,7 +31,20 @@ constexpr absl::string_view kStepsHeader =
     "dead_experts\n";
 constexpr absl::string_view kEvaluationsHeader = "step,loss,tokens\n";
 constexpr absl::string_view kSetsHeader = "step,set,loss,perplexity,tokens\n";
+constexpr absl::string_view kPreferenceColumns = ",margin,accuracy";
 constexpr int64_t kMaxRowBytes = 16384;  // a set's name has up to 4096 bytes, each of which may be a quote
+
+// With further columns for jobs with preferences.
+std::string HeaderOf(absl::string_view header, bool preferences) {
+  if (!preferences) return std::string(header);
+  return absl::StrCat(header.substr(0, header.size() - 1), kPreferenceColumns, "\n");
+}
+
+// Those columns of a row; "" for a job without preferences.
+std::string PreferenceCells(bool preferences, const std::optional<jobs::PreferenceFigures>& figures) {
+  if (!preferences) return "";
+  return figures.has_value() ? absl::StrFormat(",%.9g,%.9g", figures->margin, figures->accuracy) : ",,";
+}
 
 // The format rotates its CRCs, since a CRC of bytes that contain CRCs is weak.
 uint32_t MaskedCrc(absl::string_view bytes) {
@@ -86,6 +99,13 @@ void AddValue(tensorboard::Event* event, const std::string& tag, double value) {
   to->set_simple_value(static_cast<float>(value));
 }
 
+void AddPreferences(tensorboard::Event* event, absl::string_view group, absl::string_view set,
+                    const std::optional<jobs::PreferenceFigures>& figures) {
+  if (!figures.has_value()) return;
+  AddValue(event, absl::StrCat(group, "margin", set), figures->margin);
+  AddValue(event, absl::StrCat(group, "accuracy", set), figures->accuracy);
+}
+
 absl::Status CopyRows(const RootDir& root, const std::string& from, const std::string& to, absl::string_view header,
                       int64_t step) {
   ASSIGN_OR_RETURN(const int source_fd, root.OpenFile(from));
@@ -107,18 +127,18 @@ absl::Status CopyRows(const RootDir& root, const std::string& from, const std::s
 }  // namespace
 
 void CopyLosses(const RootDir& checkpoint_root, const std::string& parent, const std::string& fork, int64_t step,
-                bool evaluations, bool named_sets) {
+                const LossRows& rows) {
   const auto copy = [&](const char* name, absl::string_view header) {
-    const absl::Status copied =
-        CopyRows(checkpoint_root, absl::StrCat(parent, "/log/", name), absl::StrCat(fork, "/log/", name), header, step);
+    const absl::Status copied = CopyRows(checkpoint_root, absl::StrCat(parent, "/log/", name),
+                                         absl::StrCat(fork, "/log/", name), HeaderOf(header, rows.preferences), step);
     if (!copied.ok()) LogWarn(fork, ": begins without its parent's losses: ", copied.message());
   };
   if (const absl::Status made = checkpoint_root.MakeFolders(absl::StrCat(fork, "/log")); !made.ok()) {
     return LogWarn(fork, ": begins without its parent's losses: ", made.message());
   }
   copy("steps.csv", kStepsHeader);
-  if (evaluations) copy("evaluations.csv", kEvaluationsHeader);
-  if (named_sets) copy("evaluation_sets.csv", kSetsHeader);
+  if (rows.evaluations) copy("evaluations.csv", kEvaluationsHeader);
+  if (rows.named_sets) copy("evaluation_sets.csv", kSetsHeader);
 }
 
 std::string EventRecord(const tensorboard::Event& event) {
@@ -203,14 +223,15 @@ absl::StatusOr<LossLog::Files> LossLog::Open(const Job& job, int64_t step) const
   const std::string folder = absl::StrCat(job.id, "/log");
   RETURN_IF_ERROR(root_.MakeFolders(folder));
   int64_t last_step = -1, evaluated = -1;
-  ASSIGN_OR_RETURN(RowFile steps, OpenCsv(absl::StrCat(folder, "/steps.csv"), kStepsHeader, step, &last_step));
-  ASSIGN_OR_RETURN(RowFile evaluations,
-                   OpenCsv(absl::StrCat(folder, "/evaluations.csv"), kEvaluationsHeader, step, &evaluated));
+  const auto open = [&](const char* name, absl::string_view header, int64_t* last) {
+    return OpenCsv(absl::StrCat(folder, name), HeaderOf(header, job.spec.has_pairs()), step, last);
+  };
+  ASSIGN_OR_RETURN(RowFile steps, open("/steps.csv", kStepsHeader, &last_step));
+  ASSIGN_OR_RETURN(RowFile evaluations, open("/evaluations.csv", kEvaluationsHeader, &evaluated));
   ASSIGN_OR_RETURN(RowFile events, OpenEvents(job, folder, step));
   Files files = {std::move(steps), std::move(evaluations), std::move(events), std::nullopt, evaluated};
   if (job.spec.evaluation_names.empty()) return files;
-  ASSIGN_OR_RETURN(files.sets,
-                   OpenCsv(absl::StrCat(folder, "/evaluation_sets.csv"), kSetsHeader, step, &files.sets_evaluated));
+  ASSIGN_OR_RETURN(files.sets, open("/evaluation_sets.csv", kSetsHeader, &files.sets_evaluated));
   return files;
 }
 
@@ -230,16 +251,17 @@ void LossLog::OnStep(const Job& job, const jobs::TrainProgress& progress) {
   const jobs::StepSeconds& seconds = progress.seconds;
   const auto measured = [&](double value) { return progress.skipped ? std::string() : absl::StrFormat("%.9g", value); };
   files->second.steps.Append(absl::StrFormat(
-      "%d,%s,%s,%s,%.9g,%s,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%d,%d\n", progress.step,
+      "%d,%s,%s,%s,%.9g,%s,%d,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%d,%d%s\n", progress.step,
       measured(progress.loss), measured(progress.balance_loss), measured(progress.z_loss), progress.learning_rate,
       measured(progress.gradient_norm), progress.tokens, progress.tokens_per_second, seconds.total, seconds.forward,
       seconds.backward, seconds.experts, seconds.all_to_all, seconds.all_reduce, seconds.optimizer, seconds.data,
-      progress.dropped_rows, progress.dead_experts));
+      progress.dropped_rows, progress.dead_experts, PreferenceCells(job.spec.has_pairs(), progress.preferences)));
   tensorboard::Event event = NewEvent(progress.step);
   if (!progress.skipped) {
     AddValue(&event, "train/loss", progress.loss);
     AddValue(&event, "train/balance_loss", progress.balance_loss);
     AddValue(&event, "train/z_loss", progress.z_loss);
+    AddPreferences(&event, "train/", "", progress.preferences);
   }
   AddValue(&event, "train/lr", progress.learning_rate);
   if (!progress.skipped) AddValue(&event, "train/grad_norm", progress.gradient_norm);
@@ -263,23 +285,28 @@ void LossLog::OnStep(const Job& job, const jobs::TrainProgress& progress) {
 void LossLog::OnEvaluated(const Job& job, const jobs::EvaluationResult& result) {
   const auto files = jobs_.find(job.id);
   if (files == jobs_.end()) return;
+  const bool pairs = job.spec.has_pairs();
   if (files->second.sets.has_value() && result.step > files->second.sets_evaluated) {
     std::string rows;
     for (const jobs::SetResult& set : result.sets) {
-      absl::StrAppendFormat(&rows, "%d,%s,%.9g,%.9g,%d\n", result.step, CsvText(set.name), set.loss, std::exp(set.loss),
-                            set.tokens);
+      const std::string perplexity = pairs ? "" : absl::StrFormat("%.9g", std::exp(set.loss));
+      absl::StrAppendFormat(&rows, "%d,%s,%.9g,%s,%d%s\n", result.step, CsvText(set.name), set.loss, perplexity,
+                            set.tokens, PreferenceCells(pairs, set.preferences));
     }
     files->second.sets->Append(rows);
   }
   // An attempt that goes on from an evaluated step evaluates it again, with the same weights.
   if (result.step <= files->second.evaluated) return;
-  files->second.evaluations.Append(absl::StrFormat("%d,%.9g,%d\n", result.step, result.loss, result.tokens));
+  files->second.evaluations.Append(absl::StrFormat("%d,%.9g,%d%s\n", result.step, result.loss, result.tokens,
+                                                   PreferenceCells(pairs, result.preferences)));
   tensorboard::Event event = NewEvent(result.step);
   AddValue(&event, "eval/loss", result.loss);
-  AddValue(&event, "eval/perplexity", std::exp(result.loss));
+  if (!pairs) AddValue(&event, "eval/perplexity", std::exp(result.loss));
+  AddPreferences(&event, "eval/", "", result.preferences);
   for (const jobs::SetResult& set : result.sets) {
     AddValue(&event, absl::StrCat("eval_sets/loss/", set.name), set.loss);
-    AddValue(&event, absl::StrCat("eval_sets/perplexity/", set.name), std::exp(set.loss));
+    if (!pairs) AddValue(&event, absl::StrCat("eval_sets/perplexity/", set.name), std::exp(set.loss));
+    AddPreferences(&event, "eval_sets/", absl::StrCat("/", set.name), set.preferences);
   }
   files->second.events.Append(EventRecord(event));
 }

@@ -3,6 +3,8 @@
 //   log/evaluations.csv    a line an evaluation
 //   log/evaluation_sets.csv   of jobs whose evaluation has named sets: a line for each set of an evaluation
 //   log/events.out.tfevents.TIME.HOST.ATTEMPT   the same curves for TensorBoard, a file an attempt
+// Of jobs with preferences the CSVs have two more columns, margin and accuracy, and the events train/margin,
+// train/accuracy, eval/margin, eval/accuracy and those of sets; perplexities are left out, as losses are of pairs.
 // A step that was skipped for want of a target has empty losses and norm there, and none in the events.  Each row is
 // one write (no fsync).  An attempt that goes on from step k cuts off the CSVs' later rows and a torn last line, and
 // writes an event that voids TensorBoard's later steps; it does not log step k's evaluation again.  A CSV with other
@@ -46,10 +48,15 @@ class RowFile {
   bool complained_ = false;
 };
 
-// Gives a fork the rows of its parent's CSVs up to this step; `evaluations`, `named_sets`: those as well.  A log that
-// cannot be read or written is left out, with a line in the server's log.
+// Which of a job's CSVs there are, and with which columns.
+struct LossRows {
+  bool evaluations = false, named_sets = false;
+  bool preferences = false;
+};
+// Gives a fork the rows of its parent's CSVs up to this step: of the steps and these.  A log that cannot be read or
+// written is left out, with a line in the server's log.
 void CopyLosses(const RootDir& checkpoint_root, const std::string& parent, const std::string& fork, int64_t step,
-                bool evaluations, bool named_sets = false);
+                const LossRows& rows);
 
 class LossLog final : public ProgressSink {
  public:

@@ -104,6 +104,7 @@ absl::Status TrainJob::LoadStep(std::vector<TrainRows>* micro_batches) const {
   for (int64_t done = 0; done < context_.own_sequences(); done += micro) {
     const int64_t first = NextSample() + done * comm_->world() + comm_->rank() * micro;
     ASSIGN_OR_RETURN(micro_batches->emplace_back(), job_.data.training->Samples(first, micro));
+    if (job_.references != nullptr) job_.references->Fill(*job_.data.training, &micro_batches->back());
   }
   return absl::OkStatus();
 }
@@ -181,17 +182,17 @@ absl::Status TrainJob::Train() {
 absl::StatusOr<bool> TrainJob::Evaluate() {
   jobs::EvaluationReport report = {.result = {.step = step_}};
   jobs::EvaluationResult& result = report.result;
+  EvaluationSums all;
   for (const EvaluationData& set : job_.data.evaluation) {
-    double loss = 0;
-    int64_t tokens = 0;
-    ASSIGN_OR_RETURN(const bool ended, EvaluateSet(set, &loss, &tokens));
+    EvaluationSums sums;
+    ASSIGN_OR_RETURN(const bool ended, EvaluateSet(set, &sums));
     if (!ended) return false;
-    result.loss += loss;
-    result.tokens += tokens;
-    // (Some are tokens, since the data has targets.)
-    if (!set.name.empty()) result.sets.push_back({set.name, loss / static_cast<double>(tokens), tokens});
+    all.Add(sums);
+    if (!set.name.empty()) result.sets.push_back({set.name, sums.Loss(), sums.tokens, sums.Preferences()});
   }
-  result.loss /= static_cast<double>(result.tokens);
+  result.loss = all.Loss();
+  result.tokens = all.tokens;
+  result.preferences = all.Preferences();
   evaluated_ = step_;
   record_before_ = record_;
   record_ = WithEvaluation(record_, step_, result.loss, spec_.early_stop.min_improvement);
@@ -201,7 +202,7 @@ absl::StatusOr<bool> TrainJob::Evaluate() {
   return true;
 }
 
-absl::StatusOr<bool> TrainJob::EvaluateSet(const EvaluationData& set, double* loss, int64_t* tokens) {
+absl::StatusOr<bool> TrainJob::EvaluateSet(const EvaluationData& set, EvaluationSums* sums) {
   const int64_t micro = context_.micro_batch_sequences();
   const int64_t windows = set.source->num_windows();
   const std::string of = job_.data.evaluation.size() > 1 ? absl::StrCat(" of ", set.name) : "";
@@ -211,10 +212,10 @@ absl::StatusOr<bool> TrainJob::EvaluateSet(const EvaluationData& set, double* lo
     absl::StatusOr<TrainRows> rows = set.source->Samples(first, std::min(micro, windows - first));
     ASSIGN_OR_RETURN(const jobs::StopKind stop, Control(OfData(rows.status(), /*were_right=*/true)));
     if (stop != jobs::StopKind::kNone) return false;
+    if (job_.references != nullptr) job_.references->Fill(*set.source, &*rows);
     ASSIGN_OR_RETURN(StepReport report,
                      job_.trainer->Evaluate(absl::MakeSpan(&*rows, 1), absl::Now() + input_.step_limit));
-    *loss += report.loss * static_cast<double>(report.tokens);
-    *tokens += report.tokens;
+    sums->Add(report);
     context_.notes().Note(absl::StrCat("evaluation after step ", step_, ": ",
                                        std::min(windows, done + micro * comm_->world()), " of ", windows, " windows",
                                        of));

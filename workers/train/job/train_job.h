@@ -24,6 +24,7 @@
 #include "workers/train/job/train_job_input.h"
 #include "workers/train/job/train_listener.h"
 #include "workers/train/step/evaluation_record.h"
+#include "workers/train/step/evaluation_sums.h"
 
 namespace switchyard::train {
 
@@ -62,8 +63,8 @@ class TrainJob {
   void ReportSkipped();
   // Returns whether the evaluation ended; false: a stop was requested.
   absl::StatusOr<bool> Evaluate();
-  // The same for one set; adds to the sum of its tokens' losses and to their number.
-  absl::StatusOr<bool> EvaluateSet(const EvaluationData& set, double* loss, int64_t* tokens);
+  // The same for one set.
+  absl::StatusOr<bool> EvaluateSet(const EvaluationData& set, EvaluationSums* sums);
   // Saves what the rules of the spec want after an evaluation.  Returns whether the job ends.
   absl::StatusOr<bool> DecideByEvaluations();
   absl::Status Save();

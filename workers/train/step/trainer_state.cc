@@ -124,6 +124,9 @@ JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl:
     shape["lora"] = absl::StrCat("rank ", spec.lora.rank, ", alpha ", Exact(spec.lora.Alpha()), ", targets ",
                                  absl::StrJoin(AdaptersOf(spec.lora).targets, " "));
   }
+  if (spec.has_pairs()) {
+    shape["dpo"] = absl::StrCat("beta ", Exact(spec.dpo.beta), ", label_smoothing ", Exact(spec.dpo.label_smoothing));
+  }
   if (spec.balance_bias_rate != 0) shape["balance_bias_rate"] = Exact(spec.balance_bias_rate);
   for (size_t i = 0; i < data.size(); ++i) {
     shape[absl::StrCat("datasets[", i, "]")] =

@@ -235,6 +235,20 @@ TEST_F(ForkFolderTest, PackedTextOfSetsCountsWhereTheirNamesAreTheSame) {
   EXPECT_EQ(PackedForFork(Root(), parent_, parent_.spec), 2);
 }
 
+TEST_F(ForkFolderTest, AForkHasWhatTheReferenceSays) {
+  const std::string one = "reference-0000000000000001.bin", two = "reference-00000000000000ff.bin";
+  dir_.Write("job-1/" + two, "two");
+  dir_.Write("job-1/" + one, "one");
+  dir_.Write("job-1/" + one + ".tmp-3", "a part");
+  EXPECT_THAT(*ListReferences(Root(), "job-1"), testing::ElementsAre(one, two));
+  jobs::JobSpec spec = parent_.spec;
+  spec.dpo.beta = 0.1;
+  ASSERT_TRUE(Seed(spec).ok());
+  EXPECT_EQ(Read("job-2/" + one), "one");
+  EXPECT_EQ(Read("job-2/" + two), "two");
+  EXPECT_FALSE(fs::exists(dir_.path() + "/job-2/" + one + ".tmp-3"));
+}
+
 TEST_F(ForkFolderTest, LossesUpToTheForkAreItsOwn) {
   LossLog log(Root(), [] { return absl::UnixEpoch(); });
   log.OnStarted(parent_, 0);
@@ -244,7 +258,7 @@ TEST_F(ForkFolderTest, LossesUpToTheForkAreItsOwn) {
   log.OnEvaluated(parent_, {.step = 12, .loss = 2, .tokens = 3});
   ASSERT_TRUE(MakeForkFolder(Root(), {.parent = "job-1", .fork = "job-2", .step = 20}).ok());
   dir_.Write("job-1/log/evaluation_sets.csv", "step,set,loss,perplexity,tokens\n12,x,2,7.4,3\n24,x,1,2.7,3\n");
-  CopyLosses(Root(), "job-1", "job-2", 20, /*evaluations=*/true, /*named_sets=*/true);
+  CopyLosses(Root(), "job-1", "job-2", 20, {.evaluations = true, .named_sets = true});
   EXPECT_EQ(Read("job-2/log/evaluation_sets.csv"), "step,set,loss,perplexity,tokens\n12,x,2,7.4,3\n");
   const std::string whole = Read("job-1/log/steps.csv"), part = Read("job-2/log/steps.csv");
   EXPECT_EQ(part, whole.substr(0, whole.find("\n21,") + 1));
@@ -255,7 +269,7 @@ TEST_F(ForkFolderTest, LossesUpToTheForkAreItsOwn) {
   log.OnStarted(fork, 20);
   log.OnStep(fork, {.step = 21, .loss = 1.0 / 21, .seconds = {}});
   EXPECT_EQ(Read("job-2/log/steps.csv"), whole.substr(0, whole.find("\n22,") + 1));
-  CopyLosses(Root(), "job-none", "job-3", 20, /*evaluations=*/true);  // no error
+  CopyLosses(Root(), "job-none", "job-3", 20, {.evaluations = true});  // no error
 }
 
 }  // namespace

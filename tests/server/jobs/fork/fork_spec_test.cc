@@ -220,6 +220,26 @@ TEST(ForkSpec, AnotherModelOrPrecisionIsRefusedWithBothValues) {
               HasSubstr("spec.precision: the parent's is TRAIN_PRECISION_FP32, wanted is TRAIN_PRECISION_BF16"));
 }
 
+TEST(ForkSpec, PreferencesStayAndMayHaveAnotherBeta) {
+  jobs::JobSpec parent = ParentSpec();
+  parent.architecture.clear();
+  parent.base_checkpoint = "base";
+  parent.packing = jobs::WindowPacking::kBestFit;
+  v1::JobSpec changes;
+  changes.mutable_dpo()->set_beta(0.5);
+  EXPECT_THAT(std::string(ForkedSpec(parent, changes, {}).status().message()),
+              HasSubstr("spec.dpo: the parent has no dpo, the fork has dpo: a fork trains as its parent does; begin a "
+                        "new job with the parent's checkpoint as its base_checkpoint"));
+  parent.dpo = {.beta = 0.1, .label_smoothing = 0.2};
+  const absl::StatusOr<jobs::JobSpec> forked = ForkedSpec(parent, changes, {});
+  ASSERT_TRUE(forked.ok()) << forked.status();
+  EXPECT_EQ(forked->dpo, (jobs::DpoSpec{.beta = 0.5, .label_smoothing = 0.2}));
+  FieldMask all;
+  all.add_paths("dpo");
+  EXPECT_THAT(std::string(ForkedSpec(parent, {}, all).status().message()),
+              HasSubstr("spec.dpo: the parent has dpo, the fork has no dpo"));
+}
+
 TEST(ForkSpec, WhatSubmitRefusesIsRefused) {
   EXPECT_THAT(Refused([](auto* c) { c->set_steps(-1); }), HasSubstr("steps: -1 is outside"));
   EXPECT_THAT(Refused([](auto* c) { c->set_balance(static_cast<v1::BalanceLoss>(9)); }), HasSubstr("spec.balance"));

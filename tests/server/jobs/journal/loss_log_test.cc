@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -121,6 +122,34 @@ TEST_F(LossLogTest, EveryColumnHasItsName) {
             "step,loss,balance_loss,z_loss,learning_rate,gradient_norm,tokens,tokens_per_second,seconds,"
             "forward_seconds,backward_seconds,expert_seconds,all_to_all_seconds,all_reduce_seconds,optimizer_seconds,"
             "data_seconds,dropped_rows,dead_experts\n1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18\n");
+}
+
+TEST_F(LossLogTest, PreferencesAreTwoMoreColumns) {
+  job_.spec.dpo.beta = 0.1;
+  job_.spec.evaluation_names = {"x"};
+  LossLog log = Log();
+  log.OnStarted(job_, 0);
+  log.OnStep(job_, {.step = 1, .loss = 0.5, .seconds = {}, .preferences = {{.margin = -1.5, .accuracy = 0.25}}});
+  log.OnStep(job_, {.step = 2, .seconds = {}, .skipped = true});
+  EXPECT_THAT(Read("steps.csv"), AllOf(HasSubstr(",dropped_rows,dead_experts,margin,accuracy\n1,0.5,"),
+                                       HasSubstr(",0,0,-1.5,0.25\n2,"), testing::EndsWith(",0,0,,\n")));
+  const jobs::PreferenceFigures figures = {.margin = 2, .accuracy = 0.75, .pairs = 4};
+  log.OnEvaluated(job_, {.step = 2,
+                         .loss = 0.25,
+                         .tokens = 9,
+                         .sets = {{.name = "x", .loss = 0.25, .tokens = 9, .preferences = figures}},
+                         .preferences = figures});
+  EXPECT_EQ(Read("evaluations.csv"), "step,loss,tokens,margin,accuracy\n2,0.25,9,2,0.75\n");
+  EXPECT_EQ(Read("evaluation_sets.csv"), "step,set,loss,perplexity,tokens,margin,accuracy\n2,x,0.25,,9,2,0.75\n");
+  std::map<std::string, float> values;
+  for (const tensorboard::Event& event : Events()) {
+    for (const auto& value : event.summary().value()) values[value.tag()] = value.simple_value();
+  }
+  EXPECT_EQ(values["train/margin"], -1.5f);
+  EXPECT_EQ(values["train/accuracy"], 0.25f);
+  EXPECT_EQ(values["eval/margin"], 2);
+  EXPECT_EQ(values["eval_sets/accuracy/x"], 0.75f);
+  EXPECT_EQ(values.count("eval/perplexity") + values.count("eval_sets/perplexity/x"), 0u);
 }
 
 TEST_F(LossLogTest, GoingOnFromAStepCutsLaterRowsOff) {

@@ -124,6 +124,12 @@ absl::StatusOr<JobData> OpenJobData(JobContext* context, const model::ModelConfi
     options.in_order = in_order;
     if (!in_order) options.weights = context->spec().dataset_weights;
     ASSIGN_OR_RETURN(*source, In(what, DataSource::Create(std::move(tokens), options)));
+    if ((*source)->of_pairs() != context->spec().has_pairs()) {
+      return In(what, absl::InvalidArgumentError(absl::StrCat(
+                          files[0].name, context->spec().has_pairs()
+                                             ? ": has no pairs of answers, which a job with dpo wants"
+                                             : ": has pairs of answers, which only a job with dpo trains on")));
+    }
     seen = Fnv1a(absl::StrCat((*source)->num_windows(), "\n"), seen);
     if (context->leads()) context->notes().Stage(absl::StrCat(what, ": ", (*source)->ToString()));
     return CheckTargets(context, **source, files.size(), what);

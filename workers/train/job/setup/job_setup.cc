@@ -89,6 +89,7 @@ absl::Status JobSetup::Run() {
   RETURN_IF_ERROR(job_.chunks->Find(job_.source.config));
   RETURN_IF_ERROR(context_.AgreeOn(MakeModel()));
   RETURN_IF_ERROR(job_.packing->MakePacker(job_.trainer.get(), job_.parameters.get()));
+  RETURN_IF_ERROR(OpenReferences());
   RETURN_IF_ERROR(context_.AgreeOn(LoadStart()));
   RETURN_IF_ERROR(context_.AgreeOn(OpenSaver()));
   RETURN_IF_ERROR(context_.AgreeOn(job_.packing->OpenJournal()));
@@ -114,10 +115,15 @@ absl::Status JobSetup::OpenModel() {
 absl::Status JobSetup::OpenData() {
   ASSIGN_OR_RETURN(job_.data, OpenJobData(&context_, job_.source.config));
   job_.shape = ShapeOf(context_.spec(), job_.source.config_text, job_.data.names);
-  return context_.spec().lora.rank > 0 ? ChecksumOfBase() : absl::OkStatus();
+  return context_.spec().lora.rank > 0 ? AddChecksumOfBase() : absl::OkStatus();
 }
 
-absl::Status JobSetup::ChecksumOfBase() {
+absl::Status JobSetup::AddChecksumOfBase() {
+  ASSIGN_OR_RETURN(job_.shape[kBaseWeights], ChecksumOfBase());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> JobSetup::ChecksumOfBase() {
   const std::string& base = context_.spec().base_checkpoint;
   absl::StatusOr<std::string> sum = std::string();
   if (context_.leads()) {
@@ -128,8 +134,7 @@ absl::Status JobSetup::ChecksumOfBase() {
     });
     if (!sum.ok()) sum = In(base, sum.status());
   }
-  ASSIGN_OR_RETURN(job_.shape[kBaseWeights], context_.AgreeOnText(sum));
-  return absl::OkStatus();
+  return context_.AgreeOnText(sum);
 }
 
 absl::Status JobSetup::MakeModel() {
@@ -151,6 +156,7 @@ absl::Status JobSetup::MakeModel() {
   TrainerOptions options;
   options.optimizer = spec.optimizer;
   options.router = {.balance = spec.balance, .balance_weight = *spec.balance_weight, .z_weight = spec.z_weight};
+  options.dpo = spec.dpo;
   options.capacity_factor = spec.capacity_factor;
   options.balance_bias_rate = spec.balance_bias_rate;
   options.save = spec.recompute ? model::SavePolicy::kLayerInputs : model::SavePolicy::kAll;
@@ -162,6 +168,28 @@ absl::Status JobSetup::MakeModel() {
   options.open_activations = job_.fit->ActivationsFile();
   ASSIGN_OR_RETURN(job_.trainer, Trainer::Create(context_.stream(), job_.model.get(), job_.parameters.get(), options));
   return absl::OkStatus();
+}
+
+absl::Status JobSetup::OpenReferences() {
+  const jobs::JobSpec& spec = context_.spec();
+  if (!spec.has_pairs()) return absl::OkStatus();
+  job_.references = std::make_unique<JobReferences>(&context_, job_.checkpoints.get(), &job_.data);
+  RETURN_IF_ERROR(job_.references->Read(job_.start->state()));
+  if (job_.references->complete()) return absl::OkStatus();
+  const bool adapted = job_.parameters->adapted();
+  std::string base;
+  if (adapted) {
+    base = job_.shape[kBaseWeights];
+  } else {
+    ASSIGN_OR_RETURN(base, ChecksumOfBase());
+  }
+  RETURN_IF_ERROR(context_.AgreeOn(job_.references->SetBase(base)));
+  context_.notes().Stage(absl::StrCat("loads ", spec.base_checkpoint, ", the reference"));
+  absl::Status loaded = LoadBase();
+  if (loaded.ok() && adapted) loaded = job_.parameters->InitialiseAdapters(spec.seed);  // which then add nothing
+  if (loaded.ok()) loaded = job_.parameters->Publish();
+  RETURN_IF_ERROR(context_.AgreeOn(loaded));
+  return job_.references->Compute(job_.trainer.get());
 }
 
 absl::Status JobSetup::LoadStart() {
@@ -195,6 +223,7 @@ absl::Status JobSetup::Draw() {
 }
 
 absl::Status JobSetup::LoadBase() {
+  if (base_loaded_) return absl::OkStatus();
   const std::string& base = context_.spec().base_checkpoint;
   // Reads all of it once, so that loading reads checked files.
   if (context_.leads()) {
@@ -210,7 +239,9 @@ absl::Status JobSetup::LoadBase() {
   const auto loaded = [&](int64_t done, int64_t total) {
     return context_.NotePart(absl::StrCat("loads ", base), done, total);
   };
-  return In(base, job_.parameters->Load(checkpoint, context_.stream().pool().num_threads(), loaded));
+  RETURN_IF_ERROR(In(base, job_.parameters->Load(checkpoint, context_.stream().pool().num_threads(), loaded)));
+  base_loaded_ = true;
+  return absl::OkStatus();
 }
 
 absl::Status JobSetup::Restore() {

@@ -23,6 +23,7 @@
 #include "workers/train/job/setup/job_start.h"
 #include "workers/train/job/setup/memory_fit.h"
 #include "workers/train/parameters/parameters.h"
+#include "workers/train/preferences/job_references.h"
 #include "workers/train/step/trainer.h"
 #include "workers/train/step/trainer_state.h"
 
@@ -47,6 +48,7 @@ struct OpenedJob {
   std::unique_ptr<model::Model> model;
   std::unique_ptr<Parameters> parameters;
   std::unique_ptr<Trainer> trainer;
+  std::unique_ptr<JobReferences> references;  // null: the job has no preferences
   std::unique_ptr<JobPacking> packing;
   std::unique_ptr<JobChunks> chunks;
   std::unique_ptr<CheckpointSaver> saver;
@@ -65,8 +67,11 @@ class JobSetup {
   absl::Status OpenModel();
   absl::Status OpenData();
   // Adds the checksum of the weights that adapters go with to the job's shape.  Collective.
-  absl::Status ChecksumOfBase();
+  absl::Status AddChecksumOfBase();
+  absl::StatusOr<std::string> ChecksumOfBase();
   absl::Status MakeModel();
+  // Reads or computes what the reference says of the job's pairs; then the model may have its weights.  Collective.
+  absl::Status OpenReferences();
   // Loads weights from the checkpoint to continue from or the base checkpoint, or draws them.
   absl::Status LoadStart();
   absl::Status Restore();
@@ -79,6 +84,7 @@ class JobSetup {
 
   JobContext& context_;
   OpenedJob& job_;
+  bool base_loaded_ = false;  // the masters are the base's
 };
 
 }  // namespace switchyard::train
