@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Makes what PyTorch says of direct preference optimization of checkpoints of ../models, on CPU in fp64: steps as TRL's
-DPOTrainer computes them (loss_type "sigmoid"), with the reference's log probabilities taken before the first step.
+DPOTrainer computes them (loss_type "sigmoid"), with the reference's log probabilities computed before the first step.
 
     python3 make.py [NAME ...]             (needs torch, transformers, peft, safetensors; seconds a fixture)
 
