@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace switchyard::reference {
@@ -13,6 +14,9 @@ struct AttentionCase {
   int64_t window = 0;
   double scale = 1;
   std::vector<double> sinks = {};  // [N] scores that only add to the denominator; empty: none
+  // Dropout: what a probability is multiplied by, 0 or 1 / (1 - rate); empty: 1.
+  std::function<double(int64_t row, int64_t head, int64_t key)> factor = {};
+  double Factor(int64_t row, int64_t head, int64_t key) const { return factor ? factor(row, head, key) : 1; }
 };
 
 // One query row at position pos over keys 0 … pos.  q [N*D], k and v [pos + 1][Nkv*D].  Returns [N*D].
@@ -35,7 +39,7 @@ inline std::vector<double> AttendOne(const AttentionCase& c, const std::vector<d
     for (double& s : score) total += s = std::exp(s - max);
     for (int64_t j = first; j <= pos; ++j) {
       for (int64_t d = 0; d < c.head_dim; ++d) {
-        out[h * c.head_dim + d] += score[j - first] / total * v[j][kv * c.head_dim + d];
+        out[h * c.head_dim + d] += c.Factor(pos, h, j) * score[j - first] / total * v[j][kv * c.head_dim + d];
       }
     }
   }
@@ -69,6 +73,7 @@ inline AttentionGradients AttendBackward(const AttentionCase& c, const std::vect
           dp[j] += d[i][at + e] * v[j][kv + e];
         }
         total += p[j] = std::exp(dot * c.scale);
+        dp[j] *= c.Factor(i, h, j);
       }
       for (int64_t j = first; j <= i; ++j) mean += (p[j] /= total) * dp[j];
       for (int64_t j = first; j <= i; ++j) {
@@ -76,7 +81,7 @@ inline AttentionGradients AttendBackward(const AttentionCase& c, const std::vect
         for (int64_t e = 0; e < dim; ++e) {
           g.q[i][at + e] += ds * k[j][kv + e];
           g.k[j][kv + e] += ds * q[i][at + e];
-          g.v[j][kv + e] += p[j] * d[i][at + e];
+          g.v[j][kv + e] += c.Factor(i, h, j) * p[j] * d[i][at + e];
         }
       }
     }

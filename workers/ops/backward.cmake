@@ -12,6 +12,7 @@ sy_library(sy_ops_backward
     activation/bias_gradient.cc
     activation/expert_bias_backward.cc
     attention/attention_backward.cc
+    dropout/dropout.cc
     embedding/embedding_backward.cc
     norm/layer_norm_backward.cc
     norm/rms_norm_backward.cc

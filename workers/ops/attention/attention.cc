@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "scheduler/base/status_macros.h"
+#include "workers/ops/attention/attention_dropout.h"
 #include "workers/ops/attention/attention_layout.h"
 #include "workers/ops/attention/kv_checks.h"
 #include "workers/ops/core/cuda_call.h"
@@ -82,6 +83,7 @@ absl::Status Check(const OpSite& at, const AttentionDesc& desc, const TensorView
   if (desc.sinks.rank() != 0) {
     RETURN_IF_ERROR(ExpectView(at, "sinks", desc.sinks, AccDType(q.dtype()), {desc.num_heads}));
   }
+  RETURN_IF_ERROR(CheckAttentionDropout(at, desc.dropout, q.dim(0)));
   const Shape shape = {q.dim(0), desc.num_heads * cache.head_dim()};
   RETURN_IF_ERROR(ExpectView(at, "q", q, q.dtype(), shape));
   return ExpectView(at, "out", out, q.dtype(), shape);
@@ -122,7 +124,7 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, con
   const int64_t head_bytes = head_elements * DTypeBytes(cache.k.dtype());
   const std::vector<QueryTile> tiles = CutIntoTiles(sequences, group, kv_heads, stream.pool().num_threads());
   const int64_t sinks_bytes = desc.sinks.rank() == 0 ? 0 : group * DTypeBytes(desc.sinks.dtype());
-  const bool in_tiles = q.dtype() == DType::kBf16 && cache.format == KvFormat::kPlain;
+  const bool in_tiles = q.dtype() == DType::kBf16 && cache.format == KvFormat::kPlain && !desc.dropout.on();
   const auto kernel = in_tiles ? CpuKernels().attention_bf16 : CpuKernels().attention;
   stream.pool().Run(static_cast<int64_t>(tiles.size()) * kv_heads, [&](int64_t i) {
     const QueryTile& tile = tiles[i / kv_heads];
@@ -140,6 +142,7 @@ absl::Status PagedAttention(const Stream& stream, const AttentionDesc& desc, con
             .window = desc.window,
             .scale = desc.scale,
             .sinks = sinks_bytes == 0 ? nullptr : static_cast<const char*>(desc.sinks.raw()) + head * sinks_bytes,
+            .dropout = AttentionDropoutOf(desc.dropout, row, head * group),
             .k = static_cast<const char*>(cache.k.raw()) + head * head_bytes,
             .v = static_cast<const char*>(cache.v.raw()) + head * head_bytes,
             .block_stride = kv_heads * head_elements,

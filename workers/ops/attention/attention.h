@@ -14,6 +14,9 @@
 // With a cache in 8 bits (kv_format.h) a score is Σ q·number, times the key's scale, and a probability meets numbers of
 // v after it was multiplied by their scale.
 //
+// With dropout (transformers' eager attention) out[i] = Σ_j m_ij softmax_j(...) v[j], m_ij = 0 or 1 / (1 - rate), drawn
+// by the row's key, the head and j (dropout/counter_random.h).  On the CPU; probabilities are not rounded to bf16.
+//
 // Parallel over (sequence, kv head, query tile).  Borrows all memory; out may not overlap q.
 // Does not do: 8 bits on a device, ALiBi, cross attention.
 #pragma once
@@ -22,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "workers/ops/attention/kv_cache_view.h"
+#include "workers/ops/dropout/dropout.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
@@ -31,10 +35,11 @@ inline constexpr int kAttentionKeyTile = 64;
 inline constexpr int64_t kMaxHeadDim = 256;
 
 struct AttentionDesc {
-  int64_t num_heads = 0;  // N; a multiple of the cache's Nkv
-  double scale = 1.0;     // usually D^-0.5
-  int32_t window = 0;     // 0 = none
-  TensorView sinks = {};  // [N] AccDType, finite; rank 0: none
+  int64_t num_heads = 0;   // N; a multiple of the cache's Nkv
+  double scale = 1.0;      // usually D^-0.5
+  int32_t window = 0;      // 0 = none
+  TensorView sinks = {};   // [N] AccDType, finite; rank 0: none
+  NoiseDesc dropout = {};  // of probabilities, in training: their sum does not change, the values that they meet do
 };
 
 // Errors (InvalidArgument): shapes or dtypes that do not fit, D > kMaxHeadDim, rows outside the batch, a block table

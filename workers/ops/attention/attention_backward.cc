@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/attention/attention.h"
+#include "workers/ops/attention/attention_dropout.h"
 #include "workers/ops/attention/attention_layout.h"
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
@@ -49,6 +50,7 @@ absl::Status AttentionBackward(const Stream& stream, const AttentionBackwardDesc
   RETURN_IF_ERROR(ExpectHost(at));
   RETURN_IF_ERROR(CheckHeads(desc));
   RETURN_IF_ERROR(ExpectFloatMatrix(at, "qkv", qkv));
+  RETURN_IF_ERROR(CheckAttentionDropout(at, desc.dropout, qkv.dim(0)));
   const int64_t dim = desc.head_dim, group = desc.num_heads / desc.num_kv_heads, q_width = desc.num_heads * dim;
   const int64_t kv_width = desc.num_kv_heads * dim;
   const Shape packed = {qkv.dim(0), q_width + 2 * kv_width}, heads = {qkv.dim(0), q_width};
@@ -80,6 +82,7 @@ absl::Status AttentionBackward(const Stream& stream, const AttentionBackwardDesc
          .head_dim = dim,
          .window = desc.window,
          .scale = desc.scale,
+         .dropout = AttentionDropoutOf(desc.dropout, row, head * group),
          .scratch = ThreadScratch(ScratchUse::kTask, AttentionBackwardScratchBytes(sequence.num_rows, dim)),
          .yield = [](const void* pool) { static_cast<const ThreadPool*>(pool)->Yield(); },
          .pool = &stream.pool()});

@@ -5,13 +5,15 @@
 // AccDType and rounded once.  dk and dv of a kv head add its query heads in order, and within a head the queries in
 // rising tiles of 64, so bits depend on the sequence alone.  Parallel over (sequence, kv head): with fewer pairs than
 // threads, some threads are idle.  Blocks until done.  Borrows all memory.  CPU only so far.
-// Does not do: a cached prefix, attention sinks, dropout.
+// Dropout is that of the forward pass: of probabilities and of their gradients alike.
+// Does not do: a cached prefix, attention sinks.
 #pragma once
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "workers/ops/dropout/dropout.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
@@ -23,6 +25,7 @@ struct AttentionBackwardDesc {
   int64_t head_dim = 0;      // D <= kMaxHeadDim
   double scale = 1.0;        // as in AttentionDesc
   int32_t window = 0;        // as in AttentionDesc
+  NoiseDesc dropout = {};    // as in AttentionDesc, with the same keys
 };
 
 // Rows [first_row, first_row + num_rows) of the batch, at positions 0, 1, …

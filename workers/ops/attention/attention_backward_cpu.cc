@@ -1,11 +1,14 @@
 // One sequence and kv head, tile by tile of 64 queries and 64 keys, in AccDType throughout:
 //   first  rows' maxima and sums of S = Q Kᵀ · scale, so that P = e^(S - max) / sum; delta = Σ_d dO · O
 //   then   dV += Pᵀ dO;   dP = dO Vᵀ;   dS = P · (dP - delta) · scale;   dK += dSᵀ Q;   dQ += dS K
+// With dropout by factors M, 0 or 1 / (1 - rate), O = (M · P) V, so that delta is right as it is, and
+//          dV += (M · P)ᵀ dO;   dS = P · (M · dP - delta) · scale
 //
 // Heads of the group, then key tiles, then query tiles, each rising: one order for every sum.  Rows and keys past the
 // end, and keys that a row does not see, have P = 0.
 #include "workers/ops/attention/attention_layout.h"
 #include "workers/ops/core/kernels_impl.h"
+#include "workers/ops/dropout/counter_random.h"
 
 namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
@@ -80,6 +83,7 @@ class Task {
     Zero(base_ + l_.dk, l_.padded_rows * l_.padded_dim);
     Zero(base_ + l_.dv, l_.padded_rows * l_.padded_dim);
     for (int64_t head = 0; head < t_.group; ++head) {
+      head_ = head;
       column_ = head * t_.head_dim;
       Zero(base_ + l_.dq, l_.padded_rows * l_.padded_dim);
       FindStatistics();
@@ -214,7 +218,9 @@ class Task {
       Scores(query, key);
       const int64_t rows = RowsOf(query);
       Multiply<false, AccType>({base_ + l_.dout, dim, 1, t_.head_dim}, base_ + l_.v_turned, base_ + l_.ds, rows, kTile);
-      for (int64_t r = 0; r < rows; ++r) FindScoreGradients(r, query + r);
+      for (int64_t r = 0; r < rows; ++r) {
+        t_.dropout.row_keys == nullptr ? FindScoreGradients(r, query + r) : FindDroppedGradients(r, query + r, key);
+      }
       Multiply<true, AccType>({base_ + l_.p, 1, kTile, rows}, base_ + l_.dout, base_ + l_.dv + key * dim, keys, dim);
       Multiply<true, AccType>({base_ + l_.ds, 1, kTile, rows}, base_ + l_.q, base_ + l_.dk + key * dim, keys, dim);
       Multiply<true, AccType>({base_ + l_.ds, kTile, 1, keys}, base_ + l_.k, base_ + l_.dq + query * dim, rows, dim);
@@ -233,10 +239,28 @@ class Task {
     }
   }
 
+  // The same with dropout.
+  void FindDroppedGradients(int64_t r, int64_t row, int64_t key) {
+    const AttentionDropout& d = t_.dropout;
+    const uint64_t site = SiteKey(d.row_keys[row], static_cast<uint64_t>(NoiseSite::kAttention), d.layer);
+    const uint64_t of_head = Draw(site, static_cast<uint64_t>(d.first_head + head_));
+    const AccType kept = static_cast<AccType>(d.scale);
+    alignas(64) AccType factors[kTile];
+    for (int64_t c = 0; c < kTile; ++c) factors[c] = Keeps(of_head, key + c, d.threshold) ? kept : 0;
+    AccType *const p = base_ + l_.p + r * kTile, *const ds = base_ + l_.ds + r * kTile;
+    const AccType max = base_[l_.max + row], delta = base_[l_.delta + row], scale = static_cast<AccType>(t_.scale);
+    const AccType share = AccType{1} / base_[l_.sum + row];
+    for (int64_t c = 0; c < kTile; c += kN) {
+      const Vec probability = Exp(Load(p + c) - max) * share, factor = Load(factors + c);
+      Store(probability * factor, p + c);
+      Store(probability * (Load(ds + c) * factor - delta) * scale, ds + c);
+    }
+  }
+
   const AttentionBackwardTask& t_;
   const AttentionBackwardLayout l_;
   AccType* const base_;
-  int64_t column_ = 0;  // of the query head within the group
+  int64_t head_ = 0, column_ = 0;  // of the query head within the group
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 // yet.
 #include "workers/ops/attention/attention_layout.h"
 #include "workers/ops/core/kernels_impl.h"
+#include "workers/ops/dropout/counter_random.h"
 
 namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
@@ -239,6 +240,7 @@ class Task {
     for (int64_t r = 0; r < rows_; ++r) {
       if constexpr (kHasScales) Multiply(r, key_scales_);
       Soften(r, SeenBy(r, tile));
+      if (t_.dropout.row_keys != nullptr) Drop(r, tile);
       if constexpr (kHasScales) Multiply(r, value_scales_);
     }
     int64_t r = 0;
@@ -296,6 +298,16 @@ class Task {
     decay_[r] = decay;
     sum_[r] = sum_[r] * decay + SumLanes(sums);
     max_[r] = max;
+  }
+
+  // Probabilities of row r, which the denominator has already.
+  void Drop(int64_t r, int64_t tile) {
+    const AttentionDropout& d = t_.dropout;
+    const uint64_t site = SiteKey(d.row_keys[r / t_.group], static_cast<uint64_t>(NoiseSite::kAttention), d.layer);
+    const uint64_t key = Draw(site, static_cast<uint64_t>(d.first_head + r % t_.group));
+    AccType* s = scores_ + r * kTile;
+    const AccType scale = static_cast<AccType>(d.scale);
+    for (int64_t c = 0; c < kTile; ++c) s[c] = Keeps(key, tile + c, d.threshold) ? s[c] * scale : 0;
   }
 
   template <class Value>

@@ -106,6 +106,14 @@ struct ClampBackwardArgs {
 
 // One sequence and one kv head, for all query heads of its group.  Pointers are to the sequence's first row and to the
 // first column of the head (of the group's first head).
+// Dropout of probabilities (dropout/counter_random.h); in forward, too.
+struct AttentionDropout {
+  const uint64_t* row_keys = nullptr;  // of each query; null: none is dropped
+  int64_t layer, first_head;
+  uint64_t threshold;
+  double scale;  // of those that are kept
+};
+
 struct AttentionBackwardTask {
   uint8_t dtype;
   const void *q, *k, *v, *attended, *dattended;
@@ -113,6 +121,7 @@ struct AttentionBackwardTask {
   int64_t qkv_stride, attended_stride, dattended_stride, dqkv_stride;
   int64_t rows, group, head_dim, window;  // window 0 = none
   double scale;
+  AttentionDropout dropout;
   void* scratch;                    // AttentionBackwardScratchBytes(rows, head_dim), 64-byte aligned
   void (*yield)(const void* pool);  // called with `pool` every few milliseconds
   const void* pool;

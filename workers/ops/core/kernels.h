@@ -97,6 +97,7 @@ struct AttentionTask {
   int64_t first_pos, window;  // window 0 = none
   double scale;
   const void* sinks = nullptr;  // [group] Acc: scores of each head that only the denominator has; null: none
+  AttentionDropout dropout;     // of the first query and head on
   const void* k;                // of this kv head in block 0
   const void* v;
   int64_t block_stride, block_size;  // the first in elements of the cache
