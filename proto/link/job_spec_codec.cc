@@ -179,7 +179,22 @@ constexpr auto LoraFields() {
   using M = v1::LoraSpec;
   using S = jobs::LoraSpec;
   return FieldTable(Field(&M::rank, &M::set_rank, &S::rank), Field(&M::alpha, &M::set_alpha, &S::alpha),
-                    Field(&M::targets, &M::mutable_targets, &S::targets));
+                    Field(&M::targets, &M::mutable_targets, &S::targets),
+                    Field(&M::dropout, &M::set_dropout, &S::dropout));
+}
+
+jobs::DropoutSpec DropoutFromProto(const v1::DropoutSpec& message) {
+  jobs::DropoutSpec dropout;
+  if (message.has_embedding()) dropout.embedding = message.embedding();
+  if (message.has_hidden()) dropout.hidden = message.hidden();
+  if (message.has_attention()) dropout.attention = message.attention();
+  return dropout;
+}
+
+void PutDropout(const jobs::DropoutSpec& dropout, v1::DropoutSpec* message) {
+  if (dropout.embedding.has_value()) message->set_embedding(*dropout.embedding);
+  if (dropout.hidden.has_value()) message->set_hidden(*dropout.hidden);
+  if (dropout.attention.has_value()) message->set_attention(*dropout.attention);
 }
 
 constexpr auto DpoFields() {
@@ -227,6 +242,8 @@ absl::StatusOr<jobs::JobSpec> FromProto(const v1::JobSpec& message, const SpecRe
   for (const v1::ParameterRule& rule : message.parameters()) spec.parameters.push_back(RuleFromProto(rule));
   LoraFields().Take(message.lora(), &spec.lora);
   DpoFields().Take(message.dpo(), &spec.dpo);
+  spec.dropout = DropoutFromProto(message.dropout());
+  if (message.has_router_jitter()) spec.router_jitter = message.router_jitter();
   CheckpointSpecFields().Take(message.checkpoints(), &spec.checkpoints);
   EarlyStopFields().Take(message.early_stop(), &spec.early_stop);
   spec.labels.assign(message.labels().begin(), message.labels().end());
@@ -254,6 +271,8 @@ v1::JobSpec ToProto(const jobs::JobSpec& spec) {
   for (const jobs::ParameterRule& rule : spec.parameters) PutRule(rule, message.add_parameters());
   if (spec.lora != jobs::LoraSpec()) LoraFields().Put(spec.lora, message.mutable_lora());
   if (spec.dpo != jobs::DpoSpec()) DpoFields().Put(spec.dpo, message.mutable_dpo());
+  if (spec.dropout != jobs::DropoutSpec()) PutDropout(spec.dropout, message.mutable_dropout());
+  if (spec.router_jitter.has_value()) message.set_router_jitter(*spec.router_jitter);
   CheckpointSpecFields().Put(spec.checkpoints, message.mutable_checkpoints());
   EarlyStopFields().Put(spec.early_stop, message.mutable_early_stop());
   for (const auto& [name, value] : spec.labels) (*message.mutable_labels())[name] = value;

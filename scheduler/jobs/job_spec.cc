@@ -243,11 +243,13 @@ void CheckLoraTargets(const LoraSpec& lora, Problems* problems) {
 void CheckLora(const JobSpec& spec, Problems* problems) {
   const LoraSpec& lora = spec.lora;
   if (lora.rank == 0) {
-    if (lora.alpha != 0 || !lora.targets.empty()) problems->Add("lora.rank", "0, but the job has other fields of lora");
+    if (lora.alpha != 0 || !lora.targets.empty() || lora.dropout != 0)
+      problems->Add("lora.rank", "0, but the job has other fields of lora");
     return;
   }
   problems->CheckIn("lora.rank", lora.rank, 1, kMaxLoraRank);
   if (lora.alpha != 0) problems->CheckReal("lora.alpha", lora.alpha, kLoraAlphas);
+  problems->CheckReal("lora.dropout", lora.dropout, kNoiseRates);
   CheckLoraTargets(lora, problems);
   if (spec.base_checkpoint.empty()) problems->Add("lora", "wants a base_checkpoint, whose weights adapters go with");
   if (spec.balance_bias_rate > 0) problems->Add("balance_bias_rate", "with lora routers' biases are the base's");
@@ -276,6 +278,13 @@ void CheckDpo(const JobSpec& spec, Problems* problems) {
   if (spec.packing != WindowPacking::kBestFit) {
     problems->Add("packing", "concatenate, but with dpo both answers of a pair are in one sequence: best_fit");
   }
+}
+
+void CheckNoise(const JobSpec& spec, Problems* problems) {
+  problems->CheckReal("dropout.embedding", spec.dropout.embedding.value_or(0), kNoiseRates);
+  problems->CheckReal("dropout.hidden", spec.dropout.hidden.value_or(0), kNoiseRates);
+  problems->CheckReal("dropout.attention", spec.dropout.attention.value_or(0), kNoiseRates);
+  problems->CheckReal("router_jitter", spec.router_jitter.value_or(0), kNoiseRates);
 }
 
 }  // namespace
@@ -336,6 +345,7 @@ absl::Status Validate(const JobSpec& spec) {
   CheckRules(spec, &problems);
   CheckLora(spec, &problems);
   CheckDpo(spec, &problems);
+  CheckNoise(spec, &problems);
   problems.CheckReal("balance_weight", spec.balance_weight.value_or(kDefaultBalanceWeight), kRouterLossWeights);
   problems.CheckReal("z_weight", spec.z_weight, kRouterLossWeights);
   if (spec.capacity_factor != 0) {  // (NaN is not)

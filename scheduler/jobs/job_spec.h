@@ -61,6 +61,7 @@ struct LoraSpec {
   int32_t rank = 0;                       // 0 = no adapters
   double alpha = 0;                       // 0 = rank
   std::vector<std::string> targets = {};  // of kLoraTargets; none: all
+  double dropout = 0;                     // of adapters' inputs
   double Alpha() const { return alpha == 0 ? rank : alpha; }
   double scale() const { return Alpha() / rank; }
   bool operator==(const LoraSpec& other) const = default;
@@ -73,6 +74,15 @@ struct DpoSpec {
   double beta = 0;             // 0 = the job has no preferences
   double label_smoothing = 0;  // part of the pairs that is assumed to be the wrong way round
   bool operator==(const DpoSpec& other) const = default;
+};
+
+// Parts of numbers that a step sets to zero at random (workers/model/forward/training_noise.h).  Unset: as the model's
+// config.json says, else 0.
+struct DropoutSpec {
+  std::optional<double> embedding = {};
+  std::optional<double> hidden = {};
+  std::optional<double> attention = {};
+  bool operator==(const DropoutSpec& other) const = default;
 };
 
 struct JobSpec {
@@ -104,6 +114,8 @@ struct JobSpec {
   LoraSpec lora = {};
   DpoSpec dpo = {};
   bool has_pairs() const { return dpo.beta != 0; }  // its files are of pairs
+  DropoutSpec dropout = {};
+  std::optional<double> router_jitter = {};  // likewise
   BalanceLoss balance = BalanceLoss::kAllLayers;
   // Unset: the model's router_aux_loss_coef, else kDefaultBalanceWeight.
   std::optional<double> balance_weight = {};

@@ -28,6 +28,7 @@ inline constexpr RealRange kLabelSmoothings = {0, 0.5};  // with a half the loss
 inline constexpr RealRange kClipNorms = {0, 1e30};
 inline constexpr RealRange kRouterLossWeights = {0, 1e6};  // balance_weight, z_weight
 inline constexpr RealRange kBalanceBiasRates = {0, 1};
+inline constexpr RealRange kNoiseRates = {0, 1};  // dropout, router_jitter
 
 // InvalidArgument "NAME is VALUE, outside [least, below)".
 inline absl::Status CheckReal(absl::string_view name, double value, const RealRange& range) {

@@ -197,6 +197,15 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
                     "reference is the base checkpoint; 0 = none (default)"),
     Row<"dpo.label_smoothing">("dpo_label_smoothing", kNumber,
                                "with --dpo_beta: part of the pairs that may be the wrong way round; default 0"),
+    Row<"lora.dropout">("lora_dropout", kNumber, "part of adapters' inputs that a step drops at random; default 0"),
+    Row<"dropout.embedding">("dropout_embedding", kNumber,
+                             "part of the first layer's rows that a step drops at random; default, as of the next "
+                             "three: what the model's config.json says, else 0"),
+    Row<"dropout.hidden">("dropout_hidden", kNumber,
+                          "likewise of what each attention and each MLP or MoE layer adds to the residual"),
+    Row<"dropout.attention">("dropout_attention", kNumber, "likewise of attention's probabilities"),
+    Row<"router_jitter">("router_jitter", kNumber,
+                         "a step multiplies the rows that MoE layers get by random numbers within 1 ± this"),
     Row<"balance">("balance", kText, "load-balancing loss: all_layers (default), per_layer or none",
                    "Losses and routing"),
     Row<"balance_weight">(

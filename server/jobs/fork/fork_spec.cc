@@ -57,7 +57,7 @@ absl::Status CheckForm(const v1::JobSpec& parent, const v1::JobSpec& wanted) {
                                       "checkpoint as its base_checkpoint"),
                          text(parent), text(wanted));
   }
-  // (Rates and decays may be others.)
+  // (Rates, decays and dropout may be others.)
   const auto trained = [](const v1::JobSpec& spec) {
     v1::JobSpec part;
     *part.mutable_parameters() = spec.parameters();
@@ -66,6 +66,7 @@ absl::Status CheckForm(const v1::JobSpec& parent, const v1::JobSpec& wanted) {
       rule.clear_weight_decay();
     }
     if (spec.has_lora()) *part.mutable_lora() = spec.lora();
+    if (spec.has_lora()) part.mutable_lora()->clear_dropout();
     return part;
   };
   const v1::JobSpec was = trained(parent), is = trained(wanted);
@@ -141,7 +142,11 @@ absl::StatusOr<jobs::JobSpec> ForkedSpec(const jobs::JobSpec& parent, const v1::
   }
   // Best fit is of documents that are apart.
   if (!spec.document_mask && !named("packing")) spec.packing = jobs::WindowPacking::kConcatenate;
-  if (SameAdapters(parent.lora, spec.lora)) spec.lora = parent.lora;  // as the checkpoint says it
+  if (SameAdapters(parent.lora, spec.lora)) {
+    const double dropout = spec.lora.dropout;
+    spec.lora = parent.lora;  // as the checkpoint says it
+    spec.lora.dropout = dropout;
+  }
   RETURN_IF_ERROR(CheckForm(before, link::ToProto(spec)));
   if (const absl::Status status = jobs::Validate(spec); !status.ok()) {
     return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});

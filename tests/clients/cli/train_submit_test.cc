@@ -201,6 +201,15 @@ TEST_F(TrainCommandTest, PartsOfAModel) {
   const v1::JobSpec preferring = sent({"--dpo_beta=0.1", "--dpo_label_smoothing=0.05"});
   EXPECT_EQ(preferring.dpo().beta(), 0.1);
   EXPECT_EQ(preferring.dpo().label_smoothing(), 0.05);
+  const v1::JobSpec dropping = sent({"--lora_rank=8", "--lora_dropout=0.5", "--dropout_embedding=0.1",
+                                     "--dropout_hidden=0", "--dropout_attention=0.25", "--router_jitter=0.125"});
+  EXPECT_EQ(dropping.lora().dropout(), 0.5);
+  EXPECT_EQ(dropping.dropout().embedding(), 0.1);
+  EXPECT_TRUE(dropping.dropout().has_hidden()) << "0 is not what config.json says";
+  EXPECT_EQ(dropping.dropout().attention(), 0.25);
+  EXPECT_EQ(dropping.router_jitter(), 0.125);
+  EXPECT_FALSE(adapted.has_dropout());
+  EXPECT_FALSE(adapted.has_router_jitter());
   for (const std::string rate : {"a", ":2", "a:", "a:0", "a:x", "a:-1"}) {
     const client::CliRun run = Train({"submit", "--rate=" + rate});
     EXPECT_EQ(run.exit_code, 2) << rate;
@@ -274,7 +283,8 @@ TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
   EXPECT_EQ(RequestFields<v1::JobSpec>().size() + 2,
             names(v1::JobSpec::descriptor()) + names(v1::OptimizerSpec::descriptor()) +
                 names(v1::CheckpointSpec::descriptor()) + names(v1::CommunicationSpec::descriptor()) +
-                names(v1::EarlyStopSpec::descriptor()) + names(v1::LoraSpec::descriptor()) + 2);
+                names(v1::EarlyStopSpec::descriptor()) + names(v1::LoraSpec::descriptor()) +
+                names(v1::DropoutSpec::descriptor()) + 2);
   // Each sets a field of its own.
   std::set<std::string> set;
   for (const RequestField<v1::JobSpec>& field : RequestFields<v1::JobSpec>()) {

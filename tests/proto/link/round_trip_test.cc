@@ -102,9 +102,9 @@ batching::RankResult Result() {
 jobs::JobSpec Spec() {
   jobs::JobSpec out;
   auto& [base, architecture, datasets, weights, evaluation, names, dtype, steps, epochs, length, document_mask, packing,
-         batch, micro_batch, workers, on_serving, optimizer, parameters, lora, dpo, balance, balance_weight, z_weight,
-         capacity, bias_rate, recompute, restore, communication, offload, seed, evaluate_every, checkpoints, early_stop,
-         max_runtime, labels] = out;
+         batch, micro_batch, workers, on_serving, optimizer, parameters, lora, dpo, dropout, jitter, balance,
+         balance_weight, z_weight, capacity, bias_rate, recompute, restore, communication, offload, seed,
+         evaluate_every, checkpoints, early_stop, max_runtime, labels] = out;
   test::Distinct values;
   values.Fill(base, architecture, datasets, weights, evaluation, names, steps, epochs, length, document_mask, batch,
               micro_batch, workers, on_serving, balance_weight.emplace(), z_weight, capacity, bias_rate, recompute,
@@ -127,8 +127,10 @@ jobs::JobSpec Spec() {
   rule = jobs::ChunkRule::kFixed;
   chunks = 5;
   auto& [pattern, frozen, rate, decay_of_rule] = parameters.emplace_back();
-  auto& [rank, alpha, targets] = lora;
-  values.Fill(pattern, rate.emplace(), decay_of_rule.emplace(), rank, alpha, targets);
+  auto& [rank, alpha, targets, dropout_of_lora] = lora;
+  auto& [of_embedding, of_hidden, of_attention] = dropout;
+  values.Fill(pattern, rate.emplace(), decay_of_rule.emplace(), rank, alpha, targets, dropout_of_lora,
+              of_embedding.emplace(), of_hidden.emplace(), of_attention.emplace(), jitter.emplace());
   auto& [beta, smoothing] = dpo;
   values.Fill(beta, smoothing);
   frozen = true;

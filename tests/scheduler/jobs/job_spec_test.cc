@@ -1,7 +1,9 @@
 #include "scheduler/jobs/job_spec.h"
 
+#include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "gmock/gmock.h"
@@ -162,6 +164,21 @@ TEST(JobSpecTest, RulesOfParameters) {
   EXPECT_EQ(Wrong([](JobSpec* s) { s->parameters.resize(65); }), "parameters: 65 rules, at most 64");
 }
 
+TEST(JobSpecTest, DropoutAndJitter) {
+  const auto wrong = [](DropoutSpec dropout, std::optional<double> jitter = {}) {
+    return Wrong([&](JobSpec* s) {
+      s->dropout = dropout;
+      s->router_jitter = jitter;
+    });
+  };
+  EXPECT_EQ(wrong({.embedding = 0, .hidden = 0.999, .attention = 0.5}, 0.5), "");
+  EXPECT_EQ(wrong({.embedding = -0.1}), "dropout.embedding: -0.1 is outside [0, 1)");
+  EXPECT_EQ(wrong({.hidden = 1}), "dropout.hidden: 1 is outside [0, 1)");
+  EXPECT_EQ(wrong({.attention = std::nan("")}), "dropout.attention: nan is outside [0, 1)");
+  EXPECT_EQ(wrong({}, 1), "router_jitter: 1 is outside [0, 1)");
+  EXPECT_EQ(wrong({}, std::numeric_limits<double>::infinity()), "router_jitter: inf is outside [0, 1)");
+}
+
 TEST(JobSpecTest, Adapters) {
   const auto lora = [](
                         LoraSpec lora, const std::function<void(JobSpec*)>& edit = [](JobSpec*) {}) {
@@ -175,6 +192,9 @@ TEST(JobSpecTest, Adapters) {
   EXPECT_EQ(LoraSpec({.rank = 8}).scale(), 1);
   EXPECT_EQ(LoraSpec({.rank = 8, .alpha = 16}).scale(), 2);
   EXPECT_EQ(lora({.alpha = 16}), "lora.rank: 0, but the job has other fields of lora");
+  EXPECT_EQ(lora({.dropout = 0.5}), "lora.rank: 0, but the job has other fields of lora");
+  EXPECT_EQ(lora({.rank = 8, .dropout = 0.5}), "");
+  EXPECT_EQ(lora({.rank = 8, .dropout = 1}), "lora.dropout: 1 is outside [0, 1)");
   EXPECT_EQ(lora({.rank = -1}), "lora.rank: -1 is outside [1, 1024]");
   EXPECT_EQ(lora({.rank = 1025}), "lora.rank: 1025 is outside [1, 1024]");
   EXPECT_EQ(lora({.rank = 8, .alpha = -2}), "lora.alpha: -2 is outside [1e-06, 1e+06)");

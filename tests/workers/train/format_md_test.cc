@@ -34,6 +34,7 @@ TEST(FormatMdTest, NamesEveryKeyOfTrainerState) {
   spec.batch_sequences = 4;
   spec.capacity_factor = 1.25;
   spec.balance_bias_rate = 0.5;
+  spec.dropout.hidden = 0.5;
   spec.document_mask = true;
   spec.packing = jobs::WindowPacking::kBestFit;
   spec.dataset_weights = {1, 2};

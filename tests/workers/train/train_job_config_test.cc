@@ -99,12 +99,13 @@ TEST_F(TrainJobConfigTest, InitializerRangeIsObeyed) {
                 "architecture model: config.json: initializer_range: expected a number in (0, ");
 }
 
-TEST_F(TrainJobConfigTest, DropoutAndNoiseAreRefusedByName) {
-  for (const char* key : {"attention_dropout", "router_jitter_noise", "resid_pdrop"}) {
+// Those that models of other families have, or none.
+TEST_F(TrainJobConfigTest, OtherModelsDropoutIsRefusedByName) {
+  for (const char* key : {"router_jitter_noise", "resid_pdrop", "hidden_dropout"}) {
     Set(key, 0.3);
     for (const jobs::JobSpec& spec : {Spec(), Anew()}) {
       ExpectRefused(spec, absl::StatusCode::kUnimplemented,
-                    absl::StrCat(" model: config.json: ", key, ": 0.3, but training knows no dropout"));
+                    absl::StrCat(" model: config.json: ", key, ": 0.3, but models of olmoe have no such dropout"));
     }
     Set(key, "much");
     ExpectRefused(Spec(), absl::StatusCode::kInvalidArgument, absl::StrCat(key, ": expected a number in [0, "));

@@ -39,10 +39,12 @@ std::vector<Value> ReadAll(const checkpoint::WeightsFile& file, const checkpoint
 // Neighbouring sequences, as jobs deal them out (TrainJob::LoadStep); where they cannot be dealt out in equal parts the
 // first ranks have more.
 TrainRows ShareOf(const TrainRows& rows, int rank, int world) {
+  if (world == 1) return rows;
   TrainRows share = {.length = rows.length, .tokens = {}, .targets = {}, .borders = {}};
   const int64_t sequences = static_cast<int64_t>(rows.tokens.size()) / rows.length;
   const int64_t even = sequences / world, more = sequences % world;
   const int64_t first = rank * even + std::min<int64_t>(rank, more);
+  share.first_sequence = rows.first_sequence + first;
   for (int64_t s = first; s < first + even + (rank < more ? 1 : 0); ++s) {
     const auto append = [&](const std::vector<int32_t>& from, std::vector<int32_t>* to) {
       to->insert(to->end(), from.begin() + s * rows.length, from.begin() + (s + 1) * rows.length);

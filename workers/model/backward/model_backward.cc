@@ -37,6 +37,7 @@ ModelBackward::ModelBackward(Model* model) : model_(model) {
   x_ = ScratchTensor(dtype, {config.hidden});
   d_x_ = ScratchTensor(dtype, {config.hidden});
   d_out_ = ScratchTensor(dtype, {config.hidden});
+  dropped_ = ScratchTensor(AccDType(dtype), {config.hidden});
   d_attended_ = ScratchTensor(dtype, {config.q_width()});
   d_qkv_ = ScratchTensor(dtype, {config.qkv_width()});
   d_hidden_ = ScratchTensor(dtype, {config.dense_intermediate});
@@ -62,6 +63,10 @@ absl::Status ModelBackward::Run(const BackwardIn& in, LayerRange layers, const T
   if (layers.begin > 0) return absl::OkStatus();
   if (d_residual.dim(0) > 0) {
     const Batch& batch = *in.forward.batch;
+    if (const TrainingNoise* noise = in.forward.noise; noise != nullptr && noise->rates.embedding > 0) {
+      const ops::NoiseDesc dropout = noise->At(noise->rates.embedding, ops::NoiseSite::kEmbedding, 0);
+      RETURN_IF_ERROR(ops::Dropout(stream, dropout, d_residual, d_residual));
+    }
     if (in.gradients->positions.rank() != 0) {
       RETURN_IF_ERROR(ops::EmbedBackward(stream, batch.table_rows(), d_residual, in.gradients->positions));
     }
@@ -77,13 +82,22 @@ absl::Status ModelBackward::RunAgain(const BackwardIn& in, int64_t layer_idx) {
   moe::MoeStats stats;  // its rows were counted when it ran first
   moe::MoeContext moe = *in.forward.moe;
   moe.stats = &stats;
-  const StageIn again = {.batch = in.forward.batch, .moe = &moe, .hidden = in.saved->layer(layer_idx).residual_in};
+  const StageIn again = {.batch = in.forward.batch,
+                         .moe = &moe,
+                         .hidden = in.saved->layer(layer_idx).residual_in,
+                         .noise = in.forward.noise};
   RETURN_IF_ERROR(model_->Forward(again, {layer_idx, layer_idx + 1}, in.cache, in.saved).status());
   in.forward.moe->stats->exchange_seconds += stats.exchange_seconds;
   return absl::OkStatus();
 }
 
-absl::StatusOr<TensorView> ModelBackward::Rounded(const Stream& stream, const TensorView& d_residual) {
+absl::StatusOr<TensorView> ModelBackward::Rounded(const Stream& stream, const ops::NoiseDesc& dropout,
+                                                  const TensorView& d_residual) {
+  if (dropout.on()) {
+    const TensorView dropped = d_out_.Rows(d_residual.dim(0));
+    RETURN_IF_ERROR(ops::Dropout(stream, dropout, d_residual, dropped));
+    return dropped;
+  }
   if (d_residual.dtype() == model_->dtype()) return d_residual;
   const TensorView rounded = d_out_.Rows(d_residual.dim(0));
   RETURN_IF_ERROR(RoundRows(stream, d_residual, rounded));
@@ -128,10 +142,18 @@ absl::Status ModelBackward::RunMoe(const LayerCall& call) {
                                       .shared = gradients.shared.has_value() ? &*gradients.shared : nullptr,
                                       .shared_gate = gradients.shared_gate};
   const moe::RouterLoss loss = in.router_losses.empty() ? moe::RouterLoss() : in.router_losses[call.layer_idx];
-  return moe_.Run(
-      *in.forward.moe, {.index = model_->moe_index(call.layer_idx), .saved = call.saved.moe},
-      *model_->moe_layer(call.layer_idx), to,
-      {.x = x_.Rows(num_rows), .d_residual = call.d_residual, .router_loss = loss, .d_x = d_x_.Rows(num_rows)});
+  const ops::NoiseDesc jitter = call.noise().router(), dropout = call.noise().feed_forward();
+  const TensorView x = x_.Rows(num_rows), d_x = d_x_.Rows(num_rows);
+  TensorView d_out = call.d_residual;
+  if (dropout.on()) {
+    d_out = dropped_.Rows(num_rows);
+    RETURN_IF_ERROR(ops::Dropout(call.stream, dropout, call.d_residual, d_out));
+  }
+  if (jitter.on()) RETURN_IF_ERROR(ops::Jitter(call.stream, jitter, x));
+  RETURN_IF_ERROR(moe_.Run(*in.forward.moe, {.index = model_->moe_index(call.layer_idx), .saved = call.saved.moe},
+                           *model_->moe_layer(call.layer_idx), to,
+                           {.x = x, .d_residual = d_out, .router_loss = loss, .d_x = d_x}));
+  return jitter.on() ? ops::Jitter(call.stream, jitter, d_x) : absl::OkStatus();
 }
 
 absl::Status ModelBackward::RunDense(const LayerCall& call) {
@@ -140,7 +162,7 @@ absl::Status ModelBackward::RunDense(const LayerCall& call) {
   const int64_t num_rows = d_residual.dim(0);
   const TensorView d_hidden = d_hidden_.Rows(num_rows), d_sums = d_sums_.Rows(num_rows);
   SY_CHECK_EQ(model_->weights().layers[layer_idx].dense->down.k(), d_hidden.dim(1));
-  ASSIGN_OR_RETURN(const TensorView d_out, Rounded(stream, d_residual));
+  ASSIGN_OR_RETURN(const TensorView d_out, Rounded(stream, call.noise().feed_forward(), d_residual));
   RETURN_IF_ERROR(ProductBackward(stream, gradients.down, gradients.down_bias, d_out, saved.dense_hidden, d_hidden));
   RETURN_IF_ERROR(ops::ActivationBackward(stream, model_->config().activation, saved.dense_sums, d_hidden, d_sums));
   return ProductBackward(stream, gradients.gate_up, gradients.up_bias, d_sums, x_.Rows(num_rows), d_x_.Rows(num_rows));
@@ -149,11 +171,11 @@ absl::Status ModelBackward::RunDense(const LayerCall& call) {
 // Leaves d_attended_ for RunAttention.
 absl::Status ModelBackward::RunOutProjection(const LayerCall& call) {
   const AttentionGradients& gradients = call.in.gradients->layers[call.layer_idx].attention;
-  ASSIGN_OR_RETURN(const TensorView d_out, Rounded(call.stream, call.d_residual));
+  ASSIGN_OR_RETURN(const TensorView d_out, Rounded(call.stream, call.noise().attention_out(), call.d_residual));
   const TensorView d_attended = d_attended_.Rows(d_out.dim(0));
   RETURN_IF_ERROR(ProductBackward(call.stream, gradients.o, gradients.o_bias, d_out, call.saved.attended, d_attended));
   return adapters_.Backward(call.stream, model_->weights().layers[call.layer_idx].attention.o_adapters,
-                            gradients.o_adapters, d_out, call.saved.attended, d_attended);
+                            gradients.o_adapters, d_out, call.saved.attended, d_attended, call.noise().adapters());
 }
 
 absl::Status ModelBackward::RunAttention(const LayerCall& call) {
@@ -168,7 +190,8 @@ absl::Status ModelBackward::RunAttention(const LayerCall& call) {
                                           .num_kv_heads = config.num_kv_heads,
                                           .head_dim = config.head_dim,
                                           .scale = 1.0 / std::sqrt(static_cast<double>(config.head_dim)),
-                                          .window = config.layers[layer_idx].window},
+                                          .window = config.layers[layer_idx].window,
+                                          .dropout = call.noise().attention()},
                                          sequences_, saved.qkv, saved.attended, d_attended, d_qkv));
   RETURN_IF_ERROR(ops::PrepareQkvBackward(stream, QkvDescOf(config, weights), model_->rope(),
                                           in.forward.batch->table_rows(),
@@ -178,8 +201,8 @@ absl::Status ModelBackward::RunAttention(const LayerCall& call) {
   const TensorView x = x_.Rows(num_rows);
   RETURN_IF_ERROR(Normalize(stream, config, norm, saved.residual_in, x));
   RETURN_IF_ERROR(ProductBackward(stream, gradients.qkv, gradients.qkv_bias, d_qkv, x, d_x_.Rows(num_rows)));
-  RETURN_IF_ERROR(
-      adapters_.Backward(stream, weights.qkv_adapters, gradients.qkv_adapters, d_qkv, x, d_x_.Rows(num_rows)));
+  RETURN_IF_ERROR(adapters_.Backward(stream, weights.qkv_adapters, gradients.qkv_adapters, d_qkv, x,
+                                     d_x_.Rows(num_rows), call.noise().adapters()));
   return NormalizeBackward(stream, config,
                            {.weights = norm, .gradients = {gradients.norm, gradients.norm_bias}, .accumulate = true},
                            saved.residual_in, d_x_.Rows(num_rows), d_residual);

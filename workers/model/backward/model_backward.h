@@ -56,6 +56,7 @@ class ModelBackward {
     int64_t layer_idx;
     SavedLayer saved;
     TensorView d_residual;
+    LayerNoise noise() const { return {in.forward.noise, layer_idx}; }
   };
   absl::Status RunLayer(const LayerCall& call);
   absl::Status RunOutProjection(const LayerCall& call);
@@ -64,8 +65,8 @@ class ModelBackward {
   absl::Status RunMoe(const LayerCall& call);
   // Repeats the forward pass of a layer that kept only its input.
   absl::Status RunAgain(const BackwardIn& in, int64_t layer_idx);
-  // Returns the gradient of the residual stream in the model's dtype.
-  absl::StatusOr<TensorView> Rounded(const Stream& stream, const TensorView& d_residual);
+  // Returns the gradient of the residual stream in the model's dtype, dropped as the layer's output was.
+  absl::StatusOr<TensorView> Rounded(const Stream& stream, const ops::NoiseDesc& dropout, const TensorView& d_residual);
 
   Model* const model_;
   moe::MoeBackward moe_;
@@ -73,7 +74,8 @@ class ModelBackward {
   std::vector<ops::WholeSequence> sequences_;  // of the pass
   ScratchTensor x_;                            // [T, H] normalized rows, made again
   ScratchTensor d_x_;                          // [T, H] their gradient
-  ScratchTensor d_out_;                        // [T, H] model dtype: d_residual, rounded
+  ScratchTensor d_out_;                        // [T, H] model dtype: d_residual, rounded, perhaps dropped
+  ScratchTensor dropped_;                      // [T, H] AccDType: d_residual, dropped
   ScratchTensor d_attended_;                   // [T, N*D]
   ScratchTensor d_qkv_;                        // [T, N*D + 2*Nkv*D]
   ScratchTensor d_hidden_;                     // [T, F] of dense layers

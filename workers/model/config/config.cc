@@ -67,9 +67,33 @@ constexpr const char* kOtherKeys[] = {"architectures",
 
 constexpr double kMost = 1e6;
 
-// Keys of transformers' models and of GPT-2 for randomness that training does not have.
+// Keys of transformers' models and of GPT-2 for randomness, of which each family has its own (ModelFamily::noise).
 constexpr const char* kRandomKeys[] = {"attention_dropout", "router_jitter_noise", "hidden_dropout",
                                        "attn_pdrop",        "embd_pdrop",          "resid_pdrop"};
+
+// Reads the family's keys; the others must be 0.
+absl::Status ReadNoise(ConfigReader& reader, const ModelFamily& family, TrainingConfig* config) {
+  config->noise_keys = family.noise;
+  const std::pair<const char*, double*> own[] = {{family.noise.embedding, &config->embedding_dropout},
+                                                 {family.noise.hidden, &config->hidden_dropout},
+                                                 {family.noise.attention, &config->attention_dropout},
+                                                 {family.noise.router_jitter, &config->router_jitter}};
+  for (const absl::string_view key : kRandomKeys) {
+    const auto* const found = std::find_if(
+        std::begin(own), std::end(own), [&](const auto& each) { return each.first != nullptr && each.first == key; });
+    const double value = reader.Number(key, 0.0, 0, kMost);
+    if (!reader.AllGood({key})) continue;
+    if (found != std::end(own)) {
+      if (value >= 1) reader.Problem(key, value, " is outside [0, 1)");
+      *found->second = value;
+    } else if (value != 0) {
+      return absl::UnimplementedError(absl::StrCat(kConfigFile, ": ", key, ": ", value, ", but models of ",
+                                                   family.model_type, " have no such dropout or noise; set it to 0 in ",
+                                                   "this config.json, or use the job's dropout and router_jitter"));
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckFields(const nlohmann::json& root) {
   if (root.contains("auto_map")) {
@@ -337,20 +361,14 @@ absl::Status NoQuantizedTraining(const checkpoint::QuantizationConfig& quantizat
 
 absl::StatusOr<TrainingConfig> ParseTrainingConfig(absl::string_view config_text) {
   ASSIGN_OR_RETURN(const nlohmann::json root, ParseConfigObject(kConfigFile, config_text));
+  ASSIGN_OR_RETURN(const ModelFamily* const family, ChooseFamily(root));
   ConfigReader reader(root, kConfigFile);
   TrainingConfig config;
   config.initializer_range = reader.Number("initializer_range", config.initializer_range, 0, kMost, /*open=*/true);
   if (reader.Has("router_aux_loss_coef")) {
     config.router_aux_loss_coef = reader.Number("router_aux_loss_coef", std::nullopt, 0, kMost);
   }
-  for (const char* key : kRandomKeys) {
-    const double value = reader.Number(key, 0.0, 0, kMost);
-    if (value == 0 || !reader.ok()) continue;
-    return absl::UnimplementedError(
-        absl::StrCat(kConfigFile, ": ", key, ": ", value,
-                     ", but training knows no dropout and no noise of routers: it must be 0; set ",
-                     "it to 0 in this config.json to train without"));
-  }
+  RETURN_IF_ERROR(ReadNoise(reader, *family, &config));
   RETURN_IF_ERROR(reader.Finish());
   return config;
 }

@@ -102,13 +102,25 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view config_text, absl
 // Unimplemented: "training from quantized weights (…) is not supported; …", with the remedy.
 absl::Status NoQuantizedTraining(const checkpoint::QuantizationConfig& quantization);
 
+// A family's keys of config.json for dropout and jitter, which training has alone (training_noise.h); null: none.
+struct NoiseKeys {
+  const char* embedding = nullptr;
+  const char* hidden = nullptr;
+  const char* attention = "attention_dropout";
+  const char* router_jitter = nullptr;
+};
+
 // The fields that training alone reads.  Errors name the key, what was found and what to do.
 struct TrainingConfig {
   double initializer_range = 0.02;             // standard deviation of matrices that are drawn anew
   std::optional<double> router_aux_loss_coef;  // weight of the load-balancing loss
+  NoiseKeys noise_keys;                        // of the family
+  // In [0, 1), 0 where the file has no such key.
+  double embedding_dropout = 0, hidden_dropout = 0, attention_dropout = 0, router_jitter = 0;
 };
 
-// Unimplemented: dropout or noise above 0, which transformers trains with and we do not; InvalidArgument: a bad number.
+// Unimplemented: a key for dropout or noise above 0 that models of this family do not have; InvalidArgument: a bad
+// number.
 absl::StatusOr<TrainingConfig> ParseTrainingConfig(absl::string_view config_text);
 
 // Returns the config with that dtype as its `dtype`, and as its `torch_dtype` if it has one; the same bytes if it has

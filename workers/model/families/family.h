@@ -54,6 +54,7 @@ struct ModelFamily {
   const char* norm_eps_key = "rms_norm_eps";
   bool learned_positions = false;
   bool tied_by_default = false;
+  NoiseKeys noise = {};
 };
 
 extern const ModelFamily kMixtralFamily;

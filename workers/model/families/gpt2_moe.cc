@@ -40,6 +40,7 @@ const ModelFamily kGpt2MoeFamily = {
     .norm_eps_key = "layer_norm_epsilon",
     .learned_positions = true,
     .tied_by_default = true,
+    .noise = {.embedding = "embd_pdrop", .hidden = "resid_pdrop", .attention = "attn_pdrop"},
 };
 
 }  // namespace switchyard::model

@@ -24,6 +24,7 @@ const ModelFamily kMixtralFamily = {
             .expert_down = "model.layers.{i}.block_sparse_moe.experts.{e}.w2.weight"},
     .default_theta = 1e6,
     .default_norm_eps = 1e-5,
+    .noise = {.router_jitter = "router_jitter_noise"},
 };
 
 }  // namespace switchyard::model

@@ -27,7 +27,8 @@ AttentionLayer::AttentionLayer(const ModelConfig& config, DType dtype, const ops
       rope_(rope),
       normed_(dtype, {config.hidden}, device),
       qkv_(dtype, {config.qkv_width()}, device),
-      attended_(dtype, {config.q_width()}, device) {}
+      attended_(dtype, {config.q_width()}, device),
+      added_(AccDType(dtype), {config.hidden}, device) {}
 
 absl::Status AttentionLayer::Reserve(int64_t rows) {
   for (ScratchTensor* scratch : {&normed_, &qkv_, &attended_}) RETURN_IF_ERROR(scratch->Reserve(rows));
@@ -39,7 +40,7 @@ absl::Status AttentionLayer::ProjectIn(const Stream& stream, const AttentionCall
   const TensorView x = normed_.Rows(residual.dim(0));
   RETURN_IF_ERROR(Normalize(stream, config_, {call.weights->norm, call.weights->norm_bias}, residual, x));
   RETURN_IF_ERROR(ops::Gemm(stream, {}, x, call.weights->qkv, call.weights->qkv_bias, qkv));
-  return adapters_.Add(stream, call.weights->qkv_adapters, x, qkv);
+  return adapters_.Add(stream, call.weights->qkv_adapters, x, qkv, call.noise.adapters());
 }
 
 absl::Status AttentionLayer::Attend(const Stream& stream, const AttentionCall& call,
@@ -48,7 +49,8 @@ absl::Status AttentionLayer::Attend(const Stream& stream, const AttentionCall& c
   const ops::AttentionDesc desc = {.num_heads = config_.num_heads,
                                    .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_dim)),
                                    .window = call.window,
-                                   .sinks = config_.attention_sinks ? call.weights->sinks.view() : TensorView()};
+                                   .sinks = config_.attention_sinks ? call.weights->sinks.view() : TensorView(),
+                                   .dropout = call.noise.attention()};
   return ops::PagedAttention(stream, desc, sequences, qkv.Columns(0, config_.q_width()), call.cache, attended);
 }
 
@@ -73,6 +75,19 @@ absl::Status AttentionLayer::AttendGiven(const Stream& stream, const AttentionCa
   return rebalancing.StartOut(attended);
 }
 
+absl::Status AttentionLayer::ProjectOut(const Stream& stream, const AttentionCall& call, const TensorView& attended,
+                                        const TensorView& residual) {
+  const int64_t computed = residual.dim(0);
+  if (computed == 0) return absl::OkStatus();
+  const AttentionWeights& weights = *call.weights;
+  const TensorView x = attended.Rows(0, computed);
+  const ops::NoiseDesc dropout = call.noise.attention_out();
+  const TensorView y = dropout.on() ? added_.Rows(computed) : residual;
+  RETURN_IF_ERROR(ops::Gemm(stream, {.accumulate = !dropout.on()}, x, weights.o, weights.o_bias, y));
+  RETURN_IF_ERROR(adapters_.Add(stream, weights.o_adapters, x, y, call.noise.adapters()));
+  return dropout.on() ? ops::AddDropped(stream, dropout, y, residual) : absl::OkStatus();
+}
+
 absl::Status AttentionLayer::Run(const Stream& stream, const AttentionCall& call, const TensorView& residual) {
   const bool gives = call.rebalancing != nullptr && call.rebalancing->active();
   const int64_t computed = call.batch->num_rows();
@@ -95,13 +110,7 @@ absl::Status AttentionLayer::Run(const Stream& stream, const AttentionCall& call
     RETURN_IF_ERROR(ops::PrepareAndCacheQkv(stream, desc, rope_, call.batch->table_rows(), qkv, sequences, call.cache));
     RETURN_IF_ERROR(Attend(stream, call, sequences, qkv, attended));
   }
-  const auto project_out = [&]() -> absl::Status {
-    if (computed == 0) return absl::OkStatus();
-    const AttentionWeights& weights = *call.weights;
-    const TensorView x = attended.Rows(0, computed);
-    RETURN_IF_ERROR(ops::Gemm(stream, {.accumulate = true}, x, weights.o, weights.o_bias, residual));
-    return adapters_.Add(stream, weights.o_adapters, x, residual);
-  };
+  const auto project_out = [&] { return ProjectOut(stream, call, attended, residual); };
   if (!gives) return project_out();
   // A giver goes on while its rows travel; a borrower waits for them.
   if (!call.rebalancing->borrows()) RETURN_IF_ERROR(project_out());

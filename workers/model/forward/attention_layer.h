@@ -10,6 +10,7 @@
 #include "workers/model/forward/adapter_products.h"
 #include "workers/model/forward/batch.h"
 #include "workers/model/forward/saved_forward.h"
+#include "workers/model/forward/training_noise.h"
 #include "workers/model/runner/token_rebalancer.h"
 #include "workers/model/weights/weights.h"
 #include "workers/ops/attention/kv_cache_view.h"
@@ -28,6 +29,7 @@ struct AttentionCall {
   int32_t window = 0;
   ops::KvCacheView cache;
   const SavedLayer* saved = nullptr;  // kept for a backward pass; null: nothing is.  Not with rows that are given away.
+  LayerNoise noise = {};
 };
 
 // Describes what the model does between the projection and attention.
@@ -55,6 +57,9 @@ class AttentionLayer {
   // Writes the rows' keys and values into the cache, then attends.
   absl::Status CacheAndAttend(const Stream& stream, const AttentionCall& call, const ops::SequenceBatch& sequences,
                               const TensorView& qkv, const TensorView& attended);
+  // Adds the output projection of the computed rows to the residual.
+  absl::Status ProjectOut(const Stream& stream, const AttentionCall& call, const TensorView& attended,
+                          const TensorView& residual);
   absl::Status AttendGiven(const Stream& stream, const AttentionCall& call, const TensorView& qkv,
                            const TensorView& attended);
 
@@ -63,6 +68,7 @@ class AttentionLayer {
   ScratchTensor normed_;    // [T, H]
   ScratchTensor qkv_;       // [T, N*D + 2*Nkv*D]
   ScratchTensor attended_;  // [T, N*D]
+  ScratchTensor added_;     // [T, H] AccDType: the layer's output, with dropout
   AdapterProducts adapters_;
 };
 

@@ -117,6 +117,7 @@ Model::Model(const ModelConfig& config, DType dtype, ModelWeights weights, ops::
       residual_(AccDType(dtype), {config.hidden}, device),
       normed_(dtype, {config.hidden}, device),
       dense_hidden_(dtype, {config.dense_intermediate}, device),
+      added_(AccDType(dtype), {config.hidden}, device),
       head_rows_(AccDType(dtype), {config.hidden}, device),
       logits_(AccDType(dtype), {config.vocab_size}, device),
       counts_(DType::kI32, {config.num_experts}, device),
@@ -197,6 +198,10 @@ absl::StatusOr<StageOut> Model::Forward(const StageIn& in, LayerRange layers, Kv
   if (in.hidden.rank() == 0) {
     SY_CHECK_EQ(layers.begin, 0);
     RETURN_IF_ERROR(Embed(stream, batch, residual));
+    if (in.noise != nullptr && in.noise->rates.embedding > 0) {
+      RETURN_IF_ERROR(ops::Dropout(stream, in.noise->At(in.noise->rates.embedding, ops::NoiseSite::kEmbedding, 0),
+                                   residual, residual));
+    }
   } else if (in.hidden.raw() != residual.raw()) {
     SY_CHECK(in.hidden.contiguous() && in.hidden.dtype() == residual.dtype() && in.hidden.shape() == residual.shape());
     RETURN_IF_ERROR(CopyTensor(stream, in.hidden, residual));
@@ -257,7 +262,8 @@ absl::Status Model::RunLayer(const Stream& stream, const LayerCall& call) {
                                   .weights = &weights_.layers[call.layer_idx].attention,
                                   .window = config_.layers[call.layer_idx].window,
                                   .cache = call.cache->layer(call.layer_idx),
-                                  .saved = call.saved},
+                                  .saved = call.saved,
+                                  .noise = {call.in->noise, call.layer_idx}},
                                  call.residual));
   call.out->attention_seconds += SecondsSince(start);
   if (rebalancing != nullptr) call.out->attention_seconds -= rebalancing->exchange_seconds() - exchanged;
@@ -269,6 +275,15 @@ absl::Status Model::RunLayer(const Stream& stream, const LayerCall& call) {
 }
 
 absl::Status Model::RunFfn(const Stream& stream, const LayerCall& call) {
+  const ops::NoiseDesc dropout = LayerNoise{call.in->noise, call.layer_idx}.feed_forward();
+  if (!dropout.on()) return AddFfn(stream, call, call.residual);
+  const TensorView added = added_.Rows(call.residual.dim(0));
+  RETURN_IF_ERROR(FillZero(stream, added));
+  RETURN_IF_ERROR(AddFfn(stream, call, added));
+  return ops::AddDropped(stream, dropout, added, call.residual);
+}
+
+absl::Status Model::AddFfn(const Stream& stream, const LayerCall& call, const TensorView& y) {
   const StageIn& in = *call.in;
   StageOut* const out = call.out;
   const int64_t layer_idx = call.layer_idx;
@@ -278,6 +293,8 @@ absl::Status Model::RunFfn(const Stream& stream, const LayerCall& call) {
   if (num_rows > 0)
     RETURN_IF_ERROR(Normalize(stream, config_, {layer.ffn_norm, layer.ffn_norm_bias}, call.residual, x));
   if (layer.moe.has_value()) {
+    const ops::NoiseDesc jitter = LayerNoise{in.noise, layer_idx}.router();
+    if (jitter.on()) RETURN_IF_ERROR(ops::Jitter(stream, jitter, x));
     const auto of_layer = [&](const TensorView& counts) {
       return counts.rank() == 0 ? counts : counts.Rows(layer_idx, 1).Reshape({config_.num_experts});
     };
@@ -288,8 +305,7 @@ absl::Status Model::RunFfn(const Stream& stream, const LayerCall& call) {
         .num_decode_rows = in.batch->num_decode_rows,
         .num_rows = in.batch->on_device != nullptr ? in.batch->on_device->num_real_rows : nullptr,
         .saved = call.saved != nullptr ? call.saved->moe : nullptr};
-    return (in.moe->recorded ? recorded_executor_ : moe_executor_)
-        .Run(*in.moe, at, *moe_layers_[layer_idx], x, call.residual);
+    return (in.moe->recorded ? recorded_executor_ : moe_executor_).Run(*in.moe, at, *moe_layers_[layer_idx], x, y);
   }
   if (num_rows == 0) return absl::OkStatus();
   const bool saves = call.saved != nullptr;
@@ -301,7 +317,7 @@ absl::Status Model::RunFfn(const Stream& stream, const LayerCall& call) {
                         .up_bias = layer.dense->up_bias,
                         .down_bias = layer.dense->down_bias,
                         .sums = saves ? call.saved->dense_sums : TensorView()},
-                       x, hidden, call.residual);
+                       x, hidden, y);
 }
 
 absl::Status Model::TakeTopK(const StageIn& in, StageOut* out) {

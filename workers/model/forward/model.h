@@ -20,6 +20,7 @@
 #include "workers/model/forward/attention_layer.h"
 #include "workers/model/forward/batch.h"
 #include "workers/model/forward/saved_forward.h"
+#include "workers/model/forward/training_noise.h"
 #include "workers/model/runner/kv_cache.h"
 #include "workers/model/weights/weights.h"
 #include "workers/moe/experts/expert_weight_provider.h"
@@ -44,6 +45,7 @@ struct StageIn {
   const moe::MoeContext* moe = nullptr;    // borrowed; its stream is the pass's
   TokenRebalancer* rebalancing = nullptr;  // borrowed, begun with this batch; null: no rows are given away
   TensorView hidden = {};                  // [T, H] of the stage before; rank 0: this stage embeds batch->tokens
+  const TrainingNoise* noise = nullptr;    // borrowed; of the batch's rows; null: none
   bool keep_topk = false;                  // fill StageOut::topk_idx
   std::optional<LogitsSink> logits = {};   // receives the last stage's logits; none: no head
   std::optional<ResidualTap> tap = {};     // for tests and debugging
@@ -120,6 +122,8 @@ class Model {
   absl::Status CheckSaving(const StageIn& in, const SavedForward& saved) const;
   absl::Status RunLayer(const Stream& stream, const LayerCall& call);
   absl::Status RunFfn(const Stream& stream, const LayerCall& call);
+  // y += feed-forward(norm(residual))
+  absl::Status AddFfn(const Stream& stream, const LayerCall& call, const TensorView& y);
   absl::Status TakeTopK(const StageIn& in, StageOut* out);
   absl::Status KeepTopK(const Stream& stream, const StageIn& in, int64_t layer_idx, const TensorView& topk_idx);
   absl::Status RunHead(const Stream& stream, const Batch& batch, const TensorView& residual, LogitsSink sink);
@@ -138,6 +142,7 @@ class Model {
   ScratchTensor residual_;      // [T, H] AccDType
   ScratchTensor normed_;        // [T, H]
   ScratchTensor dense_hidden_;  // [T, dense_intermediate]
+  ScratchTensor added_;         // [T, H] AccDType: a feed-forward's output, with dropout
   ScratchTensor head_rows_;     // [kHeadRows, H] AccDType
   ScratchTensor logits_;        // [kHeadRows, V] AccDType
   ScratchTensor counts_;        // [2 * L, E] int32

@@ -158,6 +158,7 @@ absl::Status DataSource::AppendPacked(const Place& place, TrainRows* rows) {
   for (size_t i = 0; of_pairs() && i < parts.size(); i += 2) {
     rows->pairs.push_back(first_pair_[place.file] + parts[i].pair);
   }
+  rows->begins.push_back(static_cast<int32_t>(rows->tokens.size()));
   for (const DocumentPart& part : parts) {
     tokens.resize(static_cast<size_t>(part.rows) + 1);
     RETURN_IF_ERROR(ReadTokens(files_[place.file], part.first, &tokens, &trained));

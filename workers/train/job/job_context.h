@@ -59,6 +59,11 @@ class JobContext {
   // Its balance_weight is set when the model's config.json has been read.
   const jobs::JobSpec& spec() const { return spec_; }
   void set_balance_weight(double weight) { spec_.balance_weight = weight; }
+  // Likewise its rates of dropout and jitter.
+  void set_noise(const jobs::JobSpec& from) {
+    spec_.dropout = from.dropout;
+    spec_.router_jitter = from.router_jitter;
+  }
   // Likewise its steps, when the data of a job of epochs has been opened.
   void set_steps(int64_t steps) { spec_.steps = spec_.optimizer.schedule.total_steps = steps; }
   const Stream& stream() const { return stream_; }

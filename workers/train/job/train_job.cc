@@ -102,9 +102,10 @@ absl::Status TrainJob::LoadStep(std::vector<TrainRows>* micro_batches) const {
   micro_batches->clear();
   const int64_t micro = context_.micro_batch_sequences();
   for (int64_t done = 0; done < context_.own_sequences(); done += micro) {
-    const int64_t first = NextSample() + done * comm_->world() + comm_->rank() * micro;
+    const int64_t place = done * comm_->world() + comm_->rank() * micro, first = NextSample() + place;
     ASSIGN_OR_RETURN(micro_batches->emplace_back(), job_.data.training->Samples(first, micro));
     if (job_.references != nullptr) job_.references->Fill(*job_.data.training, &micro_batches->back());
+    micro_batches->back().first_sequence = place;
   }
   return absl::OkStatus();
 }

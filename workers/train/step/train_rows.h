@@ -26,6 +26,10 @@ struct TrainRows {
   // pair pairs[i], a number among the pairs of the data source.  What the reference says of them may be missing.
   std::vector<int64_t> pairs = {};            // [documents / 2]
   std::vector<PairLogProbs> references = {};  // [pairs]
+  // Where random numbers of dropout depend on the place of a row: in the step's batch of all ranks, that of the first
+  // sequence here; and of packed rows the indexes of tokens at which sequences begin, the first included.
+  int64_t first_sequence = 0;
+  std::vector<int32_t> begins = {};
 };
 
 }  // namespace switchyard::train

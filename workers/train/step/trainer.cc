@@ -17,6 +17,7 @@
 #include "workers/moe/layer/expert_capacity.h"
 #include "workers/ops/attention/attention.h"
 #include "workers/ops/optimizer/adamw.h"
+#include "workers/train/step/row_keys.h"
 
 namespace switchyard::train {
 namespace {
@@ -63,6 +64,7 @@ Trainer::Trainer(const Stream& stream, model::Model* model, Parameters* paramete
       saved_(model->config(), model->dtype(), options.save),
       backward_(model),
       head_(model),
+      noise_{.rates = options.noise, .row_keys = {}},
       blocks_(options.max_sequences * BlocksOf(options.max_length, BlockSizeOf(options))),
       d_residual_(AccDType(model->dtype()), {model->config().hidden}) {
   std::iota(blocks_.begin(), blocks_.end(), 0);
@@ -162,11 +164,17 @@ moe::MoeContext Trainer::ContextOf(const moe::ExpertCapacity& capacity, absl::Ti
           .capacity = capacity};
 }
 
+const model::TrainingNoise* Trainer::NoiseOf(const TrainRows& rows) {
+  if (!noise_.rates.any()) return nullptr;
+  noise_.row_keys = RowKeysOf(rows, options_.seed, steps_ + 1);
+  return &noise_;
+}
+
 absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, const moe::MoeContext& moe) {
   BuildBatch(rows);
   saved_.Begin(NumRows(rows));
-  ASSIGN_OR_RETURN(model::StageOut out,
-                   model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, &saved_));
+  ASSIGN_OR_RETURN(model::StageOut out, model_->Forward({.batch = &batch_, .moe = &moe, .noise = NoiseOf(rows)},
+                                                        model_->all_layers(), &cache_, &saved_));
   seconds_.all_to_all += moe.stats->exchange_seconds;
   seconds_.experts += moe.stats->expert_seconds;
   dropped_ += moe.stats->dropped_rows;
@@ -233,7 +241,7 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   const TensorView d_residual = d_residual_.Rows(residual.dim(0));
   RETURN_IF_ERROR(RunHead(rows, counts, residual, d_residual, report));
   stats.Clear();
-  model::BackwardIn in = {.forward = {.batch = &batch_, .moe = &moe},
+  model::BackwardIn in = {.forward = {.batch = &batch_, .moe = &moe, .noise = noise_.rates.any() ? &noise_ : nullptr},
                           .cache = &cache_,
                           .saved = &saved_,
                           .gradients = &parameters_->gradients(),

@@ -6,7 +6,8 @@
 // and micro-batches, or with dpo over their pairs of answers (preference_loss.h); balance losses are of each
 // micro-batch's rows on all ranks, averaged over micro-batches.  Every rank calls Step with as many micro-batches; some
 // may be empty.  A step without a target on any rank is skipped: no parameter, moment or count of AdamW's changes.
-// Same seed and layout: same bits, whatever the threads.  Thread-compatible.  CPU only.
+// Same seed and layout: same bits, whatever the threads.  Dropout is drawn by seed, step and each row's place in the
+// step's batch (ops/dropout/counter_random.h).  Thread-compatible.  CPU only.
 // Errors: the communicator's (the step is undone on no rank: the job goes back to its last checkpoint); InvalidArgument
 // for tokens and targets outside the vocabulary, shapes, and numbers outside their limits; DataLoss "loss is not finite
 // …", before any parameter has changed; errors of the file with offloaded masters, after which some parameters have
@@ -31,6 +32,7 @@
 #include "workers/model/forward/batch.h"
 #include "workers/model/forward/model.h"
 #include "workers/model/forward/saved_forward.h"
+#include "workers/model/forward/training_noise.h"
 #include "workers/model/runner/kv_cache.h"
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/layer/moe_scratch.h"
@@ -133,6 +135,7 @@ class Trainer {
   void EndGroup(const absl::Status& error);
   absl::StatusOr<GlobalCounts> CountAll(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
   void BuildBatch(const TrainRows& rows);
+  const model::TrainingNoise* NoiseOf(const TrainRows& rows);  // of the present step; null: none
   // Sets schedule_ for a micro-batch of so many rows on all ranks.
   void ChooseSchedule(int64_t rows, bool trains);
   moe::ExpertCapacity CapacityFor(int64_t rows) const;
@@ -182,6 +185,7 @@ class Trainer {
   pipeline::MoeSchedule schedule_;
   bool schedule_trains_ = false;  // schedule_ has a backward
   model::Batch batch_;
+  model::TrainingNoise noise_;
   std::vector<int32_t> blocks_;  // the cache's blocks in order, for block tables
   ScratchTensor d_residual_;     // [T, H] AccDType
   int64_t steps_ = 0, skipped_steps_ = 0;

@@ -24,6 +24,10 @@ absl::Status CheckNumbers(const TrainerOptions& options) {
   RETURN_IF_ERROR(
       jobs::CheckReal("trainer: capacity_factor", options.capacity_factor, {0, jobs::kCapacityFactorLimit}));
   RETURN_IF_ERROR(jobs::CheckReal("trainer: balance_bias_rate", options.balance_bias_rate, jobs::kBalanceBiasRates));
+  for (const double rate : {options.noise.embedding, options.noise.hidden, options.noise.attention,
+                            options.noise.router_jitter, options.noise.adapters}) {
+    RETURN_IF_ERROR(jobs::CheckReal("trainer: a rate of dropout or jitter", rate, jobs::kNoiseRates));
+  }
   return jobs::CheckReal("trainer: z_weight", options.router.z_weight, jobs::kRouterLossWeights);
 }
 

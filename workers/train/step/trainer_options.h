@@ -10,6 +10,7 @@
 #include "scheduler/pipeline/restore_strategy.h"
 #include "workers/model/forward/model.h"
 #include "workers/model/forward/saved_forward.h"
+#include "workers/model/forward/training_noise.h"
 #include "workers/train/parameters/state_file.h"
 #include "workers/train/step/router_losses.h"
 #include "workers/train/step/train_rows.h"
@@ -21,6 +22,8 @@ struct TrainerOptions {
   RouterLossOptions router = {};
   double capacity_factor = 0;    // of experts (expert_capacity.h); 0 = no choice is dropped
   jobs::DpoSpec dpo = {};        // rows are of pairs (preference_loss.h)
+  model::NoiseRates noise = {};  // dropout and jitter of steps, by the seed; evaluation has none
+  uint64_t seed = 0;             // the job's
   double balance_bias_rate = 0;  // for models with router biases (router_losses.h); 0 = they do not change
   model::SavePolicy save = model::SavePolicy::kAll;
   int64_t max_sequences = 0;   // of a micro-batch on this rank

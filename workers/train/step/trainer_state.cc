@@ -55,6 +55,19 @@ std::string RatesText(const std::vector<jobs::ParameterRule>& rules) {
   return absl::StrJoin(texts, "; ");
 }
 
+// Rates of dropout and jitter that are not 0; empty: none.
+std::string NoiseText(const jobs::JobSpec& spec) {
+  std::vector<std::string> texts;
+  for (const auto& [name, rate] :
+       {std::pair("embedding", spec.dropout.embedding.value_or(0)),
+        std::pair("hidden", spec.dropout.hidden.value_or(0)),
+        std::pair("attention", spec.dropout.attention.value_or(0)),
+        std::pair("router_jitter", spec.router_jitter.value_or(0)), std::pair("lora", spec.lora.dropout)}) {
+    if (rate != 0) texts.push_back(absl::StrCat(name, " ", Exact(rate)));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
 absl::StatusOr<int64_t> Count(const nlohmann::json& json, const char* key) {
   const std::optional<int64_t> count = CountAt(json, key);
   if (!count) return absl::InvalidArgumentError(absl::StrCat(kTrainerStateName, ": ", key, " is missing or no count"));
@@ -127,6 +140,7 @@ JobShape ShapeOf(const jobs::JobSpec& spec, absl::string_view config_text, absl:
   if (spec.has_pairs()) {
     shape["dpo"] = absl::StrCat("beta ", Exact(spec.dpo.beta), ", label_smoothing ", Exact(spec.dpo.label_smoothing));
   }
+  if (const std::string noise = NoiseText(spec); !noise.empty()) shape["dropout"] = noise;
   if (spec.balance_bias_rate != 0) shape["balance_bias_rate"] = Exact(spec.balance_bias_rate);
   for (size_t i = 0; i < data.size(); ++i) {
     shape[absl::StrCat("datasets[", i, "]")] =

@@ -86,6 +86,20 @@ std::vector<BadSpec> BadNumbers() {
   };
 }
 
+std::vector<BadSpec> BadDropout() {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  return {
+      {"DropoutOfAll", [](auto* s) { s->mutable_dropout()->set_hidden(1); }, kBad, "BAD_FIELD",
+       "dropout.hidden: 1 is outside [0, 1)"},
+      {"DropoutNaN", [=](auto* s) { s->mutable_dropout()->set_attention(nan); }, kBad, "BAD_FIELD",
+       "dropout.attention: nan is outside [0, 1)"},
+      {"JitterNegative", [](auto* s) { s->set_router_jitter(-0.5); }, kBad, "BAD_FIELD",
+       "router_jitter: -0.5 is outside [0, 1)"},
+      {"DropoutOfNoAdapters", [](auto* s) { s->mutable_lora()->set_dropout(0.5); }, kBad, "BAD_FIELD",
+       "lora.rank: 0, but the job has other fields of lora"},
+  };
+}
+
 std::vector<BadSpec> BadCommunication() {
   return {
       {"UnknownMode", [](auto* s) { s->mutable_communication()->set_mode("fullest"); }, kBad, "BAD_FIELD",
@@ -420,7 +434,8 @@ class BadSpecsTest : public TrainingTest {
 TEST_F(BadSpecsTest, EachIsRefusedWithItsReason) {
   MakeFiles();
   std::vector<BadSpec> catalogue = BadNumbers();
-  for (const auto& more : {BadCommunication(), BadSequences(), BadFiles(), BadTexts(), BadPreferences(), BadModels()})
+  for (const auto& more :
+       {BadDropout(), BadCommunication(), BadSequences(), BadFiles(), BadTexts(), BadPreferences(), BadModels()})
     catalogue.insert(catalogue.end(), more.begin(), more.end());
   for (const BadSpec& bad : catalogue) {
     v1::SubmitJobRequest request = Request();

@@ -52,7 +52,9 @@ jobs::JobSpec FullSpec() {
                     .weight_decay = 0.7,
                     .clip_norm = 0};
   spec.parameters = {{.pattern = "*.q_proj.*", .frozen = true}, {.pattern = "*norm*", .rate = 0.5, .weight_decay = 0}};
-  spec.lora = {.rank = 13, .alpha = 0.75, .targets = {"v_proj"}};
+  spec.lora = {.rank = 13, .alpha = 0.75, .targets = {"v_proj"}, .dropout = 0.125};
+  spec.dropout = {.embedding = 0, .hidden = 0.25, .attention = 0.5};
+  spec.router_jitter = 0.0625;
   spec.dpo = {.beta = 0.25, .label_smoothing = 0.125};
   spec.balance = jobs::BalanceLoss::kPerLayer;
   spec.balance_weight = 0;
@@ -93,6 +95,8 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   EXPECT_EQ(back->parameters, spec.parameters);
   EXPECT_EQ(back->lora, spec.lora);
   EXPECT_EQ(back->dpo, spec.dpo);
+  EXPECT_EQ(back->dropout, spec.dropout);
+  EXPECT_EQ(back->router_jitter, 0.0625);
   EXPECT_EQ(back->capacity_factor, 1.25);
   EXPECT_EQ(back->balance_bias_rate, 0.001);
   EXPECT_TRUE(back->document_mask);

@@ -147,6 +147,15 @@ TEST(ForkSpec, TrainsTheWeightsThatItsParentTrains) {
   });
   ASSERT_TRUE(said.ok()) << said.status();
   EXPECT_EQ(said->lora, parent.lora);
+  const auto dropping = forked([](v1::JobSpec* m) {
+    m->mutable_lora()->set_dropout(0.5);
+    m->mutable_dropout()->set_attention(0);
+    m->set_router_jitter(0.25);
+  });
+  ASSERT_TRUE(dropping.ok()) << dropping.status();
+  EXPECT_EQ(dropping->lora, jobs::LoraSpec({.rank = 4, .dropout = 0.5}));
+  EXPECT_EQ(dropping->dropout, jobs::DropoutSpec({.attention = 0}));
+  EXPECT_EQ(dropping->router_jitter, 0.25);
   const auto faster = forked([](v1::JobSpec* m) {
     m->add_parameters()->set_pattern("*lora_B*");
     m->mutable_parameters(0)->set_rate(16);

@@ -11,7 +11,7 @@ std::string AdapterConfig(const jobs::JobSpec& spec) {
                                  {"base_model_name_or_path", spec.base_checkpoint},
                                  {"r", spec.lora.rank},
                                  {"lora_alpha", spec.lora.Alpha()},
-                                 {"lora_dropout", 0.0},
+                                 {"lora_dropout", spec.lora.dropout},
                                  {"target_modules", AdaptersOf(spec.lora).targets},
                                  {"bias", "none"},
                                  {"fan_in_fan_out", false},

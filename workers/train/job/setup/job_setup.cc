@@ -16,6 +16,7 @@
 #include "workers/tensor/yield_point.h"
 #include "workers/train/job/check_job.h"
 #include "workers/train/job/setup/adapter_config.h"
+#include "workers/train/job/setup/job_noise.h"
 #include "workers/train/job/yielding_files.h"
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameter_files.h"
@@ -44,7 +45,7 @@ absl::Status CheckSpecOfModel(const jobs::JobSpec& spec, const model::ModelConfi
 }
 
 // Opens the model that the job names, without weights, and checks that its ranks can train it; sets a missing
-// balance_weight.  Errors of the spec, the folder and config.json name the field.
+// balance_weight, and missing rates of dropout.  Errors of the spec, the folder and config.json name the field.
 absl::StatusOr<JobModel> OpenJobModel(JobContext* context) {
   const jobs::JobSpec& spec = context->spec();
   RETURN_IF_ERROR(Validate(spec));
@@ -67,6 +68,10 @@ absl::StatusOr<JobModel> OpenJobModel(JobContext* context) {
       LogInfo("job ", context->input().job_id, ": balance_weight is ", weight, ", as the spec says none");
     }
   }
+  jobs::JobSpec filled = spec;
+  const std::string noise = FillNoise(model.training, &filled);
+  context->set_noise(filled);
+  if (!noise.empty()) context->notes().Stage(noise);
   RETURN_IF_ERROR(CheckSpecOfModel(spec, model.config, path, context->comm()->world()));
   return model;
 }
@@ -158,6 +163,8 @@ absl::Status JobSetup::MakeModel() {
   options.router = {.balance = spec.balance, .balance_weight = *spec.balance_weight, .z_weight = spec.z_weight};
   options.dpo = spec.dpo;
   options.capacity_factor = spec.capacity_factor;
+  options.noise = NoiseRatesOf(spec);
+  options.seed = spec.seed;
   options.balance_bias_rate = spec.balance_bias_rate;
   options.save = spec.recompute ? model::SavePolicy::kLayerInputs : model::SavePolicy::kAll;
   options.max_sequences = context_.micro_batch_sequences();
