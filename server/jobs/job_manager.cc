@@ -173,6 +173,14 @@ absl::StatusOr<JobManager::Submitted> JobManager::Fork(const ForkRequest& reques
   return added;
 }
 
+std::vector<std::string> JobManager::JobsOf(const std::string& owner) const {
+  std::vector<std::string> ids;
+  for (const auto& [sequence, job] : book_.jobs()) {
+    if (job->owner == owner) ids.push_back(job->id);
+  }
+  return ids;
+}
+
 std::string JobManager::DrawId() {
   for (;;) {
     std::string id = absl::StrCat("job-", host_->DrawHex().substr(0, kJobIdDigits));

@@ -65,6 +65,8 @@ class JobManager {
                                  const std::string& owner = "");
   absl::StatusOr<JobPtr> Get(const std::string& id);
   JobPage List(const JobFilter& filter) const { return book_.List(filter); }
+  // Ids of all jobs of this owner.
+  std::vector<std::string> JobsOf(const std::string& owner) const;
   absl::StatusOr<JobPtr> Pause(const std::string& id);
   absl::StatusOr<JobPtr> Resume(const std::string& id) { return ResumeOn(id, std::nullopt); }
   // Resumes on another number of workers, if given.  The caller must check the model: this opens no file.

@@ -40,11 +40,7 @@ absl::StatusOr<Caller> KeyRing::Admit(absl::string_view method, absl::Span<const
     return NoKey(absl::StrCat("the ", name, "` must have one value, `Bearer KEY`"));
   }
   presented.remove_prefix(sizeof(rpc::kBearer) - 1);
-  std::shared_ptr<const KeySet> keys;
-  {
-    absl::MutexLock lock(&mu_);
-    keys = keys_;
-  }
+  const std::shared_ptr<const KeySet> keys = this->keys();
   const ApiKey* const key = presented.empty() ? nullptr : keys->Find(presented);
   if (key == nullptr) return NoKey("the API key is none of this server's");
   const std::optional<Role> least = LeastRoleOf(method);
@@ -56,6 +52,14 @@ absl::StatusOr<Caller> KeyRing::Admit(absl::string_view method, absl::Span<const
                           {{"limit", wanted}, {"actual", std::string(NameOf(key->role))}});
   }
   return Caller{key->name, key->role, key->requests_per_minute, key->tokens_per_minute};
+}
+
+int64_t KeyRing::DiskGibOf(absl::string_view name) const {
+  const std::shared_ptr<const KeySet> keys = this->keys();
+  for (const ApiKey& key : keys->keys()) {
+    if (key.name == name) return key.disk_gib;
+  }
+  return 0;
 }
 
 }  // namespace switchyard::server

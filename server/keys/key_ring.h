@@ -36,7 +36,14 @@ class KeyRing {
   absl::StatusOr<Caller> Admit(absl::string_view method, absl::Span<const absl::string_view> authorization,
                                KeyPlace place = KeyPlace::kMetadata) const;
 
+  // Returns the quota of the key of this name for its jobs' files; 0: it has none, or there is no such key any more.
+  int64_t DiskGibOf(absl::string_view name) const;
+
  private:
+  std::shared_ptr<const KeySet> keys() const {
+    absl::MutexLock lock(&mu_);
+    return keys_;
+  }
   KeyRing(std::string path, KeySet keys)
       : path_(std::move(path)), keys_(std::make_shared<const KeySet>(std::move(keys))) {}
 

@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kMostKeyNameBytes = 64;
 constexpr size_t kMostKeyProblems = 20;  // that one error names
 constexpr int64_t kMostPerMinute = int64_t{1} << 50;
+constexpr int64_t kMostDiskGib = int64_t{1} << 30;
 
 bool IsKeyName(absl::string_view text) {
   return !text.empty() && text.size() <= kMostKeyNameBytes && std::all_of(text.begin(), text.end(), [](char c) {
@@ -40,19 +41,20 @@ bool TakeDigest(absl::string_view text, std::string* digest) {
 
 // Takes a quota of the line; returns what is wrong, or "".
 std::string TakeQuota(absl::string_view text, ApiKey* key) {
-  int64_t* to = nullptr;
-  for (const auto& [name, value] : {std::pair("requests_per_minute=", &key->requests_per_minute),
-                                    std::pair("tokens_per_minute=", &key->tokens_per_minute)}) {
-    if (absl::ConsumePrefix(&text, name)) {
-      to = value;
-      break;
-    }
+  struct Quota {
+    const char* name;
+    int64_t* value;
+    int64_t most;
+  };
+  for (const auto& [name, value, most] : {Quota{"requests_per_minute=", &key->requests_per_minute, kMostPerMinute},
+                                          {"tokens_per_minute=", &key->tokens_per_minute, kMostPerMinute},
+                                          {"disk_gib=", &key->disk_gib, kMostDiskGib}}) {
+    if (!absl::ConsumePrefix(&text, name)) continue;
+    if (*value != 0) return "a quota is given twice";
+    if (absl::SimpleAtoi(text, value) && *value >= 1 && *value <= most) return "";
+    return absl::StrCat("a quota must be a whole number in [1, ", most, "]");
   }
-  if (to == nullptr) return "after the hash only requests_per_minute=N and tokens_per_minute=N may follow";
-  if (*to != 0) return "a quota is given twice";
-  if (!absl::SimpleAtoi(text, to) || *to < 1 || *to > kMostPerMinute)
-    return absl::StrCat("a quota must be a whole number in [1, ", kMostPerMinute, "]");
-  return "";
+  return "after the hash only requests_per_minute=N, tokens_per_minute=N and disk_gib=N may follow";
 }
 
 // Takes a line; returns what is wrong, or "".

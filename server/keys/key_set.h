@@ -1,6 +1,6 @@
 // The keys of a keys file (--api_keys_file).  A line has a key; lines that begin with # and empty ones say nothing:
 //
-//   NAME ROLE sha256:HEX [requests_per_minute=N] [tokens_per_minute=N]
+//   NAME ROLE sha256:HEX [requests_per_minute=N] [tokens_per_minute=N] [disk_gib=N]
 //
 // NAME: 1 to 64 letters, digits, or any of . _ -; ROLE: user, trainer or admin; HEX: the SHA-256 of the key, which the
 // file does not have.  `switchyard keys new` makes a key and its line.  Immutable, so thread-safe.
@@ -22,6 +22,7 @@ struct ApiKey {
   std::string digest;               // SHA-256, 32 bytes
   int64_t requests_per_minute = 0;  // 0 = no limit
   int64_t tokens_per_minute = 0;    // of prompts and answers together; 0 = no limit
+  int64_t disk_gib = 0;             // of the files of its training jobs; 0 = no limit
 };
 
 class KeySet {

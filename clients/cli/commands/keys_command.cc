@@ -21,7 +21,7 @@ constexpr char kKeyNameBytes[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST
 
 struct NewKeyFlags {
   std::string name, role;
-  int64_t requests_per_minute = 0, tokens_per_minute = 0;
+  int64_t requests_per_minute = 0, tokens_per_minute = 0, disk_gib = 0;
 };
 
 absl::StatusOr<int> MakeKey(Console& console, const NewKeyFlags& flags) {
@@ -37,6 +37,7 @@ absl::StatusOr<int> MakeKey(Console& console, const NewKeyFlags& flags) {
       absl::StrCat(flags.name, " ", flags.role, " sha256:", absl::BytesToHexString(rpc::DigestOfKey(key)));
   if (flags.requests_per_minute > 0) absl::StrAppend(&line, " requests_per_minute=", flags.requests_per_minute);
   if (flags.tokens_per_minute > 0) absl::StrAppend(&line, " tokens_per_minute=", flags.tokens_per_minute);
+  if (flags.disk_gib > 0) absl::StrAppend(&line, " disk_gib=", flags.disk_gib);
   console.err << "The key is shown only now; the line belongs into the server's --api_keys_file (then: kill -HUP).\n";
   console.out << "key:  " << key << "\nline: " << line << std::endl;
   return kExitOk;
@@ -61,6 +62,9 @@ void AddKeysCommand(Command* app) {
       ->Add("tokens_per_minute=N", &flags->tokens_per_minute,
             "most tokens a minute, of prompts and answers together; 0 = no limit")
       .Range(0, int64_t{1} << 50);
+  command->flags()
+      ->Add("disk_gib=N", &flags->disk_gib, "most GiB of its training jobs' files; 0 = no limit")
+      .Range(0, int64_t{1} << 30);
   command->SetFooter("Example: switchyard keys new --name=alice --role=user --tokens_per_minute=100000");
   command->SetRun([flags](Console& console) { return MakeKey(console, *flags); });
 }

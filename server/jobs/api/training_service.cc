@@ -4,6 +4,7 @@
 #include <atomic>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 #include "server/jobs/api/job_convert.h"
 #include "server/jobs/api/job_queries.h"
 #include "server/jobs/api/training_requests.h"
+#include "server/jobs/disk_quota.h"
 #include "server/jobs/fork/fork_folder.h"
 #include "server/jobs/fork/seed_fork.h"
 #include "server/jobs/journal/loss_log.h"
@@ -91,12 +93,24 @@ grpc::ServerUnaryReactor* AboutJob(UnaryCall* call, const TrainingContext& train
   return call;
 }
 
-void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs args) {
+// Returns the quota of the key `owner` and the jobs that count.  On the jobs' thread.
+DiskQuota QuotaOf(UnaryCall* call, const JobManager& manager, const std::string& owner) {
+  const KeyRing* const keys = call->request_context()->keys;
+  DiskQuota quota = {.owner = owner, .jobs = {}};
+  if (keys != nullptr) quota.limit_bytes = keys->DiskGibOf(owner) << 30;
+  if (quota.limit_bytes > 0) quota.jobs = manager.JobsOf(owner);
+  return quota;
+}
+
+void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs args, const DiskQuota& quota) {
   // Not on the jobs' thread, since this reads files.
-  const absl::Status files = CheckSpecFiles(args.spec, *training_context.datasets, *training_context.checkpoints,
-                                            training_context.check_model, [call] { return call->cancelled().load(); });
-  if (!files.ok()) return call->Fail(files);
-  if (const absl::Status kept = KeepBase(args.spec, *training_context.checkpoints); !kept.ok()) return call->Fail(kept);
+  const RootDir& checkpoints = *training_context.checkpoints;
+  const absl::StatusOr<double> bytes =
+      CheckSpecFiles(args.spec, *training_context.datasets, checkpoints, training_context.check_model,
+                     [call] { return call->cancelled().load(); });
+  if (!bytes.ok()) return call->Fail(bytes.status());
+  if (const absl::Status room = CheckDiskQuota(quota, checkpoints, *bytes); !room.ok()) return call->Fail(room);
+  if (const absl::Status kept = KeepBase(args.spec, checkpoints); !kept.ok()) return call->Fail(kept);
   PostFor(call, training_context.jobs, [call, args = std::move(args)](JobManager& manager) {
     const absl::StatusOr<JobManager::Submitted> submitted =
         manager.Submit(args.request_id, args.spec, call->caller().name);
@@ -123,14 +137,23 @@ void AddFork(UnaryCall* call, const RootDir* checkpoints, const ForkRequest& req
   });
 }
 
+struct PlannedFork {
+  ForkRequest request;
+  JobPtr parent;
+  jobs::JobSpec spec;
+  std::string id;
+  DiskQuota quota;
+};
+
 // Makes the fork's folder, then its job.  Not on the jobs' thread at first, since this reads and writes files.
-void MakeFork(UnaryCall* call, const TrainingContext& training_context, const ForkRequest& request,
-              const JobPtr& parent, const jobs::JobSpec& spec, const std::string& id) {
+void MakeFork(UnaryCall* call, const TrainingContext& training_context, const PlannedFork& fork) {
+  const auto& [request, parent, spec, id, quota] = fork;
   const RootDir* const checkpoints = training_context.checkpoints;
-  const absl::Status files = CheckSpecFiles(
+  const absl::StatusOr<double> bytes = CheckSpecFiles(
       spec, *training_context.datasets, *checkpoints, training_context.check_model,
       [call] { return call->cancelled().load(); }, PackedForFork(*checkpoints, *parent, spec));
-  if (!files.ok()) return call->Fail(files);
+  if (!bytes.ok()) return call->Fail(bytes.status());
+  if (const absl::Status room = CheckDiskQuota(quota, *checkpoints, *bytes); !room.ok()) return call->Fail(room);
   if (const absl::Status kept = KeepBase(spec, *checkpoints); !kept.ok()) return call->Fail(kept);
   absl::StatusOr<ForkedJob> made = SeedFork(*checkpoints, *parent, request, spec, id, absl::ToUnixMillis(absl::Now()),
                                             [call] { return call->cancelled().load(); });
@@ -161,24 +184,37 @@ void Fork(UnaryCall* call, const TrainingContext& training_context, const ForkAr
   if (!spec.ok()) return call->Fail(spec.status());
   if (const absl::Status allowed = manager.CheckFork(*spec); !allowed.ok()) return call->Fail(allowed);
   call->StartOn(call->request_context()->file_pool,
-                [training_context, request = args.request, parent = *parent, spec = *spec, id = manager.DrawId()](
-                    UnaryCall* call) { MakeFork(call, training_context, request, parent, spec, id); });
+                [training_context, fork = PlannedFork{args.request, *parent, *spec, manager.DrawId(),
+                                                      QuotaOf(call, manager, call->caller().name)}](UnaryCall* call) {
+                  MakeFork(call, training_context, fork);
+                });
 }
 
-// Resumes a job on another number of workers: checks the limits of job and server first, then, not on the jobs' thread,
-// the model.
-void ResumeOn(UnaryCall* call, const TrainingContext& training_context, const std::string& id, int32_t workers) {
+// Resumes a job, perhaps on another number of workers: checks the limits of job and server first, then, not on the
+// jobs' thread, the model, and whether the owner's jobs are within their quota of the disk.
+void Resume(UnaryCall* call, const TrainingContext& training_context, const std::string& id,
+            std::optional<int32_t> workers) {
   PostFor(call, training_context.jobs, [call, training_context, id, workers](JobManager& manager) {
     const absl::StatusOr<JobPtr> job = GetAs(call->caller(), manager, id);
     if (!job.ok()) return call->Fail(job.status());
-    if ((*job)->spec.workers == workers) return Answer<v1::ResumeJobResponse>(call, manager.Resume(id));
-    absl::StatusOr<jobs::JobSpec> spec = manager.CheckOtherWorkers(**job, workers);
-    if (!spec.ok()) return call->Fail(spec.status());
-    call->StartOn(call->request_context()->file_pool, [training_context, id, spec = *std::move(spec)](UnaryCall* call) {
-      const absl::Status model = CheckWorkersOfModel(spec, *training_context.checkpoints, training_context.check_model);
-      if (!model.ok()) return call->Fail(model);
-      PostFor(call, training_context.jobs, [call, id, workers = spec.workers](JobManager& manager) {
-        Answer<v1::ResumeJobResponse>(call, manager.ResumeOn(id, workers));
+    std::optional<jobs::JobSpec> spec;  // of other workers
+    if (workers.has_value() && (*job)->spec.workers != *workers) {
+      absl::StatusOr<jobs::JobSpec> other = manager.CheckOtherWorkers(**job, *workers);
+      if (!other.ok()) return call->Fail(other.status());
+      spec = *std::move(other);
+    }
+    DiskQuota quota;
+    if ((*job)->state == jobs::JobState::kPaused) quota = QuotaOf(call, manager, (*job)->owner);
+    if (!spec.has_value() && quota.limit_bytes == 0) return Answer<v1::ResumeJobResponse>(call, manager.Resume(id));
+    call->StartOn(call->request_context()->file_pool, [training_context, id, spec, quota](UnaryCall* call) {
+      const RootDir& checkpoints = *training_context.checkpoints;
+      absl::Status allowed = CheckDiskQuota(quota, checkpoints, 0);
+      if (allowed.ok() && spec.has_value())
+        allowed = CheckWorkersOfModel(*spec, checkpoints, training_context.check_model);
+      if (!allowed.ok()) return call->Fail(allowed);
+      PostFor(call, training_context.jobs, [call, id, spec](JobManager& manager) {
+        Answer<v1::ResumeJobResponse>(call,
+                                      spec.has_value() ? manager.ResumeOn(id, spec->workers) : manager.Resume(id));
       });
     });
   });
@@ -201,9 +237,8 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerCon
           if (*before != nullptr) return AnswerSubmit(call, *before, /*existed=*/true);
           if (const absl::Status workers = manager.CheckWorkers(args.spec); !workers.ok()) return call->Fail(workers);
           call->StartOn(call->request_context()->file_pool,
-                        [training_context, args = std::move(args)](UnaryCall* call) mutable {
-                          Submit(call, training_context, std::move(args));
-                        });
+                        [training_context, args = std::move(args), quota = QuotaOf(call, manager, call->caller().name)](
+                            UnaryCall* call) mutable { Submit(call, training_context, std::move(args), quota); });
         });
   });
   return call;
@@ -244,13 +279,9 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::ResumeJob(grpc::CallbackServerCon
   v1::ResumeJobRequest message;
   if (const absl::Status status = TakeAboutJob(call->request(), training_, &message); !status.ok()) {
     call->Fail(status);
-  } else if (message.has_workers()) {
-    ResumeOn(call, training_, message.id(), message.workers());
   } else {
-    PostFor(call, training_.jobs, [call, id = message.id()](JobManager& manager) {
-      const absl::StatusOr<JobPtr> job = GetAs(call->caller(), manager, id);
-      Answer<v1::ResumeJobResponse>(call, job.ok() ? manager.Resume(id) : job);
-    });
+    Resume(call, training_, message.id(),
+           message.has_workers() ? std::optional<int32_t>(message.workers()) : std::nullopt);
   }
   return call;
 }

@@ -292,9 +292,9 @@ double CheckpointBytes(const jobs::JobSpec& spec, const TrainedModelFacts& facts
          (spec.checkpoints.keep_last + (spec.checkpoints.keep_best ? 2 : 1));
 }
 
-absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
-                            const CheckModelFn& check_model, const std::function<bool()>& cancelled,
-                            int32_t files_ready) {
+absl::StatusOr<double> CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
+                                      const CheckModelFn& check_model, const std::function<bool()>& cancelled,
+                                      int32_t files_ready) {
   const ModelFolder model = ModelFolderOf(spec);
   if (const absl::Status mode = jobs::ReducePolicyOf(spec.communication).status(); !mode.ok()) {
     return rpc::MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
@@ -315,7 +315,8 @@ absl::Status CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, 
   const DataCheck by = {datasets, facts.vocab, encoder.has_value() ? &*encoder : nullptr, &cancelled};
   RETURN_IF_ERROR(CheckDatasets(spec, by, files_ready >= packs));
   RETURN_IF_ERROR(CheckEvaluation(spec, by, files_ready >= packs + sets));
-  return CheckRoom(spec, facts, checkpoints);
+  RETURN_IF_ERROR(CheckRoom(spec, facts, checkpoints));
+  return CheckpointBytes(spec, facts);
 }
 
 absl::Status KeepBase(const jobs::JobSpec& spec, const RootDir& checkpoints) {

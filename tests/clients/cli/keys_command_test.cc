@@ -23,13 +23,13 @@ using testing::StartsWith;
 
 TEST(KeysCommandTest, PrintsAKeyAndItsLine) {
   const client::CliRun run =
-      client::RunCliWith({"keys", "new", "--name=alice", "--role=user", "--tokens_per_minute=900"});
+      client::RunCliWith({"keys", "new", "--name=alice", "--role=user", "--tokens_per_minute=900", "--disk_gib=4"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   ASSERT_THAT(run.out, StartsWith("key:  sy-"));
   const std::string key = run.out.substr(6, run.out.find('\n') - 6);
   EXPECT_EQ(run.out.substr(6 + key.size()),
             absl::StrCat("\nline: alice user sha256:", absl::BytesToHexString(rpc::DigestOfKey(key)),
-                         " tokens_per_minute=900\n"));
+                         " tokens_per_minute=900 disk_gib=4\n"));
   EXPECT_THAT(run.err, Not(HasSubstr(key)));
   EXPECT_NE(client::RunCliWith({"keys", "new", "--name=alice", "--role=user"}).out.substr(0, 73),
             run.out.substr(0, 73));

@@ -22,9 +22,9 @@ std::string HashOf(const std::string& key) {
 }
 
 TEST(KeySetTest, LinesBecomeKeys) {
-  const std::string text =
-      absl::StrCat("# who may call\n\nalice user ", HashOf("a"), " tokens_per_minute=900\r\n  bob\ttrainer  ",
-                   HashOf("b"), " requests_per_minute=6 tokens_per_minute=7\nroot.1_x-y admin ", HashOf("c"));
+  const std::string text = absl::StrCat(
+      "# who may call\n\nalice user ", HashOf("a"), " tokens_per_minute=900\r\n  bob\ttrainer  ", HashOf("b"),
+      " requests_per_minute=6 disk_gib=5 tokens_per_minute=7\nroot.1_x-y admin ", HashOf("c"));
   const absl::StatusOr<KeySet> keys = KeySet::Parse(text, "keys");
   ASSERT_TRUE(keys.ok()) << keys.status();
   ASSERT_EQ(keys->keys().size(), 3u);
@@ -37,6 +37,8 @@ TEST(KeySetTest, LinesBecomeKeys) {
   EXPECT_EQ(keys->Find("b")->role, Role::kTrainer);
   EXPECT_EQ(keys->Find("b")->requests_per_minute, 6);
   EXPECT_EQ(keys->Find("b")->tokens_per_minute, 7);
+  EXPECT_EQ(keys->Find("b")->disk_gib, 5);
+  EXPECT_EQ(keys->Find("a")->disk_gib, 0);
   EXPECT_EQ(keys->Find("c")->name, "root.1_x-y");
   EXPECT_EQ(keys->Find("c")->role, Role::kAdmin);
   EXPECT_EQ(keys->Find("d"), nullptr);
@@ -59,6 +61,9 @@ TEST(KeySetTest, EachBadLineIsNamed) {
       {"alice user " + hash + " # mine", "keys:1: after the hash"},
       {"alice user " + hash + " tokens_per_minute=0", "keys:1: a quota must be"},
       {"alice user " + hash + " tokens_per_minute=x", "keys:1: a quota must be"},
+      {"alice user " + hash + " disk_gib=0", "keys:1: a quota must be a whole number in [1, 1073741824]"},
+      {"alice user " + hash + " disk_gib=1073741825", "keys:1: a quota must be"},
+      {"alice user " + hash + " disk_gib=1 disk_gib=2", "keys:1: a quota is given twice"},
       {"alice user " + hash + " requests_per_minute=-1", "keys:1: a quota must be"},
       {"alice user " + hash + " requests_per_minute=1 requests_per_minute=1", "keys:1: a quota is given twice"},
       {"alice user " + hash + "\nalice user " + HashOf("b"), "keys:2: has the name of line 1"},

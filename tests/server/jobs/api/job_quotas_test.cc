@@ -1,0 +1,139 @@
+// The quota of a key for the files of its training jobs: which calls it refuses, what counts, and what frees it.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "server/jobs/disk_quota.h"
+#include "tests/server/jobs/training_fixture.h"
+#include "tests/server/keys/test_keys.h"
+
+namespace switchyard::server {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr int64_t kGib = int64_t{1} << 30;
+
+class DiskQuotaTest : public testing::Test {
+ protected:
+  DiskQuotaTest() { std::filesystem::create_directories(base_.path() + "/job-a/step-1"); }
+  int64_t Bytes(const std::vector<std::string>& jobs) const {
+    const absl::StatusOr<RootDir> root = RootDir::Open(base_.path(), "the root");
+    EXPECT_TRUE(root.ok()) << root.status();
+    return BytesOfJobs(*root, jobs);
+  }
+
+  const model::TempDir base_;
+};
+
+TEST_F(DiskQuotaTest, FoldersCountEachFileOnce) {
+  base_.Write("job-a/step-1/model", std::string(1000, 'x'));
+  base_.Write("job-a/log", std::string(10, 'x'));
+  base_.Write("elsewhere", std::string(5000, 'x'));
+  EXPECT_EQ(Bytes({"job-a"}), 1010);
+  EXPECT_EQ(Bytes({}), 0);
+  EXPECT_EQ(Bytes({"job-none", "../job-a", ".."}), 0);
+  // A fork has its parent's checkpoint by hard links, and both are this key's.
+  std::filesystem::create_directories(base_.path() + "/job-b");
+  std::filesystem::create_hard_link(base_.path() + "/job-a/step-1/model", base_.path() + "/job-b/model");
+  base_.Write("job-b/log", std::string(7, 'x'));
+  EXPECT_EQ(Bytes({"job-a", "job-b"}), 1017);
+  EXPECT_EQ(Bytes({"job-b"}), 1007) << "of another key's parent";
+  std::filesystem::create_symlink(base_.path() + "/elsewhere", base_.path() + "/job-b/link");
+  std::filesystem::create_directory_symlink(base_.path(), base_.path() + "/job-b/folder");
+  std::filesystem::create_directory_symlink(base_.path() + "/job-a", base_.path() + "/job-c");
+  EXPECT_EQ(Bytes({"job-a", "job-b", "job-c"}), 1017);
+}
+
+TEST_F(DiskQuotaTest, WhatIsThereAndWhatIsNeededHaveToFit) {
+  base_.Write("job-a/log", std::string(600, 'x'));
+  const absl::StatusOr<RootDir> root = RootDir::Open(base_.path(), "the root");
+  const DiskQuota quota = {.owner = "tina", .limit_bytes = 1000, .jobs = {"job-a"}};
+  EXPECT_TRUE(CheckDiskQuota(quota, *root, 400).ok());
+  EXPECT_TRUE(CheckDiskQuota({.owner = "tina", .jobs = {"job-a"}}, *root, 1e30).ok()) << "no quota";
+  for (const double needed : {401.0, 1e30}) {
+    const absl::Status status = CheckDiskQuota(quota, *root, needed);
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(rpc::ReasonOf(status), v1::DISK_QUOTA);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("disk_gib of the key tina: limit 1000 bytes, its 1 jobs have 600, about "),
+                      HasSubstr("more are needed for checkpoints; `switchyard train delete` frees")));
+  }
+}
+
+class JobQuotasTest : public TrainingTest {
+ protected:
+  void Configure(ServerConfig* config) override { config->api_keys_file = Keys(1); }
+  std::string Keys(int gib) const {
+    return WriteKeys(base_, KeyLine("tina", "trainer", absl::StrCat("disk_gib=", gib)) + KeyLine("theo", "trainer") +
+                                KeyLine("root", "admin"));
+  }
+  grpc::Status SubmitAs(const std::string& name, std::string* id = nullptr) {
+    v1::SubmitJobResponse response;
+    grpc::Status status = stub_->SubmitJob(ContextOf(name).get(), Request(), &response);
+    if (id != nullptr) *id = response.job().id();
+    return status;
+  }
+  // Gives a job's folder a file without contents of so many bytes.
+  void Fill(const std::string& id, int64_t bytes) const {
+    const std::string folder = base_.path() + "/models/" + id;
+    std::filesystem::create_directories(folder);
+    base_.Write("models/" + id + "/large", "");
+    std::filesystem::resize_file(folder + "/large", static_cast<uintmax_t>(bytes));
+  }
+  template <class Request, class Response>
+  grpc::Status About(grpc::Status (v1::TrainingService::Stub::*method)(grpc::ClientContext*, const Request&, Response*),
+                     const std::string& name, const std::string& id, Request request = {}) {
+    request.set_id(id);
+    Response response;
+    return (stub_.get()->*method)(ContextOf(name).get(), request, &response);
+  }
+  static void ExpectRefused(const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+    const rpc::ErrorView view = rpc::ViewError(status);
+    EXPECT_EQ(view.reason, "DISK_QUOTA") << status.error_message();
+    EXPECT_EQ(view.details.metadata().at("limit"), absl::StrCat(kGib));
+  }
+};
+
+TEST_F(JobQuotasTest, NewJobsForksAndResumesAreRefusedBeyondIt) {
+  using Stub = v1::TrainingService::Stub;
+  std::string id, other;
+  ASSERT_TRUE(SubmitAs("tina", &id).ok());
+  ASSERT_TRUE(SubmitAs("theo", &other).ok());
+  Fill(id, kGib - (4 << 20));
+  EXPECT_TRUE(SubmitAs("tina").ok()) << "there is room for the small model's checkpoints";
+  Fill(other, 3 * kGib);
+  EXPECT_TRUE(SubmitAs("theo").ok()) << "without a quota";
+  EXPECT_TRUE(SubmitAs("tina").ok()) << "others' files do not count";
+  ASSERT_TRUE(About(&Stub::PauseJob, "tina", id).ok());
+  Fill(id, kGib + 1);
+  ExpectRefused(SubmitAs("tina"));
+  ExpectRefused(About(&Stub::ResumeJob, "tina", id));
+  ExpectRefused(About(&Stub::ResumeJob, "root", id));  // it is the owner's quota
+  std::filesystem::create_directories(base_.path() + "/models/" + id + "/step-00000004");
+  base_.Write("models/" + id + "/step-00000004/MANIFEST.json", "manifest");
+  ExpectRefused(About(&Stub::ForkJob, "tina", id));
+  EXPECT_TRUE(About(&Stub::ForkJob, "root", id).ok()) << "a fork is its own maker's";
+  // What has ended can be deleted, which frees the quota.
+  ASSERT_TRUE(About(&Stub::CancelJob, "tina", id).ok());
+  ASSERT_TRUE(About(&Stub::DeleteJob, "tina", id).ok());
+  EXPECT_TRUE(SubmitAs("tina").ok());
+}
+
+TEST_F(JobQuotasTest, AnotherFileOfKeysCountsWhenItIsRead) {
+  std::string id;
+  ASSERT_TRUE(SubmitAs("tina", &id).ok());
+  Fill(id, kGib + 1);
+  ExpectRefused(SubmitAs("tina"));
+  Keys(2);
+  ExpectRefused(SubmitAs("tina"));  // not read yet
+  server_->ReloadFiles();
+  EXPECT_TRUE(SubmitAs("tina").ok());
+}
+
+}  // namespace
+}  // namespace switchyard::server
