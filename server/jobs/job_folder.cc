@@ -34,13 +34,18 @@ int64_t OwnBytes(const fs::path& folder) {
 
 absl::Status KeepCheckpoint(const RootDir& root, const std::string& folder) {
   if (jobs::StepOfFolder(fs::path(folder).filename().string()) < 0) return absl::OkStatus();
-  const std::string mark = absl::StrCat(folder, "/", jobs::kKeptCheckpoint);
-  ASSIGN_OR_RETURN(const int fd, root.OpenAs(mark, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+  const auto check = [&] {
+    const absl::StatusOr<int> fd = root.OpenFile(absl::StrCat(folder, "/", jobs::kCheckpointManifest));
+    const UniqueFd manifest(fd.value_or(-1));
+    return fd.status();
+  };
+  if (!check().ok()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const int fd,
+                   root.OpenAs(absl::StrCat(folder, "/", jobs::kKeptCheckpoint), O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
   const UniqueFd made(fd);
-  // The job renames a checkpoint before it removes its files, so one that has its name now has the mark in time.
-  ASSIGN_OR_RETURN(const int manifest, root.OpenFile(absl::StrCat(folder, "/", jobs::kCheckpointManifest)));
-  const UniqueFd opened(manifest);
-  return absl::OkStatus();
+  // The job gives a checkpoint another name before it looks for the mark and removes files, so that one which has its
+  // name now stays.
+  return check();
 }
 
 std::string FolderBeneath(const RootDir& root, const std::string& path) {

@@ -12,8 +12,7 @@
 namespace switchyard::server {
 
 // Marks a checkpoint of a job (kKeptCheckpoint), so that the job does not remove it when it has newer ones.  Does
-// nothing if the folder is no checkpoint of a job.  NotFound: there is none, or its job has removed it meanwhile; the
-// file system's.
+// nothing if the folder is no checkpoint of a job.  NotFound: its job has removed it meanwhile; the file system's.
 absl::Status KeepCheckpoint(const RootDir& root, const std::string& folder);
 
 // The path from the root to a folder beneath it, links resolved; "" if it is elsewhere or not there.

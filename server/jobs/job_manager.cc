@@ -296,6 +296,12 @@ absl::StatusOr<JobPtr> JobManager::Cancel(const std::string& id) {
              {jobs::JobState::kCancelling, jobs::JobState::kCancelled});
 }
 
+bool JobManager::BeginsFromOthers(const jobs::JobSpec& spec, const std::string& owner) const {
+  return std::any_of(book_.jobs().begin(), book_.jobs().end(), [&](const auto& entry) {
+    return entry.second->owner != owner && UsesFolder(spec, entry.second->id);
+  });
+}
+
 absl::Status JobManager::Delete(const std::string& id) {
   ASSIGN_OR_RETURN(Job* const job, FindJob(id));
   const auto refuse = [&](absl::string_view why) {
@@ -304,11 +310,14 @@ absl::Status JobManager::Delete(const std::string& id) {
                           {{"field", "id"}, {"actual", state}});
   };
   if (!jobs::IsFinal(job->state)) return refuse("; only a job that has ended can be deleted: cancel it first");
-  if (IsOfJob(options_.served, id)) return refuse(absl::StrCat(", but this server serves ", options_.served));
+  for (const std::string& folder : options_.served) {
+    if (IsOfJob(folder, id)) return refuse(absl::StrCat(", but this server serves ", folder));
+  }
   for (const auto& [sequence, other] : book_.jobs()) {
-    const bool ended = jobs::IsFinal(other->state), adapters = other->spec.lora.rank > 0;
-    if ((ended && !adapters) || !UsesFolder(other->spec, id)) continue;
-    const std::string name = other->owner == job->owner ? other->id : "another job";
+    const bool ended = jobs::IsFinal(other->state), same_owner = other->owner == job->owner;
+    const bool wants_base = !ended || (same_owner && other->spec.lora.rank > 0 && other->checkpoint.has_value());
+    if (!wants_base || !UsesFolder(other->spec, id)) continue;
+    const std::string name = same_owner ? other->id : "another job";
     return refuse(ended ? absl::StrCat(", but ", name, " has adapters of it: delete that one first")
                         : absl::StrCat(", but ", name, ", which has not ended, begins from its files"));
   }

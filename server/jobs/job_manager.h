@@ -53,6 +53,8 @@ class JobManager {
   absl::Status CheckWorkers(const jobs::JobSpec& spec, const std::string& field = "spec.workers") const;
   absl::StatusOr<Submitted> Submit(const std::string& request_id, const jobs::JobSpec& spec,
                                    const std::string& owner = "");
+  // Whether the job's model is in the folder of another key's job.
+  bool BeginsFromOthers(const jobs::JobSpec& spec, const std::string& owner) const;
   // An id that no job has.
   std::string DrawId();
   // As FindRequest, for a fork: ALREADY_EXISTS if the request was another one.  Needs no parent.

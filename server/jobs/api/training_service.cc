@@ -102,15 +102,26 @@ DiskQuota QuotaOf(UnaryCall* call, const JobManager& manager, const std::string&
   return quota;
 }
 
-void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs args, const DiskQuota& quota) {
+// What the jobs' thread says of a job before its files are looked at.
+struct Admission {
+  DiskQuota quota;
+  bool keeps_base = false;  // its base is no other key's
+};
+Admission AdmissionOf(UnaryCall* call, const JobManager& manager, const jobs::JobSpec& spec) {
+  const std::string& owner = call->caller().name;
+  return {QuotaOf(call, manager, owner), !manager.BeginsFromOthers(spec, owner)};
+}
+
+void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs args, const Admission& admission) {
   // Not on the jobs' thread, since this reads files.
   const RootDir& checkpoints = *training_context.checkpoints;
   const absl::StatusOr<double> bytes =
       CheckSpecFiles(args.spec, *training_context.datasets, checkpoints, training_context.check_model,
                      [call] { return call->cancelled().load(); });
   if (!bytes.ok()) return call->Fail(bytes.status());
-  if (const absl::Status room = CheckDiskQuota(quota, checkpoints, *bytes); !room.ok()) return call->Fail(room);
-  if (const absl::Status kept = KeepBase(args.spec, checkpoints); !kept.ok()) return call->Fail(kept);
+  absl::Status ready = CheckDiskQuota(admission.quota, checkpoints, *bytes);
+  if (ready.ok() && admission.keeps_base) ready = KeepBase(args.spec, checkpoints);
+  if (!ready.ok()) return call->Fail(ready);
   PostFor(call, training_context.jobs, [call, args = std::move(args)](JobManager& manager) {
     const absl::StatusOr<JobManager::Submitted> submitted =
         manager.Submit(args.request_id, args.spec, call->caller().name);
@@ -142,19 +153,20 @@ struct PlannedFork {
   JobPtr parent;
   jobs::JobSpec spec;
   std::string id;
-  DiskQuota quota;
+  Admission admission;
 };
 
 // Makes the fork's folder, then its job.  Not on the jobs' thread at first, since this reads and writes files.
 void MakeFork(UnaryCall* call, const TrainingContext& training_context, const PlannedFork& fork) {
-  const auto& [request, parent, spec, id, quota] = fork;
+  const auto& [request, parent, spec, id, admission] = fork;
   const RootDir* const checkpoints = training_context.checkpoints;
   const absl::StatusOr<double> bytes = CheckSpecFiles(
       spec, *training_context.datasets, *checkpoints, training_context.check_model,
       [call] { return call->cancelled().load(); }, PackedForFork(*checkpoints, *parent, spec));
   if (!bytes.ok()) return call->Fail(bytes.status());
-  if (const absl::Status room = CheckDiskQuota(quota, *checkpoints, *bytes); !room.ok()) return call->Fail(room);
-  if (const absl::Status kept = KeepBase(spec, *checkpoints); !kept.ok()) return call->Fail(kept);
+  absl::Status ready = CheckDiskQuota(admission.quota, *checkpoints, *bytes);
+  if (ready.ok() && admission.keeps_base) ready = KeepBase(spec, *checkpoints);
+  if (!ready.ok()) return call->Fail(ready);
   absl::StatusOr<ForkedJob> made = SeedFork(*checkpoints, *parent, request, spec, id, absl::ToUnixMillis(absl::Now()),
                                             [call] { return call->cancelled().load(); });
   if (!made.ok()) return call->Fail(OfFiles(made.status()));
@@ -184,10 +196,9 @@ void Fork(UnaryCall* call, const TrainingContext& training_context, const ForkAr
   if (!spec.ok()) return call->Fail(spec.status());
   if (const absl::Status allowed = manager.CheckFork(*spec); !allowed.ok()) return call->Fail(allowed);
   call->StartOn(call->request_context()->file_pool,
-                [training_context, fork = PlannedFork{args.request, *parent, *spec, manager.DrawId(),
-                                                      QuotaOf(call, manager, call->caller().name)}](UnaryCall* call) {
-                  MakeFork(call, training_context, fork);
-                });
+                [training_context,
+                 fork = PlannedFork{args.request, *parent, *spec, manager.DrawId(), AdmissionOf(call, manager, *spec)}](
+                    UnaryCall* call) { MakeFork(call, training_context, fork); });
 }
 
 // Resumes a job, perhaps on another number of workers: checks the limits of job and server first, then, not on the
@@ -236,9 +247,11 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerCon
           if (!before.ok()) return call->Fail(before.status());
           if (*before != nullptr) return AnswerSubmit(call, *before, /*existed=*/true);
           if (const absl::Status workers = manager.CheckWorkers(args.spec); !workers.ok()) return call->Fail(workers);
+          const Admission admission = AdmissionOf(call, manager, args.spec);
           call->StartOn(call->request_context()->file_pool,
-                        [training_context, args = std::move(args), quota = QuotaOf(call, manager, call->caller().name)](
-                            UnaryCall* call) mutable { Submit(call, training_context, std::move(args), quota); });
+                        [training_context, args = std::move(args), admission](UnaryCall* call) mutable {
+                          Submit(call, training_context, std::move(args), admission);
+                        });
         });
   });
   return call;

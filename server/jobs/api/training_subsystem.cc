@@ -1,6 +1,7 @@
 #include "server/jobs/api/training_subsystem.h"
 
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -28,14 +29,17 @@ bool IsOfDisk(const absl::Status& status) {
   return absl::IsResourceExhausted(status) || absl::IsDataLoss(status) || absl::IsUnavailable(status);
 }
 
-// Sees to it that the served model stays if a job has made it.  Returns its folder beneath the root; "": elsewhere.
-std::string KeepServed(const RootDir& checkpoints, const std::string& model) {
-  if (model.empty()) return "";
-  const std::string folder = FolderBeneath(checkpoints, model);
-  if (const absl::Status kept = KeepCheckpoint(checkpoints, folder); !kept.ok()) {
-    LogWarn("--model=", model, ": its job may remove it: ", kept.message());
+// Sees to it that what is served stays if a job has made it.  Returns its folders beneath the root.
+std::vector<std::string> KeepServed(const RootDir& checkpoints, const ServerConfig& config) {
+  std::vector<std::string> folders;
+  for (const std::string& path : {config.model, config.adapter}) {
+    const std::string folder = path.empty() ? "" : FolderBeneath(checkpoints, path);
+    if (folder.empty()) continue;
+    folders.push_back(folder);
+    const absl::Status kept = KeepCheckpoint(checkpoints, folder);
+    if (!kept.ok()) LogWarn(path, " is served, but its job may remove it: ", kept.message());
   }
-  return folder;
+  return folders;
 }
 
 JobManager::Options OptionsOf(const ServerConfig& config, const RootDir& checkpoints) {
@@ -45,7 +49,7 @@ JobManager::Options OptionsOf(const ServerConfig& config, const RootDir& checkpo
   options.serving_workers = config.train_on_serving ? config.workers : 0;
   options.limits.form = config.start_timeout;
   options.encrypt_links = config.encrypt_links;
-  options.served = KeepServed(checkpoints, config.model);
+  options.served = KeepServed(checkpoints, config);
   return options;
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "server/jobs/job_book.h"
@@ -30,7 +31,8 @@ struct JobOptions {
   absl::Duration save_progress = absl::Seconds(1);  // shortest time between two writes of progress
   int64_t form_deadline_ms = 60000;
   bool encrypt_links = false;  // TLS between the ranks of a job
-  std::string served = {};     // folder in the checkpoint root of the model that this server serves; "" = elsewhere
+  // Folders in the checkpoint root of the model and the adapter that this server serves.
+  std::vector<std::string> served = {};
 };
 
 struct RunContext {

@@ -322,7 +322,9 @@ absl::StatusOr<double> CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& 
 absl::Status KeepBase(const jobs::JobSpec& spec, const RootDir& checkpoints) {
   const ModelFolder model = ModelFolderOf(spec);
   const absl::Status kept = KeepCheckpoint(checkpoints, model.folder);
-  return kept.ok() ? kept : BadFile(model.field, kept);
+  if (absl::IsNotFound(kept)) return BadFile(model.field, kept);
+  if (!kept.ok()) LogWarn(model.field, ": ", Quote(model.folder), ": its job may remove it: ", kept.message());
+  return absl::OkStatus();
 }
 
 absl::Status CheckWorkersOfModel(const jobs::JobSpec& spec, const RootDir& checkpoints,

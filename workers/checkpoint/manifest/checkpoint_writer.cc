@@ -93,11 +93,20 @@ absl::Status CheckpointWriter::RemoveFolder(const std::string& folder) const {
   return files_->Remove(folder);
 }
 
-absl::Status CheckpointWriter::Discard(const std::string& folder) const {
-  const std::string away = absl::StrCat(folder, kUnfinished, "old-", options_.attempt);
+absl::StatusOr<std::string> CheckpointWriter::MoveAway(const std::string& folder) const {
+  std::string away = absl::StrCat(folder, kUnfinished, "old-", options_.attempt);
   RETURN_IF_ERROR(files_->Rename(folder, away));
   RETURN_IF_ERROR(files_->SyncFolder(""));  // else a crash could keep the folder's name without its files
-  return RemoveFolder(away);
+  return away;
+}
+
+absl::Status CheckpointWriter::Discard(const std::string& folder) const {
+  ASSIGN_OR_RETURN(const bool kept, IsKept(folder));
+  if (kept) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::string away, MoveAway(folder));
+  // Who keeps a checkpoint then looks whether it still has its name (server/jobs/job_folder.h).
+  ASSIGN_OR_RETURN(const bool kept_meanwhile, IsKept(away));
+  return kept_meanwhile ? files_->Rename(away, folder) : RemoveFolder(away);
 }
 
 absl::StatusOr<std::string> CheckpointWriter::Begin(int64_t step, int64_t needed_bytes) {
@@ -184,9 +193,10 @@ absl::Status CheckpointWriter::Commit(Manifest manifest, int64_t kept_step) {
   ASSIGN_OR_RETURN(std::vector<FolderEntry> entries, files_->List(""));
   for (const FolderEntry& entry : entries) {
     if (entry.name != folder) continue;
-    ASSIGN_OR_RETURN(const bool kept, IsKept(folder));
+    ASSIGN_OR_RETURN(const std::string away, MoveAway(folder));
+    ASSIGN_OR_RETURN(const bool kept, IsKept(away));
     if (kept) RETURN_IF_ERROR(WriteFiles(files_, folder_, {{jobs::kKeptCheckpoint, {}, ""}}).status());
-    RETURN_IF_ERROR(Discard(folder));
+    RETURN_IF_ERROR(RemoveFolder(away));
   }
   RETURN_IF_ERROR(files_->Rename(folder_, folder));
   folder_.clear();
@@ -212,7 +222,7 @@ absl::Status CheckpointWriter::RemoveOld(int64_t step, int64_t kept_step) {
     const bool beyond = other > step || (may_lie_beyond_ && other > resumed && other != step);
     const bool for_ever = options_.keep_every > 0 && other % options_.keep_every == 0;
     ASSIGN_OR_RETURN(const bool kept_by_file, IsKept(StepFolder(other)));
-    if (kept_by_file) continue;
+    if (kept_by_file) continue;  // nor does it count
     if (beyond || (++kept > options_.keep_last && !for_ever && other != kept_step))
       RETURN_IF_ERROR(Discard(StepFolder(other)));
   }

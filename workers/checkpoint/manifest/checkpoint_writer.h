@@ -71,7 +71,9 @@ class CheckpointWriter {
   absl::Status CheckFiles(const Manifest& manifest) const;
   absl::Status AddIndex(Manifest* manifest) const;
   absl::Status WriteLatest(const Latest& latest) const;
-  // Renames the folder out of sight, then removes it.
+  // Renames the folder out of sight and returns its new name.
+  absl::StatusOr<std::string> MoveAway(const std::string& folder) const;
+  // Moves the folder away, then removes it, unless it is kept by then.
   absl::Status Discard(const std::string& folder) const;
   absl::Status RemoveFolder(const std::string& folder) const;
   absl::StatusOr<bool> IsKept(const std::string& folder) const;
