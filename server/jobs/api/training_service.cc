@@ -103,16 +103,16 @@ DiskQuota QuotaOf(UnaryCall* call, const JobManager& manager, const std::string&
 }
 
 // What the jobs' thread says of a job before its files are looked at.
-struct Admission {
+struct JobAdmission {
   DiskQuota quota;
   bool keeps_base = false;  // its base is no other key's
 };
-Admission AdmissionOf(UnaryCall* call, const JobManager& manager, const jobs::JobSpec& spec) {
+JobAdmission JobAdmissionOf(UnaryCall* call, const JobManager& manager, const jobs::JobSpec& spec) {
   const std::string& owner = call->caller().name;
   return {QuotaOf(call, manager, owner), !manager.BeginsFromOthers(spec, owner)};
 }
 
-void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs args, const Admission& admission) {
+void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs args, const JobAdmission& admission) {
   // Not on the jobs' thread, since this reads files.
   const RootDir& checkpoints = *training_context.checkpoints;
   const absl::StatusOr<double> bytes =
@@ -153,7 +153,7 @@ struct PlannedFork {
   JobPtr parent;
   jobs::JobSpec spec;
   std::string id;
-  Admission admission;
+  JobAdmission admission;
 };
 
 // Makes the fork's folder, then its job.  Not on the jobs' thread at first, since this reads and writes files.
@@ -196,9 +196,10 @@ void Fork(UnaryCall* call, const TrainingContext& training_context, const ForkAr
   if (!spec.ok()) return call->Fail(spec.status());
   if (const absl::Status allowed = manager.CheckFork(*spec); !allowed.ok()) return call->Fail(allowed);
   call->StartOn(call->request_context()->file_pool,
-                [training_context,
-                 fork = PlannedFork{args.request, *parent, *spec, manager.DrawId(), AdmissionOf(call, manager, *spec)}](
-                    UnaryCall* call) { MakeFork(call, training_context, fork); });
+                [training_context, fork = PlannedFork{args.request, *parent, *spec, manager.DrawId(),
+                                                      JobAdmissionOf(call, manager, *spec)}](UnaryCall* call) {
+                  MakeFork(call, training_context, fork);
+                });
 }
 
 // Resumes a job, perhaps on another number of workers: checks the limits of job and server first, then, not on the
@@ -247,7 +248,7 @@ grpc::ServerUnaryReactor* TrainingServiceImpl::SubmitJob(grpc::CallbackServerCon
           if (!before.ok()) return call->Fail(before.status());
           if (*before != nullptr) return AnswerSubmit(call, *before, /*existed=*/true);
           if (const absl::Status workers = manager.CheckWorkers(args.spec); !workers.ok()) return call->Fail(workers);
-          const Admission admission = AdmissionOf(call, manager, args.spec);
+          const JobAdmission admission = JobAdmissionOf(call, manager, args.spec);
           call->StartOn(call->request_context()->file_pool,
                         [training_context, args = std::move(args), admission](UnaryCall* call) mutable {
                           Submit(call, training_context, std::move(args), admission);
