@@ -46,7 +46,9 @@ TEST_P(PreferencesTest, TwentyStepsArePyTorchs) {
       EXPECT_NEAR(report.preferences->margin, golden_.margin[i], 1e-4 * std::max(1.0, std::abs(golden_.margin[i])))
           << "step " << i;
       // (At the first step all margins are 0 but for roundings.)
-      if (i > 0) EXPECT_EQ(report.preferences->accuracy, golden_.accuracy[i]) << "step " << i;
+      if (i > 0) {
+        EXPECT_EQ(report.preferences->accuracy, golden_.accuracy[i]) << "step " << i;
+      }
       EXPECT_NEAR(report.gradient_norm, golden_.norm[i], 1e-3 * golden_.norm[i]) << "step " << i;
       EXPECT_EQ(report.preferences->pairs, 4);
     }
