@@ -173,7 +173,9 @@ TEST_F(TrainJobPreferencesTest, AStopWhileTheReferenceComputes) {
     EXPECT_TRUE(stories[0].steps.empty());
     EXPECT_NE(stories[0].end.outcome, jobs::TrainOutcome::kFailed) << stories[0].end.status;
     EXPECT_NE(stories[0].end.outcome, jobs::TrainOutcome::kFinished);
-    if (kind == jobs::StopKind::kSave) EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kStopped);
+    if (kind == jobs::StopKind::kSave) {
+      EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kStopped);
+    }
     EXPECT_THAT(References().size(), testing::Ge(1u));
     const std::vector<RankStory> second = Run(Preferring(), {.world = 2, .attempt = 2});
     ASSERT_EQ(second[0].end.outcome, jobs::TrainOutcome::kFinished) << second[0].end.status;
@@ -198,7 +200,9 @@ TEST_F(TrainJobPreferencesTest, AMissingOrDamagedFileIsMadeAnew) {
     ASSERT_EQ(second[0].end.outcome, jobs::TrainOutcome::kFinished) << second[0].end.status;
     EXPECT_TRUE(Computed(second[0]));
     EXPECT_EQ(second[0].warnings.size(), damaged ? 3u : 0u);
-    if (damaged) EXPECT_THAT(second[0].warnings[0], HasSubstr("log probabilities of the reference are computed anew"));
+    if (damaged) {
+      EXPECT_THAT(second[0].warnings[0], HasSubstr("log probabilities of the reference are computed anew"));
+    }
     EXPECT_TRUE(FilesOfStep(12) == whole);
     // (The second attempt needs no pair that only earlier steps had.)
     for (const auto& [name, bytes] : ReferenceBytes()) EXPECT_EQ(bytes.size(), before.at(name).size());
