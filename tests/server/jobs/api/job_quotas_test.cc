@@ -14,6 +14,8 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::IsSupersetOf;
+using testing::Pair;
 
 constexpr int64_t kGib = int64_t{1} << 30;
 
@@ -23,7 +25,9 @@ class DiskQuotaTest : public testing::Test {
   int64_t Bytes(const std::vector<std::string>& jobs) const {
     const absl::StatusOr<RootDir> root = RootDir::Open(base_.path(), "the root");
     EXPECT_TRUE(root.ok()) << root.status();
-    return BytesOfJobs(*root, jobs);
+    const absl::StatusOr<int64_t> bytes = BytesOfJobs(*root, jobs);
+    EXPECT_TRUE(bytes.ok()) << bytes.status();
+    return bytes.value_or(-1);
   }
 
   const model::TempDir base_;
@@ -48,6 +52,56 @@ TEST_F(DiskQuotaTest, FoldersCountEachFileOnce) {
   EXPECT_EQ(Bytes({"job-a", "job-b", "job-c"}), 1017);
 }
 
+// A job renames and removes checkpoints meanwhile: folders vanish before they are opened, and what else is there
+// counts.
+TEST_F(DiskQuotaTest, AFolderThatVanishesHidesNoOther) {
+  constexpr int kFolders = 20;
+  const absl::StatusOr<RootDir> root = RootDir::Open(base_.path(), "the root");
+  ASSERT_TRUE(root.ok()) << root.status();
+  for (const int at : {1, kFolders}) {  // as the first entry is looked at, and as all are known
+    const auto folder = [&](int i) { return absl::StrCat(base_.path(), "/job-v/step-", i); };
+    for (int i = 0; i < kFolders; ++i) {
+      std::filesystem::create_directories(folder(i));
+      base_.Write(absl::StrCat("job-v/step-", i, "/model"), std::string(10, 'x'));
+    }
+    int looked = 0;
+    const absl::StatusOr<int64_t> bytes = BytesOfJobs(*root, {"job-v"}, [&] {
+      if (++looked == at) {
+        for (int i = 0; i < kFolders; i += 2) std::filesystem::remove_all(folder(i));
+      }
+      return false;
+    });
+    ASSERT_TRUE(bytes.ok()) << bytes.status();
+    EXPECT_EQ(*bytes, 10 * kFolders / 2) << at;
+  }
+}
+
+TEST_F(DiskQuotaTest, ACancelledCallIsLookedForNoFurther) {
+  for (int i = 0; i < 10; ++i) base_.Write(absl::StrCat("job-a/file-", i), "x");
+  const absl::StatusOr<RootDir> root = RootDir::Open(base_.path(), "the root");
+  int looked = 0;
+  const auto cancelled = [&looked] { return ++looked == 3; };
+  EXPECT_TRUE(absl::IsCancelled(BytesOfJobs(*root, {"job-a"}, cancelled).status()));
+  EXPECT_EQ(looked, 3);
+  const DiskQuota quota = {.owner = "tina", .limit_bytes = 1000, .jobs = {"job-a"}};
+  EXPECT_TRUE(absl::IsCancelled(CheckDiskQuota(quota, *root, 0, [] { return true; })));
+}
+
+// What it has already is no reason to refuse that a job goes on; what others have is.
+TEST_F(DiskQuotaTest, AResumedJobsOwnFilesDoNotCount) {
+  std::filesystem::create_directories(base_.path() + "/job-b");
+  base_.Write("job-a/log", std::string(1500, 'x'));
+  base_.Write("job-b/log", std::string(900, 'x'));
+  const absl::StatusOr<RootDir> root = RootDir::Open(base_.path(), "the root");
+  DiskQuota quota = {.owner = "tina", .limit_bytes = 1000, .jobs = {"job-a", "job-b"}, .resumed = "job-a"};
+  EXPECT_TRUE(CheckDiskQuota(quota, *root, 0).ok());
+  quota.resumed = "job-b";
+  const absl::Status status = CheckDiskQuota(quota, *root, 0);
+  EXPECT_EQ(rpc::ReasonOf(status), v1::DISK_QUOTA);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("limit 1000 bytes, files of its jobs but job-b have 1500; `switchyard train delete` frees"));
+}
+
 TEST_F(DiskQuotaTest, WhatIsThereAndWhatIsNeededHaveToFit) {
   base_.Write("job-a/log", std::string(600, 'x'));
   const absl::StatusOr<RootDir> root = RootDir::Open(base_.path(), "the root");
@@ -59,9 +113,12 @@ TEST_F(DiskQuotaTest, WhatIsThereAndWhatIsNeededHaveToFit) {
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(rpc::ReasonOf(status), v1::DISK_QUOTA);
     EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("disk_gib of the key tina: limit 1000 bytes, its 1 jobs have 600, about "),
-                      HasSubstr("more are needed for checkpoints; `switchyard train delete` frees")));
+                AllOf(HasSubstr("disk_gib of the key tina: limit 1000 bytes, files of its jobs have 600, about "),
+                      HasSubstr("more are needed for checkpoints and packed text; `switchyard train delete` frees")));
   }
+  const rpc::ErrorView view = rpc::ViewError(rpc::ToGrpcStatus(CheckDiskQuota(quota, *root, 500), ""));
+  EXPECT_THAT(view.details.metadata(), IsSupersetOf({Pair("limit", "1000"), Pair("used", "600"), Pair("needed", "500"),
+                                                     Pair("actual", "1100"), Pair("field", "disk_gib")}));
 }
 
 class JobQuotasTest : public TrainingTest {
