@@ -20,6 +20,7 @@
 #include "server/jobs/pack/document_encoder.h"
 #include "server/jobs/pack/text_check.h"
 #include "server/jobs/pack/token_header.h"
+#include "server/jobs/spec/job_bytes.h"
 
 namespace switchyard::server {
 namespace {
@@ -278,20 +279,6 @@ absl::StatusOr<DocumentEncoder> LoadEncoder(const ModelFolder& model, const Root
 
 }  // namespace
 
-double CheckpointBytes(const jobs::JobSpec& spec, const TrainedModelFacts& facts) {
-  // Weights, those of adapters in fp32, and for each trained parameter its master and two moments, for a frozen one its
-  // master.  (Without an answer of the workers' program there are no adapters, and nothing is frozen.)
-  const bool adapted = spec.lora.rank > 0;
-  const double state = spec.dtype == jobs::TrainDType::kF64 ? 8 : 4;
-  const double weight = adapted || spec.dtype == jobs::TrainDType::kF32 ? 4
-                        : spec.dtype == jobs::TrainDType::kF64          ? 8
-                                                                        : 2;
-  const double saved = adapted ? facts.adapters : facts.parameters;
-  const double moments = adapted ? saved : std::max(0.0, saved - facts.frozen);
-  return (saved * (weight + state) + moments * 2 * state) *
-         (spec.checkpoints.keep_last + (spec.checkpoints.keep_best ? 2 : 1));
-}
-
 absl::StatusOr<double> CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& datasets, const RootDir& checkpoints,
                                       const CheckModelFn& check_model, const std::function<bool()>& cancelled,
                                       int32_t files_ready) {
@@ -316,7 +303,7 @@ absl::StatusOr<double> CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& 
   RETURN_IF_ERROR(CheckDatasets(spec, by, files_ready >= packs));
   RETURN_IF_ERROR(CheckEvaluation(spec, by, files_ready >= packs + sets));
   RETURN_IF_ERROR(CheckRoom(spec, facts, checkpoints));
-  return CheckpointBytes(spec, facts);
+  return JobBytes(spec, facts, ReadDataBytes(spec, datasets, files_ready >= packs, files_ready >= packs + sets));
 }
 
 absl::Status KeepBase(const jobs::JobSpec& spec, const RootDir& checkpoints) {

@@ -13,7 +13,7 @@
 
 namespace switchyard::server {
 
-// REQUIRES: Validate(spec) is OK.  Returns CheckpointBytes, or the first problem, naming the field: NOT_FOUND
+// REQUIRES: Validate(spec) is OK.  Returns JobBytes (job_bytes.h), or the first problem, naming the field: NOT_FOUND
 // (BAD_FILE): a file is not there.  INVALID_ARGUMENT (BAD_FILE): it leads out of its root, is a folder, a FIFO,
 // damaged, of another vocabulary, too short for a batch, or without a target in any list; text without documents, or
 // with a line that is none, with the line's place (of a list's first 64 MiB, the rest is seen when it is packed); a
@@ -34,9 +34,5 @@ absl::Status KeepBase(const jobs::JobSpec& spec, const RootDir& checkpoints);
 // "workers"), or the errors above for a model that no longer exists.
 absl::Status CheckWorkersOfModel(const jobs::JobSpec& spec, const RootDir& checkpoints,
                                  const CheckModelFn& check_model);
-
-// Returns the most bytes of checkpoints that exist at a time, including one being written, but without those that
-// keep_every_steps keeps for ever.
-double CheckpointBytes(const jobs::JobSpec& spec, const TrainedModelFacts& facts);
 
 }  // namespace switchyard::server

@@ -181,6 +181,25 @@ TEST_F(JobQuotasTest, NewJobsForksAndResumesAreRefusedBeyondIt) {
   EXPECT_TRUE(SubmitAs("tina").ok());
 }
 
+// 600 MiB of text are at most 1200 MiB of tokens, as ids of the small model's vocabulary have two bytes.
+TEST_F(JobQuotasTest, TextThatTheJobPacksCounts) {
+  const auto submit = [&](const std::string& name) {
+    v1::SubmitJobRequest request = Request();
+    request.mutable_spec()->set_datasets(0, "large.jsonl");
+    v1::SubmitJobResponse response;
+    return stub_->SubmitJob(ContextOf(name).get(), request, &response);
+  };
+  std::string words;
+  for (int i = 0; i < 3000; ++i) words += "some words of text ";
+  std::string text;  // more than is looked at
+  while (text.size() < (66 << 20)) absl::StrAppend(&text, "{\"text\": \"", words, "\"}\n");
+  base_.Write("data/large.jsonl", text);
+  EXPECT_TRUE(submit("tina").ok());
+  std::filesystem::resize_file(base_.path() + "/data/large.jsonl", 600 << 20);
+  ExpectRefused(submit("tina"));
+  EXPECT_TRUE(submit("theo").ok()) << "without a quota";
+}
+
 TEST_F(JobQuotasTest, AnotherFileOfKeysCountsWhenItIsRead) {
   std::string id;
   ASSERT_TRUE(SubmitAs("tina", &id).ok());

@@ -15,7 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/jobs/api/job_convert.h"
-#include "server/jobs/spec/spec_check.h"
+#include "server/jobs/spec/job_bytes.h"
 #include "tests/server/tiny_text.h"
 
 namespace switchyard::server {
