@@ -16,6 +16,7 @@
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
+#include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
 #include "server/api/request_context.h"
 #include "server/clock.h"
@@ -67,6 +68,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, private OpenCalls::Call
   }
   void Fail(const absl::Status& status) {
     request_context_->metrics->request_error(status.code()).Increment();
+    // (Request and token quotas are counted where they are used up, for HTTP, too: generation.cc.)
+    if (rpc::ReasonOf(status) == v1::DISK_QUOTA) request_context_->metrics->call_refused("DISK_QUOTA").Increment();
     End(OnTheWire(status, request_id_, context_));
   }
   void Answer(const absl::Status& status, const google::protobuf::Message& message) {

@@ -202,7 +202,7 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
   start_time->Set(absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()));
   refused_calls_ = &NewFamily(prometheus::BuildCounter(), "switchyard_calls_refused_total",
                               "Calls refused for their key (--api_keys_file), by reason.", registry_.get());
-  for (const char* reason : {"NO_KEY", "WRONG_ROLE", "QUOTA"}) call_refused(reason);
+  for (const char* reason : {"NO_KEY", "WRONG_ROLE", "QUOTA", "DISK_QUOTA"}) call_refused(reason);
   ended_connections_ = &NewFamily(prometheus::BuildCounter(), "switchyard_connections_ended_total",
                                   "Connections ended because their client broke a limit, by limit.", registry_.get());
   http_requests_ = &NewFamily(prometheus::BuildCounter(), "switchyard_http_requests_total",

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "server/jobs/disk_quota.h"
+#include "tests/half_requests.h"
 #include "tests/server/jobs/training_fixture.h"
 #include "tests/server/keys/test_keys.h"
 
@@ -13,6 +14,7 @@ namespace switchyard::server {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::IsSupersetOf;
 using testing::Pair;
@@ -123,7 +125,10 @@ TEST_F(DiskQuotaTest, WhatIsThereAndWhatIsNeededHaveToFit) {
 
 class JobQuotasTest : public TrainingTest {
  protected:
-  void Configure(ServerConfig* config) override { config->api_keys_file = Keys(1); }
+  void Configure(ServerConfig* config) override {
+    config->api_keys_file = Keys(1);
+    config->metrics_port = 0;
+  }
   std::string Keys(int gib) const {
     return WriteKeys(base_, KeyLine("tina", "trainer", absl::StrCat("disk_gib=", gib)) + KeyLine("theo", "trainer") +
                                 KeyLine("root", "admin"));
@@ -179,6 +184,21 @@ TEST_F(JobQuotasTest, NewJobsForksAndResumesAreRefusedBeyondIt) {
   ASSERT_TRUE(About(&Stub::CancelJob, "tina", id).ok());
   ASSERT_TRUE(About(&Stub::DeleteJob, "tina", id).ok());
   EXPECT_TRUE(SubmitAs("tina").ok());
+}
+
+TEST_F(JobQuotasTest, MetricsCountWhatIsRefused) {
+  const auto counted = [&](int times) {
+    EXPECT_THAT(
+        PageOf(server_->metrics_port(), 10),
+        ContainsRegex(absl::StrCat("switchyard_calls_refused_total\\{[^}]*reason=\"DISK_QUOTA\"[^}]*\\} ", times)));
+  };
+  std::string id;
+  ASSERT_TRUE(SubmitAs("tina", &id).ok());
+  counted(0);
+  Fill(id, kGib + 1);
+  ExpectRefused(SubmitAs("tina"));
+  ExpectRefused(SubmitAs("tina"));
+  counted(2);
 }
 
 // 600 MiB of text are at most 1200 MiB of tokens, as ids of the small model's vocabulary have two bytes.
