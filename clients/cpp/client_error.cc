@@ -42,6 +42,9 @@ constexpr Advice kAdvice[] = {
     {"NO_KEY", "give the key by --api_key_file=FILE or in the environment variable SWITCHYARD_API_KEY"},
     {"WRONG_ROLE", "use a key of another role, or ask who runs the server for one"},
     {"QUOTA", "wait, or ask who runs the server for a larger quota"},
+    {"DISK_QUOTA",
+     "delete jobs that have ended (switchyard train delete ID), lower --keep_last, or ask who runs the server for a "
+     "larger disk_gib"},
     {"TEXT_LIMIT", "shorten the messages; the model's chat template or tokenizer takes too much work for them"},
 };
 

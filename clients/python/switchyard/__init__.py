@@ -11,8 +11,8 @@ from importlib.metadata import version as _version
 from switchyard.aio import AsyncClient, AsyncJobWatch, AsyncStream
 from switchyard.answers import (Choice, Chunk, Completion, ExpertPaths, Finish, PositionLogprobs, Timings, TokenLogprob, Tokens, Usage)
 from switchyard.client import Client, JobWatch, Stream
-from switchyard.errors import (BadField, BadFile, BadInput, BadRequest, Cancelled, DeadlineExceeded, Error, Exhausted, Exists, ModelLoading,
-                               NoKey, NotFound, NotPossible, PromptTooLong, QueueFull, Quota, ServerFault, SlowReader, TooManyStreams,
+from switchyard.errors import (BadField, BadFile, BadInput, BadRequest, Cancelled, DeadlineExceeded, DiskQuota, Error, Exhausted, Exists,
+                               ModelLoading, NoKey, NotFound, NotPossible, PromptTooLong, QueueFull, Quota, ServerFault, SlowReader, TooManyStreams,
                                Unavailable, Unreachable, WorkerLost, WrongRole)
 from switchyard.jobs import Job
 
@@ -20,7 +20,7 @@ __version__ = _version("switchyard")
 
 __all__ = [
     "AsyncClient", "AsyncJobWatch", "AsyncStream", "BadField", "BadFile", "BadInput", "BadRequest", "Cancelled", "Choice", "Chunk", "Client",
-    "Completion", "DeadlineExceeded", "Error", "Exhausted", "Exists", "ExpertPaths", "Finish", "Job", "JobWatch", "ModelLoading", "NoKey",
+    "Completion", "DeadlineExceeded", "DiskQuota", "Error", "Exhausted", "Exists", "ExpertPaths", "Finish", "Job", "JobWatch", "ModelLoading", "NoKey",
     "NotFound", "NotPossible", "PositionLogprobs", "PromptTooLong", "QueueFull", "Quota", "ServerFault", "SlowReader", "Stream", "Timings",
     "TokenLogprob", "Tokens", "TooManyStreams", "Unavailable", "Unreachable", "Usage", "WorkerLost", "WrongRole",
 ]

@@ -118,6 +118,10 @@ class Quota(Exhausted):
     """The key's requests or tokens of a minute are used up."""
 
 
+class DiskQuota(Exhausted):
+    """The files of the key's training jobs are more than its disk_gib: `jobs.delete` frees those of one that has ended."""
+
+
 class SlowReader(Exhausted):
     """The stream was not read, so the server ended it."""
 
@@ -154,7 +158,8 @@ _OF_REASON: Mapping[str, Type[Error]] = {
     "OTHER_WEIGHTS": NotPossible, "JOB_STATE": NotPossible, "NO_TRAINING": NotPossible, "TOO_FEW_WORKERS": NotPossible,
     "DISK_FULL": NotPossible, "DATASET_CHANGED": NotPossible, "CONSTRAINT_FAILED": NotPossible, "MODEL_LOADING": ModelLoading,
     "NO_KEY": NoKey, "WRONG_ROLE": WrongRole,
-    "QUEUE_FULL": QueueFull, "TOO_MANY_STREAMS": TooManyStreams, "QUOTA": Quota, "SLOW_READER": SlowReader,
+    "QUEUE_FULL": QueueFull, "TOO_MANY_STREAMS": TooManyStreams, "QUOTA": Quota, "DISK_QUOTA": DiskQuota,
+    "SLOW_READER": SlowReader,
     "TEXT_LIMIT": Exhausted, "TOO_MANY_JOBS": Exhausted,
     "DRAINING": Unavailable, "WORKER_LOST": WorkerLost, "UNREACHABLE": Unreachable,
     "DEADLINE": DeadlineExceeded, "CANCELLED": Cancelled,

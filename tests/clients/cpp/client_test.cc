@@ -61,6 +61,14 @@ TEST(ClientTest, ErrorsCarryReasonRetryAndMetadata) {
               AllOf(HasSubstr("8 requests wait"), HasSubstr("QUEUE_FULL"), HasSubstr("try again in 1.5s")));
 }
 
+TEST(ClientTest, AQuotaOfTheDiskComesWithAdvice) {
+  const grpc::Status wire =
+      rpc::ToGrpcStatus(rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::DISK_QUOTA, "too many bytes"), "");
+  EXPECT_THAT(Explain(FromGrpcStatus(wire, "here")),
+              AllOf(HasSubstr("too many bytes [RESOURCE_EXHAUSTED DISK_QUOTA]"),
+                    HasSubstr("delete jobs that have ended (switchyard train delete ID)")));
+}
+
 TEST(ClientTest, CancelEndsTheStreamOnBothSides) {
   FakeServer server;
   absl::Notification server_saw;

@@ -151,6 +151,16 @@ class ErrorsTest(unittest.TestCase):
         again = pickle.loads(pickle.dumps(error))
         self.assertEqual((type(again), again.metadata, again.retry_after), (type(error), error.metadata, 1.5))
 
+    def test_a_quota_of_the_disk_says_what_is_used(self):
+        status = status_pb2.Status(code=8, message="m")
+        packed = any_pb2.Any()
+        packed.Pack(error_details_pb2.ErrorInfo(reason="DISK_QUOTA", metadata={"limit": "9", "used": "7", "needed": "3", "actual": "10"}))
+        status.details.append(packed)
+        error = errors.of_status(status)
+        self.assertIs(type(error), switchyard.DiskQuota)
+        self.assertIsInstance(error, switchyard.Exhausted)
+        self.assertEqual((error.limit, error.metadata["used"], error.metadata["needed"]), ("9", "7", "3"))
+
     def test_reasons_of_newer_servers_go_by_code(self):
         packed = any_pb2.Any()
         packed.Pack(error_details_pb2.ErrorInfo(reason="SOMETHING_NEW"))
