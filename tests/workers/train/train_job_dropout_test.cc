@@ -111,6 +111,8 @@ TEST_F(TrainJobDropoutTest, ConfigJsonIsObeyedWhereTheSpecSaysNothing) {
   Set("attention_dropout", 1);
   const std::vector<RankStory> refused = Run(Spec(), {.world = 2});
   ExpectEnd(refused, jobs::TrainOutcome::kFailed, absl::StatusCode::kInvalidArgument,
+            "config.json: attention_dropout: 1 is outside [0, 1), which is refused also where the job gives a rate");
+  ExpectEnd(Run(spec, {.world = 2}), jobs::TrainOutcome::kFailed, absl::StatusCode::kInvalidArgument,
             "config.json: attention_dropout: 1 is outside [0, 1)");
 }
 
@@ -135,8 +137,10 @@ TEST_F(TrainJobDropoutTest, EachFamilyHasItsKeys) {
     EXPECT_THAT(notes_, Contains(each.note));
   }
   Set("attention_dropout", 0.1);  // GPT-2 calls it otherwise
-  ExpectEnd(Run(Spec(), {.world = 1}), jobs::TrainOutcome::kFailed, absl::StatusCode::kUnimplemented,
-            "attention_dropout: 0.1, but models of gpt2_moe have no such dropout");
+  ExpectEnd(
+      Run(Spec(), {.world = 1}), jobs::TrainOutcome::kFailed, absl::StatusCode::kUnimplemented,
+      "attention_dropout: 0.1, but models of gpt2_moe have no such dropout or noise; set it to 0 in this config.json "
+      "(a rate of the job that is 0 is not enough), and give the rates that you want by the job's dropout");
 }
 
 TEST_F(TrainJobDropoutTest, ACheckpointSaysItsRates) {

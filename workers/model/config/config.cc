@@ -84,12 +84,15 @@ absl::Status ReadNoise(ConfigReader& reader, const ModelFamily& family, Training
     const double value = reader.Number(key, 0.0, 0, kMost);
     if (!reader.AllGood({key})) continue;
     if (found != std::end(own)) {
-      if (value >= 1) reader.Problem(key, value, " is outside [0, 1)");
+      if (value >= 1)
+        reader.Problem(key, value, " is outside [0, 1), which is refused also where the job gives a rate of its own");
       *found->second = value;
     } else if (value != 0) {
       return absl::UnimplementedError(absl::StrCat(kConfigFile, ": ", key, ": ", value, ", but models of ",
-                                                   family.model_type, " have no such dropout or noise; set it to 0 in ",
-                                                   "this config.json, or use the job's dropout and router_jitter"));
+                                                   family.model_type,
+                                                   " have no such dropout or noise; set it to 0 in this ",
+                                                   "config.json (a rate of the job that is 0 is not enough), and give ",
+                                                   "the rates that you want by the job's dropout and router_jitter"));
     }
   }
   return absl::OkStatus();
