@@ -1,6 +1,8 @@
 // Jobs with dropout: by their spec or by config.json, over attempts, ranks and forks.
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/workers/train/job_fixture.h"
 #include "workers/checkpoint/manifest/manifest.h"
+#include "workers/train/job/setup/job_noise.h"
 
 namespace switchyard::train {
 namespace {
@@ -141,6 +144,82 @@ TEST_F(TrainJobDropoutTest, EachFamilyHasItsKeys) {
       Run(Spec(), {.world = 1}), jobs::TrainOutcome::kFailed, absl::StatusCode::kUnimplemented,
       "attention_dropout: 0.1, but models of gpt2_moe have no such dropout or noise; set it to 0 in this config.json "
       "(a rate of the job that is 0 is not enough), and give the rates that you want by the job's dropout");
+}
+
+// Each rate by itself, of the spec and of config.json, changes a job's first loss, and each to another one.
+TEST_F(TrainJobDropoutTest, EachRateReachesItsPlace) {
+  struct Rate {
+    std::string model, key;
+    std::function<std::optional<double>&(jobs::JobSpec*)> of;
+  };
+  const auto embedding = [](jobs::JobSpec* spec) -> std::optional<double>& { return spec->dropout.embedding; };
+  const auto hidden = [](jobs::JobSpec* spec) -> std::optional<double>& { return spec->dropout.hidden; };
+  const auto attention = [](jobs::JobSpec* spec) -> std::optional<double>& { return spec->dropout.attention; };
+  const auto jitter = [](jobs::JobSpec* spec) -> std::optional<double>& { return spec->router_jitter; };
+  jobs::JobSpec plain = Spec();
+  plain.steps = 2;
+  plain.optimizer.schedule.warmup_steps = 0;
+  std::map<std::string, double> first;  // losses by model and key
+  for (const Rate& rate : std::vector<Rate>{{"gpt2-top2", "embd_pdrop", embedding},
+                                            {"gpt2-top2", "resid_pdrop", hidden},
+                                            {"gpt2-top2", "attn_pdrop", attention},
+                                            {"mixtral-gqa", "attention_dropout", attention},
+                                            {"mixtral-gqa", "router_jitter_noise", jitter}}) {
+    UseModel(rate.model);
+    first[rate.model] = Losses(plain, 1).at(0);
+    jobs::JobSpec spec = plain;
+    rate.of(&spec) = 0.25;
+    const std::vector<double> said = Losses(spec, 1);
+    Set(rate.key, 0.25);
+    EXPECT_EQ(Losses(plain, 1), said) << rate.key;
+    first[absl::StrCat(rate.model, " ", rate.key)] = said.at(0);
+  }
+  std::set<double> different;
+  for (const auto& [name, loss] : first) EXPECT_TRUE(different.insert(loss).second) << name;
+}
+
+// With equal rates nothing else would tell embedding from hidden.
+TEST_F(TrainJobDropoutTest, RatesOfASpecKeepTheirNames) {
+  jobs::JobSpec spec = Dropping();
+  spec.router_jitter = 0.4;
+  spec.lora.dropout = 0.5;
+  const model::NoiseRates rates = NoiseRatesOf(spec);
+  EXPECT_EQ(rates.embedding, 0.1);
+  EXPECT_EQ(rates.hidden, 0.2);
+  EXPECT_EQ(rates.attention, 0.3);
+  EXPECT_EQ(rates.router_jitter, 0.4);
+  EXPECT_EQ(rates.adapters, 0.5);
+}
+
+// (An adapter adds nothing before the first step, as its B is 0.)
+TEST_F(TrainJobDropoutTest, AdaptersRateChangesTheSecondLoss) {
+  jobs::JobSpec spec = Spec();
+  spec.lora = {.rank = 4, .targets = {"q_proj", "v_proj"}};
+  spec.steps = 3;
+  spec.optimizer.schedule.warmup_steps = 0;
+  const std::vector<double> without = Losses(spec, 1);
+  spec.lora.dropout = 0.25;
+  const std::vector<double> with = Losses(spec, 1);
+  EXPECT_EQ(with.at(0), without.at(0));
+  EXPECT_NE(with.at(1), without.at(1));
+}
+
+// All sequences are the same, so that their order, which the seed draws, too, changes nothing.
+TEST_F(TrainJobDropoutTest, AnotherSeedDropsOthers) {
+  data_ = {{false, "same.bin"}};
+  WriteTokens("same.bin", 0, 12 * 40, 1);
+  jobs::JobSpec spec = Spec();
+  spec.steps = 1;
+  spec.optimizer.schedule.warmup_steps = 0;
+  jobs::JobSpec other = spec;
+  other.seed = spec.seed + 1;
+  const double without = Losses(spec, 1).at(0);
+  EXPECT_EQ(Losses(other, 1).at(0), without);
+  spec.dropout.hidden = other.dropout.hidden = 0.25;
+  const double with = Losses(spec, 1).at(0);
+  EXPECT_NE(with, without);
+  EXPECT_EQ(Losses(spec, 1).at(0), with);
+  EXPECT_NE(Losses(other, 1).at(0), with);
 }
 
 TEST_F(TrainJobDropoutTest, ACheckpointSaysItsRates) {
