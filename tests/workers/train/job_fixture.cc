@@ -148,6 +148,7 @@ std::vector<RankStory> JobFixture::Run(jobs::JobSpec spec, const AttemptOptions&
       input.chunks = options.chunks;
       input.chunk_times = options.chunk_times;
       input.note_interval = options.note_interval;
+      input.reference_interval = options.reference_interval;
       input.software = "test";
       input.offload_dir = options.offload_dir;
       if (options.open_offload) input.open_offload = [&, r](int64_t bytes) { return options.open_offload(r, bytes); };

@@ -55,6 +55,7 @@ struct AttemptOptions {
   jobs::ChunkOptions chunks = {};
   std::function<int64_t(int64_t step, const StepReport& report)> chunk_times = {};
   absl::Duration note_interval = absl::Seconds(2);
+  absl::Duration reference_interval = absl::Minutes(1);
   // The memory of a rank's machine; none: each rank has available_memory alone.
   std::function<MachineMemory(int rank)> memory = {};
   std::string offload_dir = {};

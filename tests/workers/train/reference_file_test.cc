@@ -1,4 +1,4 @@
-// The file with what a job's reference says: there and back, damaged, cut, of other versions.
+// The file of log probabilities of a reference: there and back, damaged, cut, of other versions.
 #include "workers/train/preferences/reference_file.h"
 
 #include <string>

@@ -37,7 +37,9 @@ absl::Status TrainJob::RunInside() {
   step_ = saved_step_ = start.step;
   tokens_ = start.tokens;
   record_ = start.evaluations;
+  stopped_ = job_.stopped();
   listener_->Started(step_, context_.warnings());
+  if (stopped_ != jobs::StopKind::kNone) return absl::OkStatus();  // no step was done, so there is nothing to save
   absl::Status status = Train();
   if (!status.ok() && context_.agreed() && OutcomeOf(status) == jobs::TrainOutcome::kBlocked)
     status = SaveBlocked(status);

@@ -39,14 +39,15 @@ struct TrainJobInput {
   // (none: of all of the trainer's step).
   jobs::ChunkOptions chunks = {};
   std::function<int64_t(int64_t step, const StepReport& report)> chunk_times = {};
-  std::string offload_dir = {};                      // for the file of offloaded state; empty: there is none
-  OpenStateFileFn open_offload = {};                 // makes it; none: OpenStateFile in that directory
-  std::string software = {};                         // version, for manifests
-  absl::Duration step_limit = absl::Hours(1);        // of a step, compute included; a lost rank is seen at once
-  absl::Duration disk_limit = absl::Hours(1);        // … while one of them reads or writes files
-  absl::Duration lock_patience = absl::Seconds(10);  // how long an ended attempt may hold the job's folder
-  absl::Duration read_pause = absl::Seconds(1);      // before another try to read a checkpoint
-  absl::Duration note_interval = absl::Seconds(2);   // between notes of long work
+  std::string offload_dir = {};                          // for the file of offloaded state; empty: there is none
+  OpenStateFileFn open_offload = {};                     // makes it; none: OpenStateFile in that directory
+  std::string software = {};                             // version, for manifests
+  absl::Duration step_limit = absl::Hours(1);            // of a step, compute included; a lost rank is seen at once
+  absl::Duration disk_limit = absl::Hours(1);            // … while one of them reads or writes files
+  absl::Duration lock_patience = absl::Seconds(10);      // how long an ended attempt may hold the job's folder
+  absl::Duration read_pause = absl::Seconds(1);          // before another try to read a checkpoint
+  absl::Duration note_interval = absl::Seconds(2);       // between notes of long work
+  absl::Duration reference_interval = absl::Minutes(1);  // between writes of log probabilities of the reference
 };
 
 }  // namespace switchyard::train

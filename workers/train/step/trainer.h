@@ -101,8 +101,8 @@ class Trainer {
   absl::StatusOr<StepReport> Step(absl::Span<const TrainRows> micro_batches, double learning_rate, absl::Time deadline);
   // The mean loss of all ranks' rows (0 of no tokens); nothing changes.  No choice is dropped, as in serving.
   absl::StatusOr<StepReport> Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
-  // Log probabilities of both answers of this rank's pairs, as Evaluate computes them.  Collective: ranks have rows of
-  // their own, and may have none.  Each value has the bits that it has in any other rows.
+  // Log probabilities of both answers of this rank's pairs, as Evaluate has them, finite or not.  Collective: ranks
+  // have rows of their own, and may have none.  Each value has the bits that it has in any other rows.
   absl::StatusOr<std::vector<PairLogProbs>> LogProbs(const TrainRows& rows, absl::Time deadline);
 
   // Steps since the moments were zero, and how many of them were skipped, so that the optimizer did not count them.

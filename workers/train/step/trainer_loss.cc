@@ -1,6 +1,5 @@
 // The end of a trainer's passes: losses of tokens, and of pairs of answers.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -86,10 +85,6 @@ absl::StatusOr<std::vector<PairLogProbs>> Trainer::RunLogProbs(const TrainRows& 
   std::vector<PairLogProbs> pairs;
   for (size_t i = 0; i < documents.size(); i += 2) {
     pairs.push_back({-documents[i].loss, -documents[i + 1].loss});
-    if (std::isfinite(documents[i].loss) && std::isfinite(documents[i + 1].loss)) continue;
-    return absl::DataLossError(absl::StrCat("log probabilities of the reference are not finite: ", pairs.back().chosen,
-                                            " and ", pairs.back().rejected, " of pair ", rows.pairs[i / 2],
-                                            ": the base's weights or this pair are of no use"));
   }
   return pairs;
 }

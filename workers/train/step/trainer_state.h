@@ -25,7 +25,7 @@ struct NamedTokens {
   jobs::TokenFileHeader header;
 };
 
-// Of a job with adapters: the checksum of the weights that they go with, which its checkpoints do not have.
+// Of a job with adapters, or with preferences: the checksum of the base's weights, which its checkpoints do not have.
 inline constexpr char kBaseWeights[] = "base_weights";
 
 // The settings that must be equal for training to continue, by name, as text.

@@ -95,6 +95,7 @@ absl::Status JobSetup::Run() {
   RETURN_IF_ERROR(context_.AgreeOn(MakeModel()));
   RETURN_IF_ERROR(job_.packing->MakePacker(job_.trainer.get(), job_.parameters.get()));
   RETURN_IF_ERROR(OpenReferences());
+  if (job_.stopped() != jobs::StopKind::kNone) return absl::OkStatus();
   RETURN_IF_ERROR(context_.AgreeOn(LoadStart()));
   RETURN_IF_ERROR(context_.AgreeOn(OpenSaver()));
   RETURN_IF_ERROR(context_.AgreeOn(job_.packing->OpenJournal()));
@@ -120,15 +121,12 @@ absl::Status JobSetup::OpenModel() {
 absl::Status JobSetup::OpenData() {
   ASSIGN_OR_RETURN(job_.data, OpenJobData(&context_, job_.source.config));
   job_.shape = ShapeOf(context_.spec(), job_.source.config_text, job_.data.names);
-  return context_.spec().lora.rank > 0 ? AddChecksumOfBase() : absl::OkStatus();
+  // Adapters go with it, and preferences are measured against it, so another base is another job.
+  const bool of_base = context_.spec().lora.rank > 0 || context_.spec().has_pairs();
+  return of_base ? AddChecksumOfBase() : absl::OkStatus();
 }
 
 absl::Status JobSetup::AddChecksumOfBase() {
-  ASSIGN_OR_RETURN(job_.shape[kBaseWeights], ChecksumOfBase());
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> JobSetup::ChecksumOfBase() {
   const std::string& base = context_.spec().base_checkpoint;
   absl::StatusOr<std::string> sum = std::string();
   if (context_.leads()) {
@@ -139,7 +137,8 @@ absl::StatusOr<std::string> JobSetup::ChecksumOfBase() {
     });
     if (!sum.ok()) sum = In(base, sum.status());
   }
-  return context_.AgreeOnText(sum);
+  ASSIGN_OR_RETURN(job_.shape[kBaseWeights], context_.AgreeOnText(sum));
+  return absl::OkStatus();
 }
 
 absl::Status JobSetup::MakeModel() {
@@ -180,20 +179,14 @@ absl::Status JobSetup::MakeModel() {
 absl::Status JobSetup::OpenReferences() {
   const jobs::JobSpec& spec = context_.spec();
   if (!spec.has_pairs()) return absl::OkStatus();
-  job_.references = std::make_unique<JobReferences>(&context_, job_.checkpoints.get(), &job_.data);
+  job_.references =
+      std::make_unique<JobReferences>(&context_, job_.checkpoints.get(), &job_.data, job_.shape[kBaseWeights]);
   RETURN_IF_ERROR(job_.references->Read(job_.start->state()));
-  if (job_.references->complete()) return absl::OkStatus();
-  const bool adapted = job_.parameters->adapted();
-  std::string base;
-  if (adapted) {
-    base = job_.shape[kBaseWeights];
-  } else {
-    ASSIGN_OR_RETURN(base, ChecksumOfBase());
-  }
-  RETURN_IF_ERROR(context_.AgreeOn(job_.references->SetBase(base)));
+  if (job_.references->complete() || job_.stopped() != jobs::StopKind::kNone) return absl::OkStatus();
   context_.notes().Stage(absl::StrCat("loads ", spec.base_checkpoint, ", the reference"));
   absl::Status loaded = LoadBase();
-  if (loaded.ok() && adapted) loaded = job_.parameters->InitialiseAdapters(spec.seed);  // which then add nothing
+  if (loaded.ok() && job_.parameters->adapted())
+    loaded = job_.parameters->InitialiseAdapters(spec.seed);  // which then add nothing
   if (loaded.ok()) loaded = job_.parameters->Publish();
   RETURN_IF_ERROR(context_.AgreeOn(loaded));
   return job_.references->Compute(job_.trainer.get());

@@ -52,6 +52,8 @@ struct OpenedJob {
   std::unique_ptr<JobPacking> packing;
   std::unique_ptr<JobChunks> chunks;
   std::unique_ptr<CheckpointSaver> saver;
+  // The stop, requested while the reference computed, that has ended the setup early; the same on all ranks.
+  jobs::StopKind stopped() const { return references != nullptr ? references->stopped() : jobs::StopKind::kNone; }
 };
 
 class JobSetup {
@@ -59,18 +61,19 @@ class JobSetup {
   // All borrowed.  job: empty; what was opened before an error stays in it.
   JobSetup(JobContext* context, OpenedJob* job) : context_(*context), job_(*job) {}
 
-  // Blocks; once.  On an error that is not context.agreed() the other ranks still wait.
+  // Blocks; once.  On an error that is not context.agreed() the other ranks still wait.  OK, and not all is opened, if
+  // job.stopped().
   absl::Status Run();
 
  private:
   absl::Status OpenCheckpoints();
   absl::Status OpenModel();
   absl::Status OpenData();
-  // Adds the checksum of the weights that adapters go with to the job's shape.  Collective.
+  // Adds the checksum of the base's weights to the job's shape.  Collective.
   absl::Status AddChecksumOfBase();
-  absl::StatusOr<std::string> ChecksumOfBase();
   absl::Status MakeModel();
-  // Reads or computes what the reference says of the job's pairs; then the model may have its weights.  Collective.
+  // Reads or computes the reference's log probabilities of the job's pairs; then the model may have the base's weights.
+  // Collective.
   absl::Status OpenReferences();
   // Loads weights from the checkpoint to continue from or the base checkpoint, or draws them.
   absl::Status LoadStart();

@@ -105,13 +105,19 @@ absl::Status JobStart::ReadFiles(const JobShape& shape) {
 
 absl::Status JobStart::CheckState(const JobShape& shape) const {
   const std::optional<jobs::ForkOrigin>& origin = context_.input().origin;
+  // (The base was right when the job, or its parent, began.)
+  const auto base_of = [](const JobShape& of) {
+    const auto found = of.find(kBaseWeights);
+    return found == of.end() ? std::string() : found->second;
+  };
+  const bool were_right = context_.had_data() || base_of(state_.shape) != base_of(shape);
   if (origin.has_value() && state_.step == origin->step) {
     RETURN_IF_ERROR(
         OfData(CompareShapes(FixedByFork(state_.shape, origin->other_data), FixedByFork(shape, origin->other_data)),
-               context_.had_data()));
+               were_right));
   } else {
     // A job's spec keeps all but its workers, so only files can differ.
-    RETURN_IF_ERROR(OfData(CompareShapes(state_.shape, shape), context_.had_data()));
+    RETURN_IF_ERROR(OfData(CompareShapes(state_.shape, shape), were_right));
   }
   // A fork may have batches of another size than its parent, or have passed some over.
   const bool in_place = origin.has_value() || state_.sample == state_.step * context_.spec().batch_sequences;
