@@ -148,6 +148,38 @@ TEST_P(PreferencesTest, GradientsAreThoseOfFiniteDifferences) {
   EXPECT_GT(checked, 2);
 }
 
+// The head has kLossRows at a time: a document across two pieces has the gradient that it has within one.
+TEST_P(PreferencesTest, GradientsOfDocumentsAcrossPieces) {
+  std::vector<AnswerPair> pairs;
+  for (size_t i = 0; i < 12; ++i) pairs.insert(pairs.end(), golden_.steps[i].begin(), golden_.steps[i].end());
+  TrainingGroupOptions options = OptionsOfPairs(golden_, DType::kF64);
+  options.trainer.router.balance_weight = 0;
+  options.trainer.optimizer.clip_norm = 0;
+  options.trainer.max_sequences = 16;
+  std::map<std::string, std::vector<double>> wanted;
+  for (const int micro_batches : {12, 1}) {
+    const std::unique_ptr<TrainingGroup> group = BeginPairs(golden_, options);
+    RankRows rows = Deal(pairs, 1, micro_batches);
+    Refer(group.get(), &rows);
+    for (TrainRows& each : rows[0]) {
+      for (size_t i = 0; i < each.references.size(); ++i) each.references[i].chosen += static_cast<double>(i % 4) - 1.5;
+    }
+    RunPairs(group.get(), rows, 0);
+    if (micro_batches > 1) {
+      for (const TrainRows& each : rows[0]) ASSERT_LE(std::ssize(each.tokens), model::kLossRows);
+      wanted = group->Gradients();
+      continue;
+    }
+    ASSERT_GT(std::ssize(rows[0][0].tokens), 2 * model::kLossRows);
+    EXPECT_THAT(rows[0][0].borders, testing::Not(testing::Contains(model::kLossRows))) << "a document is cut there";
+    for (const auto& [name, gradient] : group->Gradients()) {
+      double most = 0;
+      for (const double value : gradient) most = std::max(most, std::abs(value));
+      for (size_t i = 0; i < gradient.size(); ++i) ASSERT_NEAR(gradient[i], wanted.at(name)[i], 1e-10 * most) << name;
+    }
+  }
+}
+
 TEST_P(PreferencesTest, LearnsInBf16) {
   const std::unique_ptr<TrainingGroup> group = BeginPairs(golden_, OptionsOfPairs(golden_, DType::kBf16, 2));
   RankRows rows = Deal(golden_.steps[0], 2, 1);
