@@ -49,8 +49,10 @@ absl::Status CheckForm(const v1::JobSpec& parent, const v1::JobSpec& wanted) {
   RETURN_IF_ERROR(check("architecture", Quote(parent.architecture()), Quote(wanted.architecture())));
   RETURN_IF_ERROR(
       check("precision", v1::TrainPrecision_Name(parent.precision()), v1::TrainPrecision_Name(wanted.precision())));
-  if (parent.has_dpo() != wanted.has_dpo()) {
-    const auto text = [](const v1::JobSpec& spec) { return spec.has_dpo() ? "dpo" : "no dpo"; };
+  // (Label smoothing without beta is another problem, which Validate names.)
+  const auto has_pairs = [](const v1::JobSpec& spec) { return spec.dpo().beta() != 0; };
+  if (has_pairs(parent) != has_pairs(wanted)) {
+    const auto text = [&](const v1::JobSpec& spec) { return has_pairs(spec) ? "dpo" : "no dpo"; };
     return rpc::BadField("spec.dpo",
                          absl::StrCat("the parent has ", text(parent), ", the fork has ", text(wanted),
                                       ": a fork trains as its parent does; begin a new job with the parent's "

@@ -239,6 +239,10 @@ TEST(ForkSpec, PreferencesStayAndMayHaveAnotherBeta) {
   EXPECT_THAT(std::string(ForkedSpec(parent, changes, {}).status().message()),
               HasSubstr("spec.dpo: the parent has no dpo, the fork has dpo: a fork trains as its parent does; begin a "
                         "new job with the parent's checkpoint as its base_checkpoint"));
+  v1::JobSpec smoothing;
+  smoothing.mutable_dpo()->set_label_smoothing(0.1);
+  EXPECT_THAT(std::string(ForkedSpec(parent, smoothing, {}).status().message()),
+              HasSubstr("dpo.label_smoothing: 0.1, but dpo.beta is 0, so the job has no preferences"));
   parent.dpo = {.beta = 0.1, .label_smoothing = 0.2};
   const absl::StatusOr<jobs::JobSpec> forked = ForkedSpec(parent, changes, {});
   ASSERT_TRUE(forked.ok()) << forked.status();
