@@ -58,7 +58,8 @@ double Measured(const Slot& slot, double value) {
   return slot.progress.skipped ? std::numeric_limits<double>::quiet_NaN() : value;
 }
 const SlotRow kSlotGauges[] = {
-    {"switchyard_train_loss", "Mean cross-entropy of the last step, nats a token.",
+    {"switchyard_train_loss",
+     "Loss of the last step: mean cross-entropy, nats a token; with preferences mean of the pairs' losses.",
      [](const Slot& s) { return Measured(s, s.progress.loss); }},
     {"switchyard_train_balance_loss", "Load-balancing loss of the last step, without its weight.",
      [](const Slot& s) { return Measured(s, s.progress.balance_loss); }},
@@ -119,20 +120,25 @@ TrainingMetrics::TrainingMetrics(std::shared_ptr<prometheus::Registry> registry)
                           "Forward and backward have experts and all-to-alls in them.");
   for (const PhaseRow& row : kPhases) phases_.push_back(&phases.Add({{"phase", row.phase}}));
   for (const SlotRow& row : kSlotGauges) slot_families_.push_back(&gauges(row.name, row.help));
-  slot_families_.push_back(
-      &gauges("switchyard_train_evaluation_loss", "Mean cross-entropy of the last evaluation, nats a token."));
+  slot_families_.push_back(&gauges(
+      "switchyard_train_evaluation_loss",
+      "Loss of the last evaluation: mean cross-entropy, nats a token; with preferences mean of the pairs' losses."));
   preference_families_ = {
       &gauges("switchyard_train_preference_margin",
               "Mean reward of the chosen answers less that of the rejected ones, of the last step's pairs."),
       &gauges("switchyard_train_preference_accuracy",
               "Part of the last step's pairs whose chosen answer has the higher reward."),
   };
-  set_family_ = &gauges("switchyard_train_evaluation_set_loss",
-                        "Mean cross-entropy of a set in the last evaluation, nats a token; of a job's first 16 sets.");
+  set_family_ = &gauges(
+      "switchyard_train_evaluation_set_loss",
+      "Loss of a set in the last evaluation: mean cross-entropy, nats a token; with preferences mean of the pairs' "
+      "losses; of a job's first 16 sets.");
 }
 
 void TrainingMetrics::UpdatePreferences(int slot, const TrainingCounts::Slot* job) {
-  const bool has = job != nullptr && job->progress.preferences.has_value();
+  // (A skipped step has no pairs.)
+  const bool skipped = job != nullptr && job->progress.skipped && job->job == preference_jobs_[slot];
+  const bool has = skipped || (job != nullptr && job->progress.preferences.has_value());
   SlotGauges& gauges = slot_preferences_[slot];
   const std::string name = has ? job->job : "";
   if (name != std::exchange(preference_jobs_[slot], name)) {
@@ -140,7 +146,8 @@ void TrainingMetrics::UpdatePreferences(int slot, const TrainingCounts::Slot* jo
     gauges.clear();
   }
   if (!has) return;
-  const double values[] = {job->progress.preferences->margin, job->progress.preferences->accuracy};
+  const jobs::PreferenceFigures figures = job->progress.preferences.value_or(jobs::PreferenceFigures());
+  const double values[] = {Measured(*job, figures.margin), Measured(*job, figures.accuracy)};
   for (size_t i = 0; i < preference_families_.size(); ++i) {
     if (i == gauges.size()) {
       gauges.push_back(&preference_families_[i]->Add({{"slot", absl::StrCat(slot)}, {"job_id", name}}));

@@ -78,6 +78,35 @@ TEST(TrainingMetricsTest, ASkippedStepHasMeasuredNothing) {
   EXPECT_EQ(values.at("switchyard_train_step job_id=job-a slot=0"), 3);
 }
 
+// Of a job with preferences there are no pairs in such a step, and its gauges stay.
+TEST(TrainingMetricsTest, ASkippedStepKeepsTheGaugesOfPreferences) {
+  const auto registry = std::make_shared<prometheus::Registry>();
+  TrainingMetrics metrics(registry);
+  TrainingCounts counts;
+  const std::string margin = "switchyard_train_preference_margin job_id=job-a slot=0",
+                    accuracy = "switchyard_train_preference_accuracy job_id=job-a slot=0";
+  TrainingCounts::Slot& slot = counts.slots[0];
+  slot.job = "job-a";
+  slot.progress.preferences = {.margin = 0.5, .accuracy = 0.75, .pairs = 4};
+  metrics.Update(counts);
+  EXPECT_EQ(Values(*registry).at(margin), 0.5);
+  slot.progress.preferences.reset();
+  slot.progress.skipped = true;
+  metrics.Update(counts);
+  EXPECT_TRUE(std::isnan(Values(*registry).at(margin)));
+  EXPECT_TRUE(std::isnan(Values(*registry).at(accuracy)));
+  slot.progress.preferences = {.margin = 0.25, .accuracy = 1, .pairs = 4};
+  slot.progress.skipped = false;
+  metrics.Update(counts);
+  EXPECT_EQ(Values(*registry).at(margin), 0.25);
+  EXPECT_EQ(Values(*registry).at(accuracy), 1);
+  slot.job = "job-b";  // without preferences
+  slot.progress.preferences.reset();
+  slot.progress.skipped = true;
+  metrics.Update(counts);
+  EXPECT_FALSE(Values(*registry).contains(margin));
+}
+
 TEST(TrainingMetricsTest, EvaluationSetsHaveGaugesWhileTheirJobRuns) {
   const auto registry = std::make_shared<prometheus::Registry>();
   TrainingMetrics metrics(registry);
