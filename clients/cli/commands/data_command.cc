@@ -74,7 +74,8 @@ void AddDataCommand(Command* app) {
   flags->server.AddTo(command->flags());
   command->SetFooter(
       "A line of a .jsonl file is an object with one of: \"text\" (all of it is trained), \"prompt\" and "
-      "\"completion\" (the completion is), \"messages\" (what the assistant says is).\n"
+      "\"completion\" (the completion is), \"messages\" (what the assistant says is), \"chosen\" and \"rejected\" with "
+      "their \"prompt\" (both answers are; all lines of all files are such pairs, or none is).\n"
       "Example: switchyard data pack web.jsonl books.jsonl --output=train.bin");
   command->SetRun([flags](Console& console) { return Pack(console, *flags); });
 }

@@ -246,8 +246,10 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
     Row<"early_stop.patience">("early_stop_patience", kNumber,
                                "end the job after this many evaluations in a row without an improvement; 0 = do all "
                                "steps (default)"),
-    Row<"early_stop.min_improvement">("early_stop_min_improvement", kNumber,
-                                      "nats a token by which the loss has to fall to be an improvement; default 0"),
+    Row<"early_stop.min_improvement">(
+        "early_stop_min_improvement", kNumber,
+        "by how much the loss has to fall to be an improvement: nats a token, with --dpo_beta the mean "
+        "loss of pairs; default 0"),
     Row<"max_runtime_seconds">("max_runtime_seconds", kNumber,
                                "stop the job with an error after this running time; 0 = no limit"),
     Row<"labels">("label", kTexts, "KEY=TEXT, to find the job by; may be repeated"),

@@ -67,7 +67,8 @@ class Job:
 
     @property
     def evaluations(self) -> Dict[str, float]:
-        """The losses of the newest evaluation by its sets. exp() of one is the perplexity."""
+        """The losses of the newest evaluation by its sets. exp() of one is the perplexity, but of a job with dpo, where
+        it is the mean loss of pairs."""
         return {one.name: one.loss for one in self.message.evaluation.sets}
 
     @property

@@ -195,7 +195,8 @@ absl::Status CheckKind(const Document& document, bool pairs) {
   const bool pair = document.kind == DocumentKind::kPair;
   if (pair == pairs) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      pair ? "chosen, rejected: a pair of answers is for a job with dpo (--dpo_beta), whose lines are all pairs"
+      pair ? "chosen, rejected: a pair of answers is for a job with dpo (train submit --dpo_beta), or for a file whose "
+             "first line is a pair; either has pairs alone"
            : "has no chosen and rejected: a job with dpo, and a file that begins with a pair, has pairs alone");
 }
 

@@ -131,8 +131,9 @@ TEST_F(PairsTest, AFileHasPairsAloneOrNone) {
   const std::string pair = R"({"prompt": "a", "chosen": "b", "rejected": "c"})", text = R"({"text": "a"})";
   EXPECT_EQ(Problem(pair, true), "");
   EXPECT_EQ(Problem(text, false), "");
-  EXPECT_THAT(Problem(pair, false), HasSubstr("in.jsonl:1 (byte 0): chosen, rejected: a pair of answers is for a job "
-                                              "with dpo (--dpo_beta)"));
+  EXPECT_THAT(Problem(pair, false),
+              HasSubstr("in.jsonl:1 (byte 0): chosen, rejected: a pair of answers is for a job "
+                        "with dpo (train submit --dpo_beta), or for a file whose first line is a pair"));
   EXPECT_THAT(Problem(text, true), HasSubstr("in.jsonl:1 (byte 0): has no chosen and rejected: a job with dpo"));
   // As the first line is.
   EXPECT_EQ(Problem("\n" + pair, std::nullopt), "");
