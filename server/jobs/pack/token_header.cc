@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/io/byte_io.h"
 #include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/token_format.h"
@@ -59,6 +60,31 @@ absl::StatusOr<bool> ReadHasTarget(const RootDir& root, const std::string& name,
     }
     return absl::OkStatus();
   });
+}
+
+absl::StatusOr<bool> ReadHasFittingPair(const RootDir& root, const std::string& name,
+                                        const jobs::TokenFileHeader& header, int64_t length, int64_t max_bytes) {
+  constexpr int64_t kPairsAtOnce = 1 << 15;
+  ASSIGN_OR_RETURN(const UniqueFd fd, Open(root, name));
+  const int64_t pairs = header.num_documents / 2;
+  const auto limit = static_cast<uint64_t>(length), tokens = static_cast<uint64_t>(header.num_tokens);
+  std::vector<char> bytes;
+  for (int64_t first = 0; first < pairs; first += kPairsAtOnce) {
+    if (16 * first >= max_bytes) return true;
+    // With the begin of the pair behind them.
+    bytes.resize(static_cast<size_t>(8 * std::min(2 * kPairsAtOnce + 1, header.num_documents - 2 * first)));
+    ASSIGN_OR_RETURN(const size_t read,
+                     ReadAt(fd.get(), name, header.documents_at() + 16 * first, absl::MakeSpan(bytes)));
+    if (read < bytes.size())
+      return absl::InvalidArgumentError(absl::StrCat(Quote(name), ": ends within its documents"));
+    for (size_t at = 0; at + 16 <= bytes.size(); at += 16) {
+      const auto begin = LoadInt<uint64_t>(&bytes[at]), middle = LoadInt<uint64_t>(&bytes[at + 8]);
+      const uint64_t end = at + 16 < bytes.size() ? LoadInt<uint64_t>(&bytes[at + 16]) : tokens;
+      const bool rising = begin < middle && middle < end && end <= tokens;
+      if (rising && middle - begin > 1 && end - middle > 1 && end - begin - 2 <= limit) return true;
+    }
+  }
+  return false;
 }
 
 absl::Status ScanTokens(const RootDir& root, const std::string& name, const jobs::TokenFileHeader& header,

@@ -63,6 +63,17 @@ absl::Status CheckPairs(const jobs::JobSpec& spec, const std::string& name, cons
                                 : ": has no pairs of answers, which a job with dpo wants"));
 }
 
+absl::Status NoFittingPair(const jobs::JobSpec& spec, absl::string_view which) {
+  return absl::InvalidArgumentError(absl::StrCat(which, " fits into sequence_length ", spec.sequence_length,
+                                                 ", which has to hold the prompt twice and both answers"));
+}
+
+// Why files have nothing to train on, or to evaluate with.
+absl::Status NoTarget(const jobs::JobSpec& spec, size_t files, int64_t tokens) {
+  if (!spec.has_pairs()) return jobs::NoTargetError(files, tokens, spec.sequence_length);
+  return NoFittingPair(spec, absl::StrCat("none of the pairs of answers in ", files, files == 1 ? " file" : " files"));
+}
+
 // Where files are, and what they are checked by.
 struct DataCheck {
   const RootDir& root;
@@ -108,6 +119,15 @@ absl::Status CheckData(const jobs::JobSpec& spec, absl::string_view list, const 
     const absl::Status inside = ScanTokens(by.root, names[i], *header, by.vocab, share);
     if (!inside.ok()) return BadFile(field, inside);
     facts->tokens += header->num_tokens;
+    if (spec.has_pairs()) {
+      const absl::StatusOr<bool> fits = ReadHasFittingPair(by.root, names[i], *header, spec.sequence_length, share);
+      if (!fits.ok()) return BadFile(field, fits.status());
+      if (!*fits && weighted)
+        return BadFile(field, NoFittingPair(spec, absl::StrCat(Quote(names[i]),
+                                                               " has a weight, but none of its pairs of answers")));
+      facts->has_target = facts->has_target || *fits;  // each answer has a token
+      continue;
+    }
     if (facts->has_target) continue;
     const absl::StatusOr<bool> found = ReadHasTarget(by.root, names[i], *header, search);
     if (!found.ok()) return BadFile(field, found.status());
@@ -130,7 +150,7 @@ absl::Status CheckDatasets(const jobs::JobSpec& spec, const DataCheck& by, bool 
   }
   // (For text this is checked when it is packed.)
   if (data.text || data.has_target) return absl::OkStatus();
-  return BadFile("spec.datasets", jobs::NoTargetError(spec.datasets.size(), data.tokens, spec.sequence_length));
+  return BadFile("spec.datasets", NoTarget(spec, spec.datasets.size(), data.tokens));
 }
 
 absl::Status CheckEvaluation(const jobs::JobSpec& spec, const DataCheck& by, bool text_is_packed) {
@@ -138,7 +158,7 @@ absl::Status CheckEvaluation(const jobs::JobSpec& spec, const DataCheck& by, boo
     DataFacts facts = {.text_is_packed = text_is_packed};
     RETURN_IF_ERROR(CheckData(spec, kEvaluation, set.files, by, &facts));
     if (facts.text || facts.has_target) continue;
-    const absl::Status none = jobs::NoTargetError(set.files.size(), facts.tokens, spec.sequence_length);
+    const absl::Status none = NoTarget(spec, set.files.size(), facts.tokens);
     const bool several = set.files.size() < spec.evaluation.size();
     return BadFile("spec.evaluation",
                    absl::Status(none.code(), absl::StrCat(several ? absl::StrCat("set ", Quote(set.name), ": ") : "",

@@ -244,61 +244,76 @@ std::vector<BadSpec> BadTexts() {
   };
 }
 
-std::vector<BadSpec> BadPreferences() {
-  const auto preferring = [](const char* path) {
-    return [path](v1::JobSpec* spec) {
-      spec->set_datasets(0, path);
-      spec->clear_architecture();
-      spec->set_base_checkpoint("based");
-      spec->mutable_dpo()->set_beta(0.1);
-    };
+std::function<void(v1::JobSpec*)> Preferring(const char* path) {
+  return [path](v1::JobSpec* spec) {
+    spec->set_datasets(0, path);
+    spec->clear_architecture();
+    spec->set_base_checkpoint("based");
+    spec->mutable_dpo()->set_beta(0.1);
   };
+}
+
+std::vector<BadSpec> BadPairs() {
   const auto data = [](const char* path) { return [path](v1::JobSpec* spec) { spec->set_datasets(0, path); }; };
   return {
       {"PairsWithoutDpo", data("pairs.jsonl"), kBad, "BAD_FILE",
        "spec.datasets[0]: pairs.jsonl:1 (byte 0): chosen, rejected: a pair of answers is for a job with dpo"},
       {"PackedPairsWithoutDpo", data("pairs.bin"), kBad, "BAD_FILE",
        "spec.datasets[0]: \"pairs.bin\": has pairs of answers, which only a job with dpo trains on (--dpo_beta)"},
-      {"TextWithDpo", preferring("sub/text.jsonl"), kBad, "BAD_FILE",
+      {"TextWithDpo", Preferring("sub/text.jsonl"), kBad, "BAD_FILE",
        "spec.datasets[0]: sub/text.jsonl:1 (byte 0): has no chosen and rejected"},
-      {"TokensWithDpo", preferring("a.bin"), kBad, "BAD_FILE",
+      {"TokensWithDpo", Preferring("a.bin"), kBad, "BAD_FILE",
        "spec.datasets[0]: \"a.bin\": has no pairs of answers, which a job with dpo wants"},
       {"EvaluationWithDpo",
-       [=](auto* s) {
-         preferring("pairs.jsonl")(s);
+       [](auto* s) {
+         Preferring("pairs.jsonl")(s);
          s->add_evaluation("a.bin");
        },
        kBad, "BAD_FILE", "spec.evaluation[0]: \"a.bin\": has no pairs of answers"},
-      {"BadPair", preferring("pair.jsonl"), kBad, "BAD_FILE",
+      {"BadPair", Preferring("pair.jsonl"), kBad, "BAD_FILE",
        "spec.datasets[0]: pair.jsonl:2 (byte 48): rejected: is missing"},
+      {"PairsThatDoNotFit", Preferring("pairs.bin"), kBad, "BAD_FILE",
+       "spec.datasets: none of the pairs of answers in 1 file fits into sequence_length 16"},
+      {"PairsOfAWeightThatDoNotFit",
+       [](auto* s) {
+         Preferring("pairs.jsonl")(s);
+         s->add_datasets("pairs.bin");
+         for (int i = 0; i < 2; ++i) s->add_dataset_weights(1);
+       },
+       kBad, "BAD_FILE", "spec.datasets[1]: \"pairs.bin\" has a weight, but none of its pairs of answers fits into"},
+  };
+}
+
+std::vector<BadSpec> BadPreferences() {
+  return {
       {"DpoOfDrawnWeights",
-       [=](auto* s) {
-         preferring("pairs.jsonl")(s);
+       [](auto* s) {
+         Preferring("pairs.jsonl")(s);
          s->clear_base_checkpoint();
          s->set_architecture("demo");
        },
        kBad, "BAD_FIELD", "dpo: wants a base_checkpoint, which is the reference"},
       {"BetaNegative",
-       [=](auto* s) {
-         preferring("pairs.jsonl")(s);
+       [](auto* s) {
+         Preferring("pairs.jsonl")(s);
          s->mutable_dpo()->set_beta(-1);
        },
        kBad, "BAD_FIELD", "dpo.beta: -1 is outside [1e-06, 1000)"},
       {"SmoothingOfAHalf",
-       [=](auto* s) {
-         preferring("pairs.jsonl")(s);
+       [](auto* s) {
+         Preferring("pairs.jsonl")(s);
          s->mutable_dpo()->set_label_smoothing(0.5);
        },
        kBad, "BAD_FIELD", "dpo.label_smoothing: 0.5 is outside [0, 0.5)"},
       {"DpoOfJoinedDocuments",
-       [=](auto* s) {
-         preferring("pairs.jsonl")(s);
+       [](auto* s) {
+         Preferring("pairs.jsonl")(s);
          s->set_packing(v1::WINDOW_PACKING_CONCATENATE);
        },
        kBad, "BAD_FIELD", "packing: concatenate, but with dpo both answers of a pair are in one sequence: best_fit"},
       {"DpoWithoutAMask",
-       [=](auto* s) {
-         preferring("pairs.jsonl")(s);
+       [](auto* s) {
+         Preferring("pairs.jsonl")(s);
          s->set_document_mask(v1::DOCUMENT_MASK_OFF);
        },
        kBad, "BAD_FIELD", "document_mask: off, but with dpo each answer is a text of its own"},
@@ -434,8 +449,8 @@ class BadSpecsTest : public TrainingTest {
 TEST_F(BadSpecsTest, EachIsRefusedWithItsReason) {
   MakeFiles();
   std::vector<BadSpec> catalogue = BadNumbers();
-  for (const auto& more :
-       {BadDropout(), BadCommunication(), BadSequences(), BadFiles(), BadTexts(), BadPreferences(), BadModels()})
+  for (const auto& more : {BadDropout(), BadCommunication(), BadSequences(), BadFiles(), BadTexts(), BadPairs(),
+                           BadPreferences(), BadModels()})
     catalogue.insert(catalogue.end(), more.begin(), more.end());
   for (const BadSpec& bad : catalogue) {
     v1::SubmitJobRequest request = Request();
