@@ -104,8 +104,6 @@ struct ClampBackwardArgs {
   double limit;
 };
 
-// One sequence and one kv head, for all query heads of its group.  Pointers are to the sequence's first row and to the
-// first column of the head (of the group's first head).
 // Dropout of probabilities (dropout/counter_random.h); in forward, too.
 struct AttentionDropout {
   const uint64_t* row_keys = nullptr;  // of each query; null: none is dropped
@@ -114,6 +112,8 @@ struct AttentionDropout {
   double scale;  // of those that are kept
 };
 
+// One sequence and one kv head, for all query heads of its group.  Pointers are to the sequence's first row and to the
+// first column of the head (of the group's first head).
 struct AttentionBackwardTask {
   uint8_t dtype;
   const void *q, *k, *v, *attended, *dattended;

@@ -3,7 +3,7 @@
 // Which numbers are dropped is a function of the row's key, the site and the layer alone (counter_random.h), so
 // backward repeats a call on the gradients.  Products are in AccDType of y's dtype, rounded once.  Parallel over rows.
 // Blocks until done.  Borrows all memory.  CPU only.
-// Errors (InvalidArgument): shapes that differ, as many keys as there are not rows, a rate outside [0, 1).
+// Errors (InvalidArgument): shapes that differ, another number of keys than of rows, a rate outside [0, 1).
 #pragma once
 
 #include <cstdint>
