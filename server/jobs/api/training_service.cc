@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -102,6 +103,10 @@ DiskQuota QuotaOf(UnaryCall* call, const JobManager& manager, const std::string&
   return quota;
 }
 
+std::function<bool()> CancelOf(UnaryCall* call) {
+  return [call] { return call->cancelled().load(); };
+}
+
 // What the jobs' thread says of a job before its files are looked at.
 struct JobAdmission {
   DiskQuota quota;
@@ -116,10 +121,9 @@ void Submit(UnaryCall* call, const TrainingContext& training_context, SubmitArgs
   // Not on the jobs' thread, since this reads files.
   const RootDir& checkpoints = *training_context.checkpoints;
   const absl::StatusOr<double> bytes =
-      CheckSpecFiles(args.spec, *training_context.datasets, checkpoints, training_context.check_model,
-                     [call] { return call->cancelled().load(); });
+      CheckSpecFiles(args.spec, *training_context.datasets, checkpoints, training_context.check_model, CancelOf(call));
   if (!bytes.ok()) return call->Fail(bytes.status());
-  absl::Status ready = CheckDiskQuota(admission.quota, checkpoints, *bytes);
+  absl::Status ready = CheckDiskQuota(admission.quota, checkpoints, *bytes, CancelOf(call));
   if (ready.ok() && admission.keeps_base) ready = KeepBase(args.spec, checkpoints);
   if (!ready.ok()) return call->Fail(ready);
   PostFor(call, training_context.jobs, [call, args = std::move(args)](JobManager& manager) {
@@ -160,15 +164,15 @@ struct PlannedFork {
 void MakeFork(UnaryCall* call, const TrainingContext& training_context, const PlannedFork& fork) {
   const auto& [request, parent, spec, id, admission] = fork;
   const RootDir* const checkpoints = training_context.checkpoints;
-  const absl::StatusOr<double> bytes = CheckSpecFiles(
-      spec, *training_context.datasets, *checkpoints, training_context.check_model,
-      [call] { return call->cancelled().load(); }, PackedForFork(*checkpoints, *parent, spec));
+  const absl::StatusOr<double> bytes =
+      CheckSpecFiles(spec, *training_context.datasets, *checkpoints, training_context.check_model, CancelOf(call),
+                     PackedForFork(*checkpoints, *parent, spec));
   if (!bytes.ok()) return call->Fail(bytes.status());
-  absl::Status ready = CheckDiskQuota(admission.quota, *checkpoints, *bytes);
+  absl::Status ready = CheckDiskQuota(admission.quota, *checkpoints, *bytes, CancelOf(call));
   if (ready.ok() && admission.keeps_base) ready = KeepBase(spec, *checkpoints);
   if (!ready.ok()) return call->Fail(ready);
-  absl::StatusOr<ForkedJob> made = SeedFork(*checkpoints, *parent, request, spec, id, absl::ToUnixMillis(absl::Now()),
-                                            [call] { return call->cancelled().load(); });
+  absl::StatusOr<ForkedJob> made =
+      SeedFork(*checkpoints, *parent, request, spec, id, absl::ToUnixMillis(absl::Now()), CancelOf(call));
   if (!made.ok()) return call->Fail(OfFiles(made.status()));
   const bool same_sets =
       spec.evaluation == parent->spec.evaluation && spec.evaluation_names == parent->spec.evaluation_names;
@@ -203,7 +207,7 @@ void Fork(UnaryCall* call, const TrainingContext& training_context, const ForkAr
 }
 
 // Resumes a job, perhaps on another number of workers: checks the limits of job and server first, then, not on the
-// jobs' thread, the model, and whether the owner's jobs are within their quota of the disk.
+// jobs' thread, the model, and whether the owner's other jobs are within their quota of the disk.
 void Resume(UnaryCall* call, const TrainingContext& training_context, const std::string& id,
             std::optional<int32_t> workers) {
   PostFor(call, training_context.jobs, [call, training_context, id, workers](JobManager& manager) {
@@ -217,10 +221,11 @@ void Resume(UnaryCall* call, const TrainingContext& training_context, const std:
     }
     DiskQuota quota;
     if ((*job)->state == jobs::JobState::kPaused) quota = QuotaOf(call, manager, (*job)->owner);
+    quota.resumed = id;
     if (!spec.has_value() && quota.limit_bytes == 0) return Answer<v1::ResumeJobResponse>(call, manager.Resume(id));
     call->StartOn(call->request_context()->file_pool, [training_context, id, spec, quota](UnaryCall* call) {
       const RootDir& checkpoints = *training_context.checkpoints;
-      absl::Status allowed = CheckDiskQuota(quota, checkpoints, 0);
+      absl::Status allowed = CheckDiskQuota(quota, checkpoints, 0, CancelOf(call));
       if (allowed.ok() && spec.has_value())
         allowed = CheckWorkersOfModel(*spec, checkpoints, training_context.check_model);
       if (!allowed.ok()) return call->Fail(allowed);
