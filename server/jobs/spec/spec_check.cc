@@ -113,7 +113,7 @@ absl::Status CheckData(const jobs::JobSpec& spec, absl::string_view list, const 
       return BadFile(field, absl::InvalidArgumentError(absl::StrCat(Quote(names[i]), ": made for a vocabulary of ",
                                                                     header->vocab_size, ", the model has ", by.vocab)));
     }
-    if (weighted && !jobs::HasWindow(spec, header->num_tokens, header->num_documents)) {
+    if (weighted && !spec.has_pairs() && !jobs::HasWindow(spec, header->num_tokens, header->num_documents)) {
       return BadFile(field, jobs::NoWindowError(Quote(names[i]), header->num_tokens, spec.sequence_length));
     }
     const absl::Status inside = ScanTokens(by.root, names[i], *header, by.vocab, share);

@@ -284,7 +284,7 @@ TEST_F(TrainCommandTest, EveryFieldOfASpecHasAFlag) {
             names(v1::JobSpec::descriptor()) + names(v1::OptimizerSpec::descriptor()) +
                 names(v1::CheckpointSpec::descriptor()) + names(v1::CommunicationSpec::descriptor()) +
                 names(v1::EarlyStopSpec::descriptor()) + names(v1::LoraSpec::descriptor()) +
-                names(v1::DropoutSpec::descriptor()) + 2);
+                names(v1::DpoSpec::descriptor()) + names(v1::DropoutSpec::descriptor()) + 2);
   // Each sets a field of its own.
   std::set<std::string> set;
   for (const RequestField<v1::JobSpec>& field : RequestFields<v1::JobSpec>()) {
