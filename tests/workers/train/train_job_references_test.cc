@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/becomes.h"
 #include "tests/workers/train/hooked_file_system.h"
 #include "tests/workers/train/preference_jobs.h"
 
@@ -346,7 +347,7 @@ TEST_F(TrainJobReferencesTest, LookingForWhatIsMissingStops) {
   };
   std::vector<RankStory> stories;
   std::thread runner([&] { stories = Run(Preferring(), options); });
-  while (looks < 2) absl::SleepFor(absl::Milliseconds(1));
+  EXPECT_TRUE(Becomes([&] { return looks >= 2; }));
   gate.AwaitStill();
   const int seen = looks;
   EXPECT_EQ(seen, 2) << "it stands before the next windows";
