@@ -12,44 +12,37 @@
 namespace switchyard::comm {
 namespace {
 
-// Checks that all ranks sent the same size; a mismatch shows only here.
-absl::Status CheckSizes(Communicator* comm, const std::vector<Message>& received, int64_t wanted) {
-  for (int r = 0; r < comm->world(); ++r) {
-    if (received[r].bytes() == wanted) continue;
-    const absl::Status status =
-        absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gave ", received[r].bytes(),
-                                         " bytes to a sum where rank ", comm->rank(), " has ", wanted));
-    comm->Abort(status.message());
-    return status;
-  }
-  return absl::OkStatus();
-}
-
 constexpr int64_t kPieceBytes = 256 << 10;  // between passes of the gate; stays in the cache, too
 
-template <class Elem>
-const Elem* ElementsOf(const Message& message) {
-  return reinterpret_cast<const Elem*>(message.payload());
-}
+// Messages, from a byte of each on.
+struct Received {
+  const std::vector<Message>& messages;
+  int64_t at = 0;
+  size_t size() const { return messages.size(); }
+  template <class Elem>
+  const Elem* Of(size_t rank) const {
+    return reinterpret_cast<const Elem*>(messages[rank].payload() + at);
+  }
+};
 
 // Elements [begin, end).
 template <class Elem>
-void SumPiece(const std::vector<Message>& received, Elem* out, int64_t begin, int64_t end) {
-  std::memcpy(out + begin, ElementsOf<Elem>(received[0]) + begin, static_cast<size_t>(end - begin) * sizeof(Elem));
+void SumPiece(const Received& received, Elem* out, int64_t begin, int64_t end) {
+  std::memcpy(out + begin, received.Of<Elem>(0) + begin, static_cast<size_t>(end - begin) * sizeof(Elem));
   for (size_t r = 1; r < received.size(); ++r) {
-    const Elem* part = ElementsOf<Elem>(received[r]);
+    const Elem* part = received.Of<Elem>(r);
     for (int64_t i = begin; i < end; ++i) out[i] += part[i];
   }
 }
 
 // In fp32, rounded once.
-void SumPiece(const std::vector<Message>& received, Bf16* out, int64_t begin, int64_t end) {
+void SumPiece(const Received& received, Bf16* out, int64_t begin, int64_t end) {
   constexpr int64_t kBlock = 1024;
   std::array<float, kBlock> sums;
   for (int64_t block = begin; block < end; block += kBlock) {
     const int64_t count = std::min(kBlock, end - block);
     for (size_t r = 0; r < received.size(); ++r) {
-      const Bf16* part = ElementsOf<Bf16>(received[r]) + block;
+      const Bf16* part = received.Of<Bf16>(r) + block;
       for (int64_t i = 0; i < count; ++i) {
         sums[i] = r == 0 ? static_cast<float>(part[i]) : sums[i] + static_cast<float>(part[i]);
       }
@@ -59,25 +52,11 @@ void SumPiece(const std::vector<Message>& received, Bf16* out, int64_t begin, in
 }
 
 template <class Elem>
-void SumInRankOrder(const std::vector<Message>& received, Elem* out, int64_t n) {
+void SumInRankOrder(const Received& received, Elem* out, int64_t n) {
   constexpr int64_t kPiece = kPieceBytes / static_cast<int64_t>(sizeof(Elem));
   for (int64_t begin = 0; begin < n; begin += kPiece) {
     YieldPoint::PassOwn();
     SumPiece(received, out, begin, std::min(n, begin + kPiece));
-  }
-}
-
-void Sum(const std::vector<Message>& received, const TensorView& out) {
-  const int64_t n = out.NumElements();
-  if (n == 0) return;
-  if (out.dtype() == DType::kF32) {
-    SumInRankOrder(received, out.data<float>(), n);
-  } else if (out.dtype() == DType::kF64) {
-    SumInRankOrder(received, out.data<double>(), n);
-  } else if (out.dtype() == DType::kBf16) {
-    SumInRankOrder(received, out.data<Bf16>(), n);
-  } else {
-    SumInRankOrder(received, out.data<int64_t>(), n);
   }
 }
 
@@ -92,8 +71,8 @@ class ReduceScatterWork : public OnceWork {
   absl::Status Finish() override {
     const std::unique_ptr<Work> exchange = std::move(exchange_);
     RETURN_IF_ERROR(exchange->Wait());
-    RETURN_IF_ERROR(CheckSizes(comm_, exchange->received(), NumBytes(out_)));
-    Sum(exchange->received(), out_);
+    RETURN_IF_ERROR(CheckReceivedBytes(comm_, exchange->received(), NumBytes(out_)));
+    SumReceived(exchange->received(), 0, out_);
     return absl::OkStatus();
   }
 
@@ -121,8 +100,8 @@ class AllReduceWork : public OnceWork {
     RETURN_IF_ERROR(parts->Wait());
     const TensorView mine = PartOfValues(comm_->rank());
     const int64_t mine_bytes = NumBytes(mine);
-    RETURN_IF_ERROR(CheckSizes(comm_, parts->received(), mine_bytes));
-    Sum(parts->received(), mine);
+    RETURN_IF_ERROR(CheckReceivedBytes(comm_, parts->received(), mine_bytes));
+    SumReceived(parts->received(), 0, mine);
 
     std::vector<Message> out(static_cast<size_t>(comm_->world()));
     for (int r = 0; r < comm_->world(); ++r) {
@@ -159,6 +138,33 @@ class AllReduceWork : public OnceWork {
 };
 
 }  // namespace
+
+absl::Status CheckReceivedBytes(Communicator* comm, const std::vector<Message>& received, int64_t wanted) {
+  for (int r = 0; r < comm->world(); ++r) {
+    if (received[r].bytes() == wanted) continue;
+    const absl::Status status =
+        absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gave ", received[r].bytes(),
+                                         " bytes to a sum where rank ", comm->rank(), " has ", wanted));
+    comm->Abort(status.message());
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+void SumReceived(const std::vector<Message>& messages, int64_t at, const TensorView& out) {
+  const Received received = {messages, at};
+  const int64_t n = out.NumElements();
+  if (n == 0) return;
+  if (out.dtype() == DType::kF32) {
+    SumInRankOrder(received, out.data<float>(), n);
+  } else if (out.dtype() == DType::kF64) {
+    SumInRankOrder(received, out.data<double>(), n);
+  } else if (out.dtype() == DType::kBf16) {
+    SumInRankOrder(received, out.data<Bf16>(), n);
+  } else {
+    SumInRankOrder(received, out.data<int64_t>(), n);
+  }
+}
 
 std::unique_ptr<Work> MakeReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, const TensorView& out) {
   return std::make_unique<ReduceScatterWork>(comm, std::move(exchange), out);

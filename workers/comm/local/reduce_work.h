@@ -1,10 +1,13 @@
-// The second half of reductions: adds what was received, in rank order.  Used by communicator.cc alone.
+// The second half of reductions: adds what was received, in rank order.  Used by communicator.cc and
+// part_collectives.cc alone.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "workers/comm/core/communicator.h"
 
 namespace switchyard::comm {
@@ -22,6 +25,12 @@ inline PartOfRank PartOf(int64_t n, int rank, int world) {
   const int64_t begin = n * rank / world;
   return {begin, n * (rank + 1) / world - begin};
 }
+
+// Ends the group unless all ranks sent so many bytes (Internal): a mismatch shows only here.
+absl::Status CheckReceivedBytes(Communicator* comm, const std::vector<Message>& received, int64_t wanted);
+// out = Σ over ranks, in rank order, of the values from byte `at` of each message on.  The calling thread passes its
+// gate.
+void SumReceived(const std::vector<Message>& received, int64_t at, const TensorView& out);
 
 // `exchange` brings every rank's contribution to `out`; Wait leaves their sum in it.  `comm` must outlive the work.
 std::unique_ptr<Work> MakeReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, const TensorView& out);
