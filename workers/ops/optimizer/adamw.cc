@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/core/kernels.h"
 #include "workers/ops/core/op_checks.h"
@@ -56,13 +57,13 @@ absl::Status AdamWStep(const Stream& stream, const AdamWDesc& desc, const AdamWR
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> SumOfSquares(const Stream& stream, const TensorView& x) {
+absl::Status SumsOfSquares(const Stream& stream, const TensorView& x, absl::Span<double> sums) {
   const OpSite at = {"sum_of_squares", stream.device()};
   RETURN_IF_ERROR(ExpectHost(at));
   RETURN_IF_ERROR(CheckRange(at, "x", x, x));
   const int64_t count = x.NumElements(), blocks = (count + kNormBlock - 1) / kNormBlock;
   const int64_t bytes = DTypeBytes(x.dtype());
-  double* const sums = static_cast<double*>(ThreadScratch(ScratchUse::kOp, blocks * int64_t{sizeof(double)}));
+  SY_CHECK_EQ(static_cast<int64_t>(sums.size()), blocks);
   stream.pool().ParallelFor(blocks, 8, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t first = block * kNormBlock;
@@ -70,6 +71,13 @@ absl::StatusOr<double> SumOfSquares(const Stream& stream, const TensorView& x) {
                                                 std::min(kNormBlock, count - first));
     }
   });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<double> SumOfSquares(const Stream& stream, const TensorView& x) {
+  const int64_t blocks = (x.NumElements() + kNormBlock - 1) / kNormBlock;
+  double* const sums = static_cast<double*>(ThreadScratch(ScratchUse::kOp, blocks * int64_t{sizeof(double)}));
+  RETURN_IF_ERROR(SumsOfSquares(stream, x, absl::MakeSpan(sums, static_cast<size_t>(blocks))));
   double total = 0;
   for (int64_t block = 0; block < blocks; ++block) total += sums[block];
   return total;

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
@@ -38,5 +39,7 @@ absl::Status AdamWStep(const Stream& stream, const AdamWDesc& desc, const AdamWR
 // alone.  Errors (InvalidArgument): x is not fp32 or fp64, or not contiguous.
 inline constexpr int64_t kNormBlock = 4096;
 absl::StatusOr<double> SumOfSquares(const Stream& stream, const TensorView& x);
+// The sums of those blocks.  REQUIRES: as many `sums` as x has blocks.
+absl::Status SumsOfSquares(const Stream& stream, const TensorView& x, absl::Span<double> sums);
 
 }  // namespace switchyard::ops

@@ -78,6 +78,24 @@ TEST_P(AdamWTest, SumOfSquaresMatchesReference) {
   }
 }
 
+// A rank that has some of the blocks computes the sums that a rank with all computes.
+TEST_P(AdamWTest, SumsOfBlocksAreThoseOfTheWhole) {
+  constexpr int64_t kCount = 5 * kNormBlock + 77, kBlocks = 6;
+  const Tensor x = RandomMatrix(dtype(), 1, kCount, 1);
+  const TensorView flat = x.view().Reshape({kCount});
+  double whole[kBlocks], parts[kBlocks];
+  ASSERT_TRUE(SumsOfSquares(stream(), flat, absl::MakeSpan(whole, kBlocks)).ok());
+  ASSERT_TRUE(SumsOfSquares(stream(), flat.Rows(0, 2 * kNormBlock), absl::MakeSpan(parts, 2)).ok());
+  const TensorView rest = flat.Rows(2 * kNormBlock, kCount - 2 * kNormBlock);
+  ASSERT_TRUE(SumsOfSquares(stream(), rest, absl::MakeSpan(parts + 2, kBlocks - 2)).ok());
+  double sum = 0;
+  for (int64_t i = 0; i < kBlocks; ++i) {
+    EXPECT_EQ(parts[i], whole[i]) << i;
+    sum += whole[i];
+  }
+  EXPECT_EQ(SumOfSquares(stream(), x).value(), sum);
+}
+
 TEST_P(AdamWTest, MisfitsAreNamed) {
   const Tensor t(dtype(), {2, 4}), other(dtype(), {2, 3}), half(DType::kBf16, {2, 4});
   ExpectNames(AdamWStep(stream(), {.step = 0}, {t, t, t, t}), "step must be at least 1");
