@@ -153,13 +153,13 @@ TrainingGroup::TrainingGroup(const std::string& dir, const TrainingGroupOptions&
         model::Model::Create(rank.stream, *config, options.dtype, *std::move(weights), config->context);
     SY_CHECK_OK(model.status());
     rank.model = *std::move(model);
-    absl::StatusOr<std::unique_ptr<Parameters>> parameters = Parameters::Create(
-        rank.stream, rank.model.get(), options.offload ? options.offload(r) : nullptr, options.rules);
+    absl::StatusOr<std::unique_ptr<Parameters>> parameters =
+        Parameters::Create(rank.stream, rank.model.get(), options.offload ? options.offload(r) : nullptr, options.rules,
+                           options.zero ? ShardPlace{r, options.world} : ShardPlace());
     SY_CHECK_OK(parameters.status());
     rank.parameters = *std::move(parameters);
     SY_CHECK_OK(rank.parameters->Load(*checkpoint, 1));
     if (rank.parameters->adapted()) SY_CHECK_OK(rank.parameters->InitialiseAdapters(/*seed=*/1));
-    SY_CHECK_OK(rank.parameters->Publish());
     TrainerOptions trainer = options.trainer;
     if (trainer.max_sequences == 0) trainer.max_sequences = 16;
     if (trainer.max_length == 0) trainer.max_length = 64;
@@ -171,6 +171,7 @@ TrainingGroup::TrainingGroup(const std::string& dir, const TrainingGroupOptions&
          auto groups = ExpertGroups::Make(ranks_[r]->comm.get(), num_experts, options.packing, absl::Now() + kPatience);
          SY_CHECK_OK(groups.status());
          ranks_[r]->groups = *std::move(groups);
+         SY_CHECK_OK(Publish(r));
          return ranks_[r]->trainer->SetGroup(ranks_[r]->groups->group());
        })) {
     SY_CHECK_OK(status);
@@ -244,19 +245,22 @@ StepReport TrainingGroup::Evaluate(const std::vector<TrainRows>& micro_batches) 
 
 std::map<std::string, std::vector<double>> TrainingGroup::Collect(Tensor ParameterBlock::*values) const {
   std::map<std::string, std::vector<double>> all;
-  const auto take = [&](const Tensor& from, const model::Param& part) {
-    if (from.bytes() == 0) return;  // frozen
+  const bool gradients = values == &ParameterBlock::gradient;
+  const auto take = [&](const ParameterBlock& block, const model::Param& part) {
+    const ElementRange whole = {part.first_row * part.columns, part.rows * part.columns};
+    const ElementRange here = Intersect(whole, block.own());
     std::vector<double>& to = all[part.name];
-    if (!to.empty()) return;  // replicated: of the first rank
+    if (!to.empty() && !block.is_shared()) return;  // replicated: of the first rank
+    to.resize(static_cast<size_t>(whole.count));
+    const TensorView from = gradients ? block.GradientAt(here) : block.StateAt(values, here);
     VisitDType(from.dtype(), [&]<class Elem>() {
-      const Elem* const begin = from.data<Elem>() + part.first_row * from.dim(1);
-      for (int64_t i = 0; i < part.rows * part.columns; ++i) {
-        to.push_back(static_cast<double>(static_cast<Acc<Elem>>(begin[i])));
-      }
+      std::transform(from.data<Elem>(), from.data<Elem>() + here.count, to.begin() + (here.begin - whole.begin),
+                     [](Elem value) { return static_cast<double>(static_cast<Acc<Elem>>(value)); });
     });
   };
   ForEachBlock([&](const ParameterBlock& block) {
-    for (const model::Param& part : block.parts) take(block.*values, part);
+    if ((block.*values).shape().rank == 0) return;  // frozen
+    for (const model::Param& part : block.parts) take(block, part);
   });
   return all;
 }
@@ -289,8 +293,11 @@ void TrainingGroup::ExpectReplicasAlike() const {
     const auto append = [&](const void* from, int64_t count) {
       bytes.append(static_cast<const char*>(from), static_cast<size_t>(count));
     };
-    for (const auto values : StateOf(block)) append((block.*values).view().raw(), (block.*values).bytes());
-    append(block.gradient.view().raw(), block.gradient.bytes());
+    if (!block.is_shared()) {
+      for (const auto values : StateOf(block)) append((block.*values).view().raw(), (block.*values).bytes());
+      append(block.gradient.view().raw(), block.gradient.bytes());
+    }
+    if (block.tensor != nullptr) append(block.tensor->view().raw(), block.tensor->bytes());
     if (block.weight != nullptr) {
       append(block.weight->data(), block.weight->bytes());
       append(block.transposed.data(), block.transposed.bytes());
@@ -332,17 +339,23 @@ void TrainingGroup::SetMasters(const std::map<std::string, std::vector<double>>&
     SY_CHECK_OK(rank->parameters->ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) {
       for (ParameterBlock* block : group) {
         for (const model::Param& part : block->parts) {
-          const std::vector<double>& from = values.at(part.name);
+          const ElementRange whole = {part.first_row * part.columns, part.rows * part.columns};
+          const ElementRange here = Intersect(whole, block->own());
+          const auto from = values.at(part.name).begin() + (here.begin - whole.begin);
           VisitDType(block->master.dtype(), [&]<class Elem>() {
-            std::transform(from.begin(), from.end(), block->master.data<Elem>() + part.first_row * part.columns,
+            std::transform(from, from + here.count, block->StateAt(&ParameterBlock::master, here).data<Elem>(),
                            [](double value) { return static_cast<Elem>(value); });
           });
         }
       }
       return absl::OkStatus();
     }));
-    SY_CHECK_OK(rank->parameters->Publish());
   }
+  for (const absl::Status& status : OnEach([&](int r) { return Publish(r); })) SY_CHECK_OK(status);
+}
+
+absl::Status TrainingGroup::Publish(int rank) {
+  return ranks_[rank]->parameters->Publish({.comm = ranks_[rank]->comm.get(), .deadline = absl::Now() + kPatience});
 }
 
 comm::Communicator* TrainingGroup::comm(int rank) { return ranks_[rank]->comm.get(); }

@@ -57,8 +57,9 @@ TrainRows RowsOfStep(const TrainingGolden& golden, size_t step);
 struct TrainingGroupOptions {
   DType dtype = DType::kF32;
   int world = 1;
-  int threads = 1;  // of each rank
-  int packing = 1;  // of experts
+  int threads = 1;    // of each rank
+  int packing = 1;    // of experts
+  bool zero = false;  // dense state is shared out
   TrainerOptions trainer = {.router = {.balance_weight = kAuxWeight}};
   std::vector<jobs::ParameterRule> rules = {};
   model::AdapterDesc adapters = {};  // rank 0: none
@@ -83,11 +84,13 @@ class TrainingGroup {
   std::vector<absl::StatusOr<StepReport>> StepEach(const std::vector<TrainRows>& micro_batches, double learning_rate);
   StepReport Evaluate(const std::vector<TrainRows>& micro_batches);
 
-  // By the checkpoint's names, from a rank with the parameter; without what frozen ones do not have.
+  // By the checkpoint's names, from a rank with the parameter, or what is shared out from all; without what frozen ones
+  // do not have.
   std::map<std::string, std::vector<double>> Gradients() const;
   std::map<std::string, std::vector<double>> Masters() const;
   std::map<std::string, std::vector<double>> Moments() const;  // both, one behind the other
-  // Replicas, of experts and of what every rank has, have the same bits: masters, moments, gradients, model.
+  // Replicas, of experts and of what every rank has, have the same bits: masters, moments, gradients, model; of what is
+  // shared out, the model.
   void ExpectReplicasAlike() const;
 
   // Runs it on a thread of each rank.
@@ -102,6 +105,8 @@ class TrainingGroup {
   Parameters& parameters(int rank);
   // The same values on all ranks.  REQUIRES: of every part, by its name.
   void SetMasters(const std::map<std::string, std::vector<double>>& values);
+  // On a thread of each rank.
+  absl::Status Publish(int rank);
   model::Model& model(int rank);
 
  private:

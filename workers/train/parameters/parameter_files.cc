@@ -53,15 +53,17 @@ std::function<absl::Status(checkpoint::ByteSink)> Rounded(const TensorView& valu
   };
 }
 
-// The same of `count` values of a file, from byte `at` on.
-std::function<absl::Status(checkpoint::ByteSink)> RoundedOf(const StateFile* file, int64_t at, int64_t count,
-                                                            DType from, DType dtype) {
+// Reads bytes [at, at + to.size()) of some values.
+using ReadFn = std::function<absl::Status(int64_t at, absl::Span<char> to)>;
+
+// The same of `count` values that are read piece by piece, in order.
+std::function<absl::Status(checkpoint::ByteSink)> RoundedOf(ReadFn read, int64_t count, DType from, DType dtype) {
   return [=](checkpoint::ByteSink sink) -> absl::Status {
     std::string values, piece;
     for (int64_t begin = 0; begin < count; begin += kPieceElements) {
       const int64_t here = std::min(kPieceElements, count - begin);
       values.resize(static_cast<size_t>(here * DTypeBytes(from)));
-      RETURN_IF_ERROR(file->Read(at + begin * DTypeBytes(from), absl::MakeSpan(values.data(), values.size())));
+      RETURN_IF_ERROR(read(begin * DTypeBytes(from), absl::MakeSpan(values.data(), values.size())));
       if (from != dtype) Round(from, values.data(), here, dtype, &piece);
       RETURN_IF_ERROR(sink(from == dtype ? values : piece));
     }
@@ -71,8 +73,15 @@ std::function<absl::Status(checkpoint::ByteSink)> RoundedOf(const StateFile* fil
 
 // A part's values of one of kState, in dtype or (none) in the dtype of the state.
 checkpoint::TensorToWrite ToWrite(const ParameterBlock& block, const model::Param& part, size_t kept,
-                                  std::optional<DType> dtype) {
+                                  std::optional<DType> dtype, ShardStream* shards) {
   checkpoint::TensorToWrite tensor = {.name = part.name, .shape = part.shape, .contents = nullptr};
+  if (block.is_shared()) {
+    const DType from = block.master.dtype();
+    tensor.dtype = dtype.value_or(from);
+    const auto read = [shards](int64_t, absl::Span<char> to) { return shards->Read(to); };
+    tensor.contents = RoundedOf(read, part.rows * part.columns, from, tensor.dtype);
+    return tensor;
+  }
   if (block.offloaded == nullptr) {
     const TensorView values = RowsOf(block.*kState[kept], part);
     tensor.dtype = dtype.value_or(values.dtype());
@@ -83,7 +92,10 @@ checkpoint::TensorToWrite ToWrite(const ParameterBlock& block, const model::Para
   const int64_t first = part.first_row * part.columns * DTypeBytes(from);
   const int64_t at = block.offloaded_at + static_cast<int64_t>(kept) * block.size() * DTypeBytes(from) + first;
   tensor.dtype = dtype.value_or(from);
-  tensor.contents = RoundedOf(block.offloaded, at, part.rows * part.columns, from, tensor.dtype);
+  const auto read = [file = block.offloaded, at](int64_t begin, absl::Span<char> to) {
+    return file->Read(at + begin, to);
+  };
+  tensor.contents = RoundedOf(read, part.rows * part.columns, from, tensor.dtype);
   return tensor;
 }
 
@@ -91,19 +103,26 @@ absl::Status Wrong(const std::string& tensor, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor, "\": ", problem));
 }
 
-absl::Status Restore(const checkpoint::ShardTable& table, const std::string& name, const std::vector<int64_t>& shape,
-                     const TensorView& to, const checkpoint::OnRead& on_read) {
+// Restores one of kState of a part: of the elements that this rank has.
+absl::Status Restore(const checkpoint::ShardTable& table, const ParameterBlock& block, const model::Param& part,
+                     size_t kept, const checkpoint::OnRead& on_read) {
+  const std::string name = absl::StrCat(part.name, kSuffixes[kept]);
+  const ElementRange all = {part.first_row * part.columns, part.rows * part.columns};
+  const ElementRange here = Intersect(all, block.own());
+  if (here.count == 0) return absl::OkStatus();
+  const TensorView to = block.StateAt(kState[kept], here);
   const std::optional<checkpoint::ShardTable::Place> place = table.Find(name);
   if (!place.has_value()) return Wrong(name, "is missing in the optimizer's files");
   ASSIGN_OR_RETURN(const DType dtype, checkpoint::ParseSafetensorsDType(place->entry.dtype));
-  if (dtype != to.dtype() || place->entry.shape != shape) {
-    return Wrong(name, absl::StrCat("expected ", DTypeName(to.dtype()), " [", absl::StrJoin(shape, ", "), "], found ",
-                                    DTypeName(dtype), " ", place->entry.ShapeString()));
+  if (dtype != to.dtype() || place->entry.shape != part.shape) {
+    return Wrong(name, absl::StrCat("expected ", DTypeName(to.dtype()), " [", absl::StrJoin(part.shape, ", "),
+                                    "], found ", DTypeName(dtype), " ", place->entry.ShapeString()));
   }
-  for (int64_t begin = 0; begin < place->entry.bytes; begin += kReadBytes) {
-    const int64_t count = std::min(kReadBytes, place->entry.bytes - begin);
-    RETURN_IF_ERROR(
-        table.Read(*place, begin, absl::MakeSpan(static_cast<char*>(to.raw()) + begin, static_cast<size_t>(count))));
+  const int64_t first = (here.begin - all.begin) * DTypeBytes(dtype), bytes = here.count * DTypeBytes(dtype);
+  for (int64_t begin = 0; begin < bytes; begin += kReadBytes) {
+    const int64_t count = std::min(kReadBytes, bytes - begin);
+    RETURN_IF_ERROR(table.Read(*place, first + begin,
+                               absl::MakeSpan(static_cast<char*>(to.raw()) + begin, static_cast<size_t>(count))));
     if (on_read) RETURN_IF_ERROR(on_read(count));
   }
   return absl::OkStatus();
@@ -113,20 +132,20 @@ absl::Status Restore(const checkpoint::ShardTable& table, const std::string& nam
 
 bool WritesBlock(const ParameterBlock& block, int rank) {
   if (block.base) return false;
-  return block.shard == model::Shard::kExpert ? block.replica == 0 : rank == 0;
+  return block.shard == model::Shard::kExpert ? block.replica == 0 : rank == block.writer;
 }
 
 std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
-                                                       const WeightsForm& form) {
+                                                       const WeightsForm& form, ShardStream* shards) {
   checkpoint::CheckpointFile model = {.name = absl::StrFormat("model-%05d-of-%05d.safetensors", rank + 1, world)};
   if (form.adapters) model.name = kAdapterFile;
   checkpoint::CheckpointFile optimizer = {.name = absl::StrFormat("optimizer-rank%05d.safetensors", rank)};
   for (const ParameterBlock& block : blocks) {
     if (!WritesBlock(block, rank)) continue;
     for (const model::Param& part : block.parts) {
-      model.tensors.push_back(ToWrite(block, part, 0, part.router_bias ? DType::kF32 : form.dtype));
+      model.tensors.push_back(ToWrite(block, part, 0, part.router_bias ? DType::kF32 : form.dtype, shards));
       for (size_t kept = 0; kept < StateOf(block).size(); ++kept) {
-        optimizer.tensors.push_back(ToWrite(block, part, kept, std::nullopt));
+        optimizer.tensors.push_back(ToWrite(block, part, kept, std::nullopt, shards));
         optimizer.tensors.back().name += kSuffixes[kept];
       }
     }
@@ -144,8 +163,7 @@ absl::Status RestoreParameters(const checkpoint::ShardTable& optimizer, Paramete
     for (const ParameterBlock* block : group) {
       for (const model::Param& part : block->parts) {
         for (size_t kept = 0; kept < StateOf(*block).size(); ++kept) {
-          RETURN_IF_ERROR(Restore(optimizer, absl::StrCat(part.name, kSuffixes[kept]), part.shape,
-                                  RowsOf(block->*kState[kept], part), on_read));
+          RETURN_IF_ERROR(Restore(optimizer, *block, part, kept, on_read));
         }
       }
     }

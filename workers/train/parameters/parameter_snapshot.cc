@@ -7,6 +7,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/parameters/parameter_files.h"
+#include "workers/train/parameters/shard_stream.h"
 
 namespace switchyard::train {
 namespace {
@@ -37,12 +38,14 @@ int64_t ParameterSnapshot::BytesToTake(const Parameters& parameters, int rank) c
   if (AreOf(blocks_, parameters, rank)) return 0;
   int64_t bytes = 0;
   for (const ParameterBlock& block : parameters.blocks()) {
-    if (WritesBlock(block, rank)) bytes += static_cast<int64_t>(StateOf(block).size()) * block.master.bytes();
+    if (!WritesBlock(block, rank)) continue;
+    bytes += static_cast<int64_t>(StateOf(block).size()) * block.size() * DTypeBytes(block.master.dtype());
   }
   return bytes;
 }
 
-absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& parameters, int rank) {
+absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& parameters, int rank,
+                                     const SnapshotRanks& ranks) {
   std::vector<ParameterBlock> blocks = std::exchange(blocks_, {});
   if (!AreOf(blocks, parameters, rank)) blocks.clear();
   size_t next = 0;
@@ -53,16 +56,37 @@ absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& par
       block.parts = from.parts;
       block.frozen = from.frozen;
       block.shard = from.shard;
+      block.writer = from.writer;
       for (const auto state : StateOf(from)) {
-        ASSIGN_OR_RETURN(block.*state, Tensor::Allocate((from.*state).dtype(), (from.*state).shape(), stream.device()));
+        ASSIGN_OR_RETURN(block.*state, Tensor::Allocate((from.*state).dtype(), from.StateShape(), stream.device()));
       }
       blocks.push_back(std::move(block));
     }
     ParameterBlock& to = blocks[next++];
+    if (from.is_shared()) continue;
     for (const auto state : StateOf(from)) CopyBytes(stream, from.*state, to.*state);
   }
   blocks_ = std::move(blocks);
-  return absl::OkStatus();
+  return parameters.shares_dense() ? TakeShared(parameters, rank, ranks) : absl::OkStatus();
+}
+
+absl::Status ParameterSnapshot::TakeShared(const Parameters& parameters, int rank, const SnapshotRanks& ranks) {
+  ShardStream shards(ranks.comm, parameters.blocks(), {.round_limit = ranks.limit});
+  size_t next = 0;
+  for (const ParameterBlock& from : parameters.blocks()) {
+    if (!WritesBlock(from, rank)) continue;
+    const ParameterBlock& to = blocks_[next++];
+    if (!from.is_shared()) continue;
+    for (const model::Param& part : from.parts) {
+      for (const auto state : StateOf(from)) {
+        const TensorView values = (to.*state).view().Reshape({from.size()});
+        const TensorView here = values.Rows(part.first_row * part.columns, part.rows * part.columns);
+        RETURN_IF_ERROR(
+            shards.Read(absl::MakeSpan(static_cast<char*>(here.raw()), static_cast<size_t>(comm::NumBytes(here)))));
+      }
+    }
+  }
+  return shards.Finish();
 }
 
 }  // namespace switchyard::train

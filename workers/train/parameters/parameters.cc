@@ -63,15 +63,19 @@ double RangeOf(const InitialValues& values, const model::ModelWeights& weights, 
 void FillInitial(const Stream& stream, uint64_t seed, double range, const ParameterBlock& block) {
   VisitDType(block.master.dtype(), [&]<class Elem>() {
     for (const model::Param& part : block.parts) {
-      const absl::Span<Elem> to(block.master.data<Elem>() + part.first_row * block.master.dim(1),
-                                static_cast<size_t>(part.rows * part.columns));
+      const ElementRange all = {part.first_row * part.columns, part.rows * part.columns};
+      const ElementRange here = Intersect(all, block.own());
+      if (here.count == 0) continue;
+      const absl::Span<Elem> to(block.StateAt(&ParameterBlock::master, here).data<Elem>(),
+                                static_cast<size_t>(here.count));
       if (part.shape.size() == 1) {
         std::fill(to.begin(), to.end(), IsBias(part) ? Elem{0} : Elem{1});
         continue;
       }
+      const int64_t first = part.source_row * part.columns + here.begin - all.begin;
       constexpr int64_t kGrain = 4096;
-      stream.pool().ParallelFor(static_cast<int64_t>(to.size()), kGrain, [&](int64_t begin, int64_t end) {
-        FillNormal(seed, range, part.name, part.source_row * part.columns + begin,
+      stream.pool().ParallelFor(here.count, kGrain, [&](int64_t begin, int64_t end) {
+        FillNormal(seed, range, part.name, first + begin,
                    to.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
       });
     }
@@ -83,18 +87,21 @@ TensorView GradientOf(const ParameterBlock& block) { return block.frozen ? Tenso
 
 }  // namespace
 
-Parameters::Parameters(const Stream& stream, model::Model* model, absl::Span<const jobs::ParameterRule> rules)
+Parameters::Parameters(const Stream& stream, model::Model* model, absl::Span<const jobs::ParameterRule> rules,
+                       const ShardPlace& place)
     : stream_(stream),
       model_(model),
       rules_(rules.begin(), rules.end()),
-      adapted_(model::HasAdapters(model->weights())) {}
+      adapted_(model::HasAdapters(model->weights())),
+      place_(adapted_ ? ShardPlace() : place) {}
 
 absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& stream, model::Model* model,
                                                                const OpenStateFileFn& open_offload,
-                                                               absl::Span<const jobs::ParameterRule> rules) {
+                                                               absl::Span<const jobs::ParameterRule> rules,
+                                                               const ShardPlace& place) {
   if (!stream.device().is_cpu()) return absl::UnimplementedError("training on a device");
   if (model->experts() != nullptr) return absl::UnimplementedError("training experts that a store has");
-  std::unique_ptr<Parameters> parameters(new Parameters(stream, model, rules));
+  std::unique_ptr<Parameters> parameters(new Parameters(stream, model, rules, place));
   parameters->blocks_ = parameters->AllBlocks();
   if (open_offload && !parameters->adapted()) RETURN_IF_ERROR(parameters->Offload(open_offload));
   for (ParameterBlock& block : parameters->blocks_) RETURN_IF_ERROR(parameters->Allocate(&block));
@@ -134,7 +141,9 @@ std::vector<ParameterBlock> Parameters::AllBlocks() const {
   std::vector<model::Param> params = model::ListParams(model_->config(), *family, weights);
   const std::vector<model::Param> adapters = model::ListAdapterParams(weights);
   params.insert(params.end(), adapters.begin(), adapters.end());
-  return BlocksOf(params);
+  std::vector<ParameterBlock> blocks = BlocksOf(params);
+  ShareDense(&blocks);
+  return blocks;
 }
 
 void Parameters::ApplyRules(ParameterBlock* block) const {
@@ -150,14 +159,16 @@ void Parameters::ApplyRules(ParameterBlock* block) const {
       std::all_of(block->rules.begin(), block->rules.end(), [](const PartRule& rule) { return rule.frozen; });
 }
 
-std::vector<TrainedRows> TrainedRowsOf(const ParameterBlock& block) {
-  std::vector<TrainedRows> rows;
-  if (block.frozen) return rows;
-  if (block.uniform()) return {{block.rules[0], 0, block.StateShape()[0]}};
+std::vector<TrainedPart> TrainedPartsOf(const ParameterBlock& block) {
+  std::vector<TrainedPart> trained;
+  if (block.frozen) return trained;
+  if (block.uniform()) return {{block.rules[0], {0, block.size()}}};
   for (size_t i = 0; i < block.parts.size(); ++i) {
-    if (!block.rules[i].frozen) rows.push_back({block.rules[i], block.parts[i].first_row, block.parts[i].rows});
+    const model::Param& part = block.parts[i];
+    if (block.rules[i].frozen) continue;
+    trained.push_back({block.rules[i], {part.first_row * part.columns, part.rows * part.columns}});
   }
-  return rows;
+  return trained;
 }
 
 Shape ParameterBlock::StateShape() const {
@@ -165,8 +176,9 @@ Shape ParameterBlock::StateShape() const {
 }
 
 absl::Status Parameters::AllocateState(ParameterBlock* block) const {
+  const Shape shape = block->is_shared() ? Shape{block->own().count, 1} : block->StateShape();
   for (const auto state : StateOf(*block)) {
-    ASSIGN_OR_RETURN(block->*state, Tensor::Allocate(AccDType(model_->dtype()), block->StateShape(), stream_.device()));
+    ASSIGN_OR_RETURN(block->*state, Tensor::Allocate(AccDType(model_->dtype()), shape, stream_.device()));
     RETURN_IF_ERROR(FillZero(stream_, block->*state));
   }
   return absl::OkStatus();
@@ -320,8 +332,10 @@ absl::Status Parameters::Load(const checkpoint::Checkpoint& checkpoint, int num_
     return options;
   };
   if (adapted_) return LoadBase(checkpoint, params, options(model_->dtype()));
+  const DType wide = AccDType(model_->dtype());
+  RETURN_IF_ERROR(LoadShared(checkpoint, params, [&] { return options(wide); }));
   const auto is_of = [](const model::Param& param, const ParameterBlock* block) {
-    return block->weight == param.weight && block->tensor == param.tensor;
+    return !block->is_shared() && block->weight == param.weight && block->tensor == param.tensor;
   };
   return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) {
     std::vector<model::Param> wanted;
@@ -332,35 +346,43 @@ absl::Status Parameters::Load(const checkpoint::Checkpoint& checkpoint, int num_
       wanted.back().weight = nullptr;
       wanted.back().tensor = &(*block)->master;
     }
-    return model::LoadParams(checkpoint, wanted, options(AccDType(model_->dtype())));
+    return model::LoadParams(checkpoint, wanted, options(wide));
   });
 }
 
-absl::Status Parameters::Publish() {
-  return ForEachGroup(StateAccess::kRead, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
-    for (ParameterBlock* block : group) RETURN_IF_ERROR(Publish(block));
-    return absl::OkStatus();
+absl::Status Parameters::Publish(const GatherCall& ranks) {
+  return ForEachGroup(StateAccess::kRead, [&](absl::Span<ParameterBlock* const> group) {
+    return PublishGroup(group, ranks, [](ParameterBlock&) { return absl::OkStatus(); });
   });
 }
 
-absl::Status Parameters::Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change) {
-  return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) -> absl::Status {
+absl::Status Parameters::Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change, const GatherCall& ranks) {
+  return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) {
+    std::vector<ParameterBlock*> trained;
     for (ParameterBlock* block : group) {
-      if (block->frozen) continue;
-      RETURN_IF_ERROR(change(*block));
-      RETURN_IF_ERROR(Publish(block));
+      if (!block->frozen) trained.push_back(block);
     }
-    return absl::OkStatus();
+    return PublishGroup(trained, ranks, change);
   });
 }
 
-absl::Status Parameters::Publish(ParameterBlock* block) const {
-  if (block->weight == nullptr) {
-    return RoundRows(stream_, block->master.view().Reshape({1, block->size()}),
-                     block->tensor->view().Reshape({1, block->size()}));
+absl::Status Parameters::PublishGroup(absl::Span<ParameterBlock* const> group, const GatherCall& ranks,
+                                      absl::FunctionRef<absl::Status(ParameterBlock&)> before) {
+  WeightGather gather(stream_, ranks,
+                      [this](ParameterBlock* block, const TensorView& rows) { return Publish(block, rows); });
+  for (ParameterBlock* block : group) {
+    RETURN_IF_ERROR(before(*block));
+    RETURN_IF_ERROR(block->is_shared() ? gather.Add(block) : Publish(block));
   }
-  RETURN_IF_ERROR(ops::PackAgain(stream_, block->master, block->weight));
-  return ops::PackTransposed(stream_, block->master, &block->transposed);
+  return gather.Finish();
+}
+
+absl::Status Parameters::Publish(ParameterBlock* block, const TensorView& rows) const {
+  if (block->weight == nullptr) {
+    return RoundRows(stream_, rows.Reshape({1, block->size()}), block->tensor->view().Reshape({1, block->size()}));
+  }
+  RETURN_IF_ERROR(ops::PackAgain(stream_, rows, block->weight));
+  return ops::PackTransposed(stream_, rows, &block->transposed);
 }
 
 absl::Status Parameters::ZeroGradients() {

@@ -4,8 +4,9 @@
 // A block is one packed weight of the model (q, k and v are one, gate and up of an expert are one) or one vector; its
 // parts name the checkpoint tensors of its rows.  Masters are trained; Publish rounds them into the model.  An expert's
 // blocks are on the ranks that hold it, which may change between steps (AllocateExperts, AdoptExperts; repack.h moves
-// values), all others on every rank.  A frozen block (parameter_rules.h) has a master alone.  In a model with adapters
-// (adapters.h) they alone have masters: the base's blocks have weights and their transposes, as loaded.
+// values), all others on every rank; if dense state is shared out (dense_shards.h), of their masters and moments each
+// rank has a part.  A frozen block (parameter_rules.h) has a master alone.  In a model with adapters (adapters.h) they
+// alone have masters: the base's blocks have weights and their transposes, as loaded.
 // Thread-compatible.  CPU only.
 #pragma once
 
@@ -32,8 +33,10 @@
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
+#include "workers/train/parameters/dense_shards.h"
 #include "workers/train/parameters/state_file.h"
 #include "workers/train/parameters/state_offload.h"
+#include "workers/train/parameters/weight_gather.h"
 
 namespace switchyard::train {
 
@@ -60,6 +63,11 @@ struct ParameterBlock {
   ops::Weight transposed;     // [k, n], of weights
   Tensor master, gradient;    // [rows, columns] AccDType; of vectors [n, 1]
   Tensor mean, mean_squares;  // AdamW's first and second moment, likewise
+  // If it is shared out: the parts of all ranks.  Master and moments then are own() alone, [own().count, 1]; all of the
+  // gradient is here, and after its sum over the ranks own() of it is the sum.
+  DenseShard shared = {};
+  int32_t place = 0;   // this rank among those
+  int32_t writer = 0;  // the rank that writes it into checkpoints, if it is not an expert's
   // If an expert is offloaded: the file with master and moments, one after the other; the tensors are then empty except
   // within Parameters::ForEachGroup.
   const StateFile* offloaded = nullptr;
@@ -67,6 +75,20 @@ struct ParameterBlock {
 
   Shape StateShape() const;  // [rows, columns]
   int64_t size() const { return StateShape().NumElements(); }
+  bool is_shared() const { return !shared.borders.empty(); }
+  // The elements of master and moments on this rank.
+  ElementRange own() const {
+    if (!is_shared()) return {0, size()};
+    return {shared.borders[place], shared.borders[place + 1] - shared.borders[place]};
+  }
+  // [n] some elements of the gradient.
+  TensorView GradientAt(const ElementRange& range) const {
+    return gradient.view().Reshape({size()}).Rows(range.begin, range.count);
+  }
+  // [n] some of own() of master or a moment.
+  TensorView StateAt(Tensor ParameterBlock::*state, const ElementRange& range) const {
+    return (this->*state).view().Reshape({own().count}).Rows(range.begin - own().begin, range.count);
+  }
   // Whether one rule holds for all of it.
   bool uniform() const { return std::equal(rules.begin() + 1, rules.end(), rules.begin()); }
   int64_t bytes() const {  // beside the model's
@@ -83,13 +105,13 @@ inline absl::Span<Tensor ParameterBlock::*const> StateOf(const ParameterBlock& b
   return absl::MakeConstSpan(kState).first(count);
 }
 
-// Rows of a block's gradient, master and moments that are trained, by one rule; of a frozen block there are none.
-struct TrainedRows {
+// Elements of a block that are trained, by one rule; of a frozen block there are none.  On all ranks, if it is shared
+// out.
+struct TrainedPart {
   PartRule rule;
-  int64_t begin = 0, count = 0;
-  TensorView Of(const Tensor& values) const { return values.view().Rows(begin, count); }
+  ElementRange elements;
 };
-std::vector<TrainedRows> TrainedRowsOf(const ParameterBlock& block);
+std::vector<TrainedPart> TrainedPartsOf(const ParameterBlock& block);
 
 // Experts that a rank is about to get: weights and blocks with undefined values.
 struct NewExperts {
@@ -121,11 +143,13 @@ class Parameters {
  public:
   // Zeroes moments and gradients; masters are undefined until Initialise or Load.  model: borrowed.  open_offload:
   // makes the file for masters and moments of experts; none: they stay in memory, and with adapters there are none.
-  // rules: the first one that fits a part holds for it (parameter_rules.h).  Errors: open_offload's;
-  // Unimplemented on a device or where a store has the experts; ResourceExhausted with needed and available bytes.
+  // rules: the first one that fits a part holds for it (parameter_rules.h).  place: this rank among those that share
+  // dense state out; not with adapters, whose state stays on every rank.  Errors: open_offload's; Unimplemented on a
+  // device or where a store has the experts; ResourceExhausted with needed and available bytes.
   static absl::StatusOr<std::unique_ptr<Parameters>> Create(const Stream& stream, model::Model* model,
                                                             const OpenStateFileFn& open_offload = nullptr,
-                                                            absl::Span<const jobs::ParameterRule> rules = {});
+                                                            absl::Span<const jobs::ParameterRule> rules = {},
+                                                            const ShardPlace& place = {});
 
   // Masters from a generator that is keyed by (seed, name, element): the same values on any number of ranks.
   // on_bytes: called now and then with the bytes of drawn values; an error ends the call.
@@ -136,10 +160,15 @@ class Parameters {
   // Errors: the loader's, CheckAllUsed's.
   absl::Status Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                     const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
-  // Sets the model's weights, and their transposes, to the masters, rounded to the model's dtype.
-  absl::Status Publish();
+  // Sets the model's weights, and their transposes, to the masters, rounded to the model's dtype.  Collective if dense
+  // state is shared out: `ranks` then are those that share it, in class all_reduce; an error ends their group.
+  absl::Status Publish(const GatherCall& ranks = {});
   // The same for each block that is not frozen, after `change` has changed its master and moments.
-  absl::Status Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change);
+  absl::Status Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change, const GatherCall& ranks = {});
+  // Valid until AdoptExperts.
+  train::SharedGradients SharedGradients() const;
+  // Whether dense state is shared out.
+  bool shares_dense() const { return place_.world > 1; }
   absl::Status ZeroGradients();
   // Calls `use` with the blocks in memory, then with the offloaded blocks of each layer (state_offload.h).  All access
   // to masters and moments goes through this.  Errors: use's, which ends the call, and the file's.
@@ -172,7 +201,8 @@ class Parameters {
   bool adapted() const { return adapted_; }  // the model has adapters, which alone are trained
 
  private:
-  Parameters(const Stream& stream, model::Model* model, absl::Span<const jobs::ParameterRule> rules);
+  Parameters(const Stream& stream, model::Model* model, absl::Span<const jobs::ParameterRule> rules,
+             const ShardPlace& place);
   // Blocks without memory, in the order of the table.
   std::vector<ParameterBlock> BlocksOf(const std::vector<model::Param>& params) const;
   std::vector<ParameterBlock> AllBlocks() const;
@@ -188,7 +218,16 @@ class Parameters {
                                                               const OpenStateFileFn& open) const;
   std::vector<ParameterBlock> StayingBlocks(absl::Span<const int32_t> residents) const;
   absl::Status BringLayer(NewExperts* experts, int32_t layer, size_t moe_layer, BringLayerFn bring);
-  absl::Status Publish(ParameterBlock* block) const;
+  // Sets which rank has which elements of the dense blocks.
+  void ShareDense(std::vector<ParameterBlock>* blocks) const;
+  absl::Status LoadShared(const checkpoint::Checkpoint& checkpoint, const std::vector<model::Param>& params,
+                          absl::FunctionRef<model::LoadOptions()> options);
+  // Publishes each block after `before` of it.
+  absl::Status PublishGroup(absl::Span<ParameterBlock* const> group, const GatherCall& ranks,
+                            absl::FunctionRef<absl::Status(ParameterBlock&)> before);
+  absl::Status Publish(ParameterBlock* block) const { return Publish(block, block->master); }
+  // rows: all of the block's values, in any floating dtype.
+  absl::Status Publish(ParameterBlock* block, const TensorView& rows) const;
   void LinkGradients();
   ops::TrainedMatrix MatrixOf(const ops::Weight& weight) const;
   TensorView VectorOf(const Tensor& tensor) const;
@@ -197,6 +236,7 @@ class Parameters {
   model::Model* const model_;
   const std::vector<jobs::ParameterRule> rules_;
   const bool adapted_;
+  const ShardPlace place_;
   std::vector<ParameterBlock> blocks_;
   model::ModelGradients gradients_;
   std::unique_ptr<StateOffload> offload_;

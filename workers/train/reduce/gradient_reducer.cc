@@ -73,9 +73,10 @@ int64_t GradientReducer::Sum::count() const {
 
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(const jobs::CommunicationSpec& spec,
                                                                          const TrainerGroup& group,
-                                                                         const model::ModelGradients& gradients) {
+                                                                         const model::ModelGradients& gradients,
+                                                                         const SharedGradients& shared) {
   ASSIGN_OR_RETURN(jobs::ReducePolicy policy, jobs::ReducePolicyOf(spec));
-  std::unique_ptr<GradientReducer> sync(new GradientReducer(policy, group, gradients));
+  std::unique_ptr<GradientReducer> sync(new GradientReducer(policy, group, gradients, shared));
   RETURN_IF_ERROR(sync->Plan(sync->dense_, group.world, comm::CallUse::kGradientSum));
   if (group.replicas != nullptr)
     RETURN_IF_ERROR(sync->Plan(sync->experts_, group.replicas, comm::CallUse::kReplicaSum));
@@ -84,12 +85,14 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(const j
 }
 
 GradientReducer::GradientReducer(const jobs::ReducePolicy& policy, const TrainerGroup& group,
-                                 const model::ModelGradients& gradients)
+                                 const model::ModelGradients& gradients, const SharedGradients& shared)
     : policy_(policy), group_(group), stages_(model::BackwardStages(static_cast<int64_t>(gradients.layers.size()))) {
-  const auto append = [](const std::vector<TensorView>& views, size_t stage, Gradients* to) {
+  const auto append = [&](const std::vector<TensorView>& views, size_t stage, Gradients* to) {
     for (const TensorView& view : views) {
       to->views.push_back(view.Reshape({view.NumElements()}));
       to->stages.push_back(static_cast<int32_t>(stage));
+      const auto found = shared.find(view.raw());
+      to->borders.push_back(found == shared.end() ? std::vector<int64_t>() : *found->second);
     }
   };
   for (size_t i = 0; i < stages_.size(); ++i) {
@@ -113,8 +116,17 @@ absl::Status GradientReducer::Plan(const Gradients& gradients, comm::Communicato
   for (const jobs::ReduceOp& op : jobs::PlanReduces(elements, DTypeBytes(dtype), policy_.grouping, policy_.op_bytes)) {
     Sum& sum = sums_.emplace_back();
     for (const jobs::ReducePiece& piece : op.pieces) {
-      sum.parts.push_back(gradients.views[piece.tensor].Rows(piece.begin, piece.count));
+      const TensorView& view = gradients.views[piece.tensor];
+      const std::vector<int64_t>& borders = gradients.borders[piece.tensor];
+      sum.parts.push_back(view.Rows(piece.begin, piece.count));
+      if (borders.empty()) continue;
+      sum.shares.resize(borders.size() - 1);
+      for (size_t r = 0; r < sum.shares.size(); ++r) {
+        const ElementRange run = RunOfPiece(borders, static_cast<int>(r), {piece.begin, piece.count});
+        sum.shares[r].push_back(view.Rows(run.begin, run.count));
+      }
     }
+    SY_CHECK(sum.shares.empty() || sum.shares[0].size() == sum.parts.size());
     sum.over = over;
     sum.tag = comm::NumberedTag(use, number++);
     sum.stage = gradients.stages[op.after];
@@ -129,7 +141,7 @@ absl::Status GradientReducer::FinishPlan() {
   for (size_t i = 0; i < sums_.size(); ++i) {
     const Sum& sum = sums_[i];
     if (i + 1 == sums_.size() || sums_[i + 1].over == group_.world) turns_.push_back(i + 1);
-    if (sum.parts.size() > 1) largest = std::max(largest, sum.count());
+    if (sum.bucketed()) largest = std::max(largest, sum.count());
   }
   if (largest == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(bucket_, Tensor::Allocate(sums_[0].parts[0].dtype(), {largest}, Device::Cpu()));
@@ -309,7 +321,7 @@ bool GradientReducer::MayJoin(size_t sum_idx) {
   const auto under_way = static_cast<int32_t>(under_way_.size());
   if (under_way < policy_.max_under_way) return true;
   if (under_way >= kMaxUnderWayAtTheEnd) return false;
-  if (sums_[sum_idx].parts.size() > 1 || under_way_.back().sum->parts.size() > 1) return false;
+  if (sums_[sum_idx].bucketed() || under_way_.back().sum->bucketed()) return false;
   absl::MutexLock lock(&mu_);
   return all_to_alls_.backward_done;
 }
@@ -366,14 +378,15 @@ void GradientReducer::CopyParts(const Sum& sum, bool to_bucket) const {
 
 absl::Status GradientReducer::StartSum(size_t sum_idx) {
   const Sum& sum = sums_[sum_idx];
+  const comm::CommCall call = {.comm_class = comm::CommClass::kAllReduce, .deadline = deadline_, .tag = sum.tag};
   TensorView values = sum.parts[0];
-  if (sum.parts.size() > 1) {
+  if (sum.bucketed()) {
     values = BucketOf(sum);
     CopyParts(sum, /*to_bucket=*/true);
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
-                   sum.over->AllReduceSum(
-                       {.comm_class = comm::CommClass::kAllReduce, .deadline = deadline_, .tag = sum.tag}, values));
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, sum.shares.empty()
+                                                         ? sum.over->AllReduceSum(call, values)
+                                                         : comm::ReduceScatterSum(sum.over, call, sum.shares));
   under_way_.push_back({.sum = &sum, .work = std::move(work)});
   return absl::OkStatus();
 }
@@ -382,7 +395,7 @@ absl::Status GradientReducer::FinishSum() {
   const UnderWay done = std::move(under_way_.front());
   under_way_.pop_front();
   RETURN_IF_ERROR(done.work->Wait());
-  if (done.sum->parts.size() > 1) CopyParts(*done.sum, /*to_bucket=*/false);
+  if (done.sum->bucketed()) CopyParts(*done.sum, /*to_bucket=*/false);
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@
 #include "workers/moe/layer/expert_capacity.h"
 #include "workers/ops/attention/attention.h"
 #include "workers/ops/optimizer/adamw.h"
+#include "workers/train/reduce/gradient_norm.h"
 #include "workers/train/step/row_keys.h"
 
 namespace switchyard::train {
@@ -72,24 +73,17 @@ Trainer::Trainer(const Stream& stream, model::Model* model, Parameters* paramete
 
 absl::Status Trainer::SetGroup(const TrainerGroup& group) {
   RETURN_IF_ERROR(CheckTrainerGroup(group, model_->weights().residents));
-  ASSIGN_OR_RETURN(sync_, GradientReducer::Create(options_.communication, group, parameters_->gradients()));
+  ASSIGN_OR_RETURN(sync_, GradientReducer::Create(options_.communication, group, parameters_->gradients(),
+                                                  parameters_->SharedGradients()));
   parameters_->SetReplica(group.replicas == nullptr ? 0 : group.replicas->rank());
   group_ = group;
   return absl::OkStatus();
 }
 
-absl::Status Trainer::SumOver(comm::Communicator* comm, const TensorView& values, absl::Time deadline) {
-  if (comm->world() == 1 || values.NumElements() == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
-                   comm->AllReduceSum(
-                       {.stream = &stream_, .comm_class = comm::CommClass::kAllReduce, .deadline = deadline}, values));
-  return work->Wait();
-}
-
 template <class Elem>
 absl::Status Trainer::SumOverRanks(absl::Span<Elem> values, absl::Time deadline) {
   const auto count = static_cast<int64_t>(values.size());
-  return SumOver(group_.world, TensorView(values.data(), DTypeOf<Elem>::value, {count}), deadline);
+  return SumOver(stream_, group_.world, TensorView(values.data(), DTypeOf<Elem>::value, {count}), deadline);
 }
 
 absl::StatusOr<Trainer::GlobalCounts> Trainer::CountAll(absl::Span<const TrainRows> micro_batches,
@@ -315,7 +309,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   }
   RETURN_IF_ERROR(FinishLoss(counts, deadline, &report));
   const comm::Timed timed(&seconds_.optimizer);
-  ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(deadline));
+  ASSIGN_OR_RETURN(report.gradient_norm, GradientNorm(stream_, *parameters_, group_, deadline));
   // The numbers are the same on every rank: all continue, or none does.
   if (!std::isfinite(report.loss) || !std::isfinite(report.gradient_norm)) {
     return absl::DataLossError(absl::StrCat(jobs::kNotFinite, ": loss ", report.loss, ", norm of gradients ",
@@ -326,27 +320,14 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   const double waited = Offloaded().wait_seconds;
   report.saved_bytes = Activations().saved_bytes - activations.saved_bytes;
   seconds_.activations = Activations().wait_seconds - activations.wait_seconds;
-  RETURN_IF_ERROR(Update(learning_rate, clips ? options_.optimizer.clip_norm / (report.gradient_norm + 1e-6) : 1.0));
+  const double scale = clips ? options_.optimizer.clip_norm / (report.gradient_norm + 1e-6) : 1.0;
+  RETURN_IF_ERROR(Update(learning_rate, scale, deadline));
   seconds_.offload = Offloaded().wait_seconds - waited;
   report.offloaded_bytes = Offloaded().bytes;
   return report;
 }
 
-// Replicated parameters and experts count once: each group of ranks has all experts, with the same bits in each.
-absl::StatusOr<double> Trainer::GradientNorm(absl::Time deadline) {
-  double replicated = 0, experts = 0;
-  for (const ParameterBlock& block : parameters_->blocks()) {
-    if (!block.by_gradient) continue;
-    for (const TrainedRows& rows : TrainedRowsOf(block)) {
-      ASSIGN_OR_RETURN(const double sum, ops::SumOfSquares(stream_, rows.Of(block.gradient)));
-      (block.shard == model::Shard::kReplicated ? replicated : experts) += sum;
-    }
-  }
-  RETURN_IF_ERROR(SumOver(group_.experts, TensorView(&experts, DType::kF64, {1}), deadline));
-  return std::sqrt(replicated + experts);
-}
-
-absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
+absl::Status Trainer::Update(double learning_rate, double gradient_scale, absl::Time deadline) {
   ++steps_;
   const jobs::OptimizerSpec& adamw = options_.optimizer;
   ops::AdamWDesc desc = {.step = steps_ - skipped_steps_,
@@ -355,22 +336,25 @@ absl::Status Trainer::Update(double learning_rate, double gradient_scale) {
                          .beta2 = adamw.beta2,
                          .eps = adamw.epsilon,
                          .gradient_scale = gradient_scale};
-  return parameters_->Update([&](ParameterBlock& block) -> absl::Status {
+  const auto change = [&](ParameterBlock& block) -> absl::Status {
     if (!block.by_gradient) {
       BalanceRouter(block);
       return absl::OkStatus();
     }
-    for (const TrainedRows& rows : TrainedRowsOf(block)) {
-      desc.lr = learning_rate * rows.rule.rate;
-      desc.weight_decay = rows.rule.weight_decay.value_or(block.decayed ? adamw.weight_decay : 0);
+    for (const TrainedPart& part : TrainedPartsOf(block)) {
+      const ElementRange here = Intersect(part.elements, block.own());
+      if (here.count == 0) continue;
+      desc.lr = learning_rate * part.rule.rate;
+      desc.weight_decay = part.rule.weight_decay.value_or(block.decayed ? adamw.weight_decay : 0);
       RETURN_IF_ERROR(ops::AdamWStep(stream_, desc,
-                                     {.parameter = rows.Of(block.master),
-                                      .m = rows.Of(block.mean),
-                                      .v = rows.Of(block.mean_squares),
-                                      .gradient = rows.Of(block.gradient)}));
+                                     {.parameter = block.StateAt(&ParameterBlock::master, here),
+                                      .m = block.StateAt(&ParameterBlock::mean, here),
+                                      .v = block.StateAt(&ParameterBlock::mean_squares, here),
+                                      .gradient = block.GradientAt(here)}));
     }
     return absl::OkStatus();
-  });
+  };
+  return parameters_->Update(change, {.comm = group_.world, .deadline = deadline});
 }
 
 void Trainer::BalanceRouter(const ParameterBlock& block) {

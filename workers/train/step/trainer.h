@@ -156,8 +156,7 @@ class Trainer {
                              StepReport* report);
   absl::Status SumTotals(absl::Time deadline);
   void CountChosen();
-  absl::StatusOr<double> GradientNorm(absl::Time deadline);
-  absl::Status Update(double learning_rate, double gradient_scale);
+  absl::Status Update(double learning_rate, double gradient_scale, absl::Time deadline);
   void BalanceRouter(const ParameterBlock& block);
   ActivationFileCounters Activations() const {
     return activations_ == nullptr ? ActivationFileCounters() : activations_->counters();
@@ -165,8 +164,6 @@ class Trainer {
   OffloadCounters Offloaded() const {
     return parameters_->offload() == nullptr ? OffloadCounters() : parameters_->offload()->counters();
   }
-  // Replaces values by their sums over the ranks of comm.
-  absl::Status SumOver(comm::Communicator* comm, const TensorView& values, absl::Time deadline);
   template <class Elem>
   absl::Status SumOverRanks(absl::Span<Elem> values, absl::Time deadline);
 

@@ -1,0 +1,198 @@
+// Trainers that share dense state out: the losses, norms and parameters of those that do not, to the bit.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/workers/comm/comm_test_util.h"
+#include "tests/workers/comm/faulty_communicator.h"
+#include "tests/workers/model/fixture.h"
+#include "tests/workers/train/comm_modes.h"
+#include "tests/workers/train/fake_state_file.h"
+#include "tests/workers/train/training_group.h"
+
+namespace switchyard::train {
+namespace {
+
+using testing::HasSubstr;
+
+using Values = std::map<std::string, std::vector<double>>;
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  Values masters, moments, gradients;
+};
+
+void ExpectSame(const Outcome& found, const Outcome& expected) {
+  EXPECT_EQ(found.losses, expected.losses);
+  EXPECT_EQ(found.norms, expected.norms);
+  EXPECT_TRUE(found.gradients == expected.gradients);
+  EXPECT_TRUE(found.masters == expected.masters);
+  EXPECT_TRUE(found.moments == expected.moments);
+}
+
+class ZeroTest : public ::testing::TestWithParam<jobs::CommMode> {
+ protected:
+  static constexpr size_t kSteps = 3;
+
+  // Small pieces, so that there are many; gradients are clipped, so that the norm's bits count.
+  TrainingGroupOptions Options(int world, DType dtype = DType::kF32) const {
+    TrainingGroupOptions options = {.dtype = dtype, .world = world};
+    options.trainer.communication = {.mode = GetParam(), .piece_bytes = 4096};
+    options.trainer.optimizer.clip_norm = 0.5;
+    return options;
+  }
+
+  static Outcome Train(const TrainingGolden& golden, const TrainingGroupOptions& options) {
+    TrainingGroup group(golden.dir, options);
+    Outcome outcome;
+    for (size_t i = 0; i < kSteps; ++i) {
+      if (options.trainer.communication.mode == jobs::CommMode::kFull && options.world != 3) {
+        for (const absl::Status& status : group.TryRepack(std::min(1 << i, options.world))) {
+          EXPECT_TRUE(status.ok()) << status;
+        }
+      }
+      const StepReport report = group.Step({RowsOfStep(golden, 2 * i), RowsOfStep(golden, 2 * i + 1)}, kLearningRate);
+      outcome.losses.push_back(report.loss);
+      outcome.norms.push_back(report.gradient_norm);
+      group.ExpectReplicasAlike();
+    }
+    outcome.gradients = group.Gradients();
+    outcome.masters = group.Masters();
+    outcome.moments = group.Moments();
+    return outcome;
+  }
+
+  static void ExpectSameWithZero(const TrainingGolden& golden, TrainingGroupOptions options) {
+    const Outcome whole = Train(golden, options);
+    options.zero = true;
+    ExpectSame(Train(golden, options), whole);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Modes, ZeroTest, ::testing::ValuesIn(AllCommModes()),
+                         [](const auto& info) { return std::string(jobs::CommModeName(info.param)); });
+
+TEST_P(ZeroTest, HasTheSameBits) {
+  for (const std::string& name : TrainingGoldenNames()) {
+    SCOPED_TRACE(name);
+    const TrainingGolden golden = LoadTrainingGolden(name);
+    for (const int world : {1, 2, 4}) ExpectSameWithZero(golden, Options(world));
+  }
+  const TrainingGolden golden = LoadTrainingGolden("qwen2-shared");
+  for (const DType dtype : {DType::kBf16, DType::kF64}) {
+    for (const int world : {2, 3}) ExpectSameWithZero(golden, Options(world, dtype));
+  }
+}
+
+TEST_P(ZeroTest, LossesAreOneRanks) {
+  const TrainingGolden golden = LoadTrainingGolden("olmoe-clip");
+  const Outcome alone = Train(golden, Options(1, DType::kF64));
+  for (const int world : {2, 4}) {
+    TrainingGroupOptions options = Options(world, DType::kF64);
+    options.zero = true;
+    const Outcome here = Train(golden, options);
+    for (size_t i = 0; i < kSteps; ++i) EXPECT_NEAR(here.losses[i], alone.losses[i], 1e-10 * alone.losses[i]);
+  }
+}
+
+// Parts of packed weights with other rates, and frozen ones, whole and in part.
+TEST_P(ZeroTest, HasTheSameBitsWithRules) {
+  const TrainingGolden golden = LoadTrainingGolden("qwen3-qknorm");
+  TrainingGroupOptions options = Options(4);
+  options.rules = {{.pattern = "*layers.0.*q_proj*", .frozen = true},
+                   {.pattern = "*k_proj*", .rate = 0.5, .weight_decay = 0.3},
+                   {.pattern = "*embed_tokens*", .frozen = true}};
+  ExpectSameWithZero(golden, options);
+}
+
+TEST_P(ZeroTest, HasTheSameBitsOverConnectionsWithDelays) {
+  const TrainingGolden golden = LoadTrainingGolden("qwen2-shared");
+  TrainingGroupOptions options = Options(3);
+  const Outcome whole = Train(golden, options);
+  options.zero = true;
+  for (const test::Backend backend : {test::Backend::kSocket, test::Backend::kOvertaking}) {
+    options.form = [&](int ranks) { return test::MakeGroup(backend, ranks); };
+    int64_t seed = 0;
+    options.wrap = [&](std::unique_ptr<comm::Communicator> inner) {
+      return comm::MakeFaultyCommunicator(
+          std::move(inner),
+          {.kind = comm::CommFault::Kind::kJitter, .at_launch = ++seed, .delay = absl::Milliseconds(1)});
+    };
+    ExpectSame(Train(golden, options), whole);
+  }
+}
+
+TEST_P(ZeroTest, HasTheSameBitsWithExpertsInAFile) {
+  const TrainingGolden golden = LoadTrainingGolden("olmoe-clip");
+  TrainingGroupOptions options = Options(2);
+  const Outcome whole = Train(golden, options);
+  options.zero = true;
+  options.threads = 2;
+  options.offload = [](int) {
+    return [](int64_t bytes) -> absl::StatusOr<std::unique_ptr<StateFile>> {
+      return std::make_unique<FakeStateFile>(bytes);
+    };
+  };
+  ExpectSame(Train(golden, options), whole);
+}
+
+// (Otherwise the tests above would compare a thing with itself.)
+TEST_P(ZeroTest, ARankHasAPart) {
+  const TrainingGolden golden = LoadTrainingGolden("qwen2-shared");
+  TrainingGroupOptions options = Options(4);
+  options.zero = true;
+  TrainingGroup group(golden.dir, options);
+  std::map<std::string, int64_t> elements;
+  int cut = 0;
+  for (int r = 0; r < 4; ++r) {
+    EXPECT_TRUE(group.parameters(r).shares_dense());
+    for (const ParameterBlock& block : group.parameters(r).blocks()) {
+      EXPECT_EQ(block.is_shared(), block.shard == model::Shard::kReplicated) << block.parts[0].name;
+      if (!block.is_shared()) continue;
+      EXPECT_EQ(block.master.bytes(), block.own().count * 4);
+      EXPECT_EQ(block.mean.bytes(), block.own().count * 4);
+      elements[block.parts[0].name] += block.own().count;
+      cut += block.own().count > 0 && block.own().count < block.size();
+      if (r == 3) EXPECT_EQ(elements[block.parts[0].name], block.size());
+    }
+  }
+  EXPECT_GT(cut, 2);
+}
+
+// For every launch that fails, of sums, of the norm or of gathers: all ranks end, at once.
+TEST_P(ZeroTest, ARankThatIsLostEndsTheStepOnAll) {
+  const TrainingGolden golden = LoadTrainingGolden("olmoe-clip");
+  const TrainRows rows = RowsOfStep(golden, 0);
+  const absl::Time begin = absl::Now();
+  int failed = 0;
+  for (int64_t at = 1; at < 400; at += at < 30 ? 1 : 7) {  // (the first launch makes the group's weights whole)
+    TrainingGroupOptions options = Options(3);
+    options.zero = true;
+    int ranks = 0;
+    options.wrap = [&](std::unique_ptr<comm::Communicator> inner) {
+      if (ranks++ != 1) return inner;
+      return comm::MakeFaultyCommunicator(std::move(inner),
+                                          {.kind = comm::CommFault::Kind::kFail, .at_launch = at, .delay = {}});
+    };
+    TrainingGroup group(golden.dir, options);
+    const std::vector<absl::StatusOr<StepReport>> reports = group.StepEach({rows}, kLearningRate);
+    if (reports[1].ok()) break;  // it launched fewer
+    ++failed;
+    EXPECT_THAT(std::string(reports[1].status().message()), HasSubstr("injected fault"));
+    for (const absl::StatusOr<StepReport>& report : reports) {
+      EXPECT_EQ(report.status().code(), absl::StatusCode::kUnavailable) << report.status();
+    }
+  }
+  EXPECT_GT(failed, 10);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(55));  // a wait's deadline is 60
+}
+
+}  // namespace
+}  // namespace switchyard::train
