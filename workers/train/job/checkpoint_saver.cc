@@ -72,7 +72,7 @@ void CheckpointSaver::Do(absl::AnyInvocable<absl::Status()> work, SavePhase then
 absl::StatusOr<std::vector<checkpoint::CheckpointFile>> CheckpointSaver::FilesOf(
     absl::Span<const ParameterBlock> blocks, std::string trainer_state) {
   std::vector<checkpoint::CheckpointFile> files =
-      ParameterFiles(blocks, comm_->rank(), comm_->world(), options_.weights);
+      ParameterFiles(blocks, comm_->rank(), comm_->world(), options_.weights, shards_.get());
   for (checkpoint::CheckpointFile& file : files) {
     for (checkpoint::TensorToWrite& tensor : file.tensors) {
       tensor.contents = [this, contents = std::move(tensor.contents)](checkpoint::ByteSink sink) {
@@ -121,11 +121,19 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
   const bool offloaded = parameters.offload() != nullptr;
   const int64_t to_take = offloaded ? 0 : snapshot_.BytesToTake(parameters, comm_->rank());
   const int64_t room = to_take == 0 ? 0 : options_.available_memory();
+  shards_.reset();
+  if (parameters.shares_dense()) {
+    shards_ = std::make_unique<ShardStream>(
+        comm_, parameters.blocks(),
+        ShardStreamOptions{
+            .with_weights = true, .round_limit = options_.disk_limit, .given_up = [this] { return given_up_.load(); }});
+  }
   absl::StatusOr<std::vector<checkpoint::CheckpointFile>> files = FilesOf(parameters.blocks(), trainer_state);
   RETURN_IF_ERROR(
       MakeFolder(files.ok() ? checkpoint::BytesOfFiles(*files) : files.status(), !offloaded && to_take <= room));
   if (copied_) {
-    RETURN_IF_ERROR(snapshot_.Take(stream, parameters, comm_->rank()));
+    shards_.reset();
+    RETURN_IF_ERROR(snapshot_.Take(stream, parameters, comm_->rank(), {.comm = comm_, .limit = options_.disk_limit}));
     ASSIGN_OR_RETURN(files, FilesOf(snapshot_.blocks(), std::move(trainer_state)));
   } else {
     snapshot_ = {};  // frees the copy, as memory is short
@@ -145,7 +153,7 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
   }
   auto write = [this, files = *std::move(files)]() -> absl::Status {
     ASSIGN_OR_RETURN(records_, checkpoint::WriteFiles(files_, folder_, files));
-    return absl::OkStatus();
+    return shards_ == nullptr ? absl::OkStatus() : shards_->Finish();
   };
   Do(std::move(write), SavePhase::kWritten);
   saving_.waited_seconds = absl::ToDoubleSeconds(absl::Now() - began_);

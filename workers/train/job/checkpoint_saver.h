@@ -6,8 +6,9 @@
 //   Advance    at each control point, with all ranks' words: when all have written, rank 0 gets their records and
 //              commits, in that thread; when it has, the checkpoint counts
 // If any rank has no memory for the copy, or offloaded experts, no rank makes one, and training waits until all have
-// written (copied()).  One save at a time.  Any failure ends the job's attempt (status, marked Lost); earlier
-// checkpoints stay.  Thread-compatible: the trainer's thread calls.
+// written (copied()).  Where dense state is shared out the ranks exchange it, so that each has whole what it writes:
+// when they copy, or without a copy while they write (shard_stream.h).  One save at a time.  Any failure ends the job's
+// attempt (status, marked Lost); earlier checkpoints stay.  Thread-compatible: the trainer's thread calls.
 #pragma once
 
 #include <atomic>
@@ -37,6 +38,7 @@
 #include "workers/train/parameters/parameter_files.h"
 #include "workers/train/parameters/parameter_snapshot.h"
 #include "workers/train/parameters/parameters.h"
+#include "workers/train/parameters/shard_stream.h"
 
 namespace switchyard::train {
 
@@ -107,6 +109,8 @@ class CheckpointSaver {
   const SaverOptions options_;
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;  // rank 0's
   ParameterSnapshot snapshot_;
+  // Of a save without a copy, if dense state is shared out; the thread's until it is joined.
+  std::unique_ptr<ShardStream> shards_;
   std::vector<checkpoint::FileRecord> records_;  // that this rank wrote; the thread's until it is joined
   std::thread thread_;
   std::atomic<bool> given_up_ = false;
