@@ -359,6 +359,11 @@ absl::Status Validate(const JobSpec& spec) {
   problems.CheckIn("checkpoints.keep_last", spec.checkpoints.keep_last, 1, 1'000'000);
   problems.CheckIn("checkpoints.keep_every_steps", spec.checkpoints.keep_every_steps, 0, kMaxTrainSteps);
   problems.CheckIn("max_runtime_seconds", spec.max_runtime_seconds, 0, int64_t{100} * 366 * 86400);
+  problems.CheckIn("zero", spec.zero, 0, 1);
+  if (spec.zero == 1 && spec.lora.rank > 0) {
+    problems.Add("zero",
+                 "1, but with lora nothing is shared out: adapters are small, and every worker has their state");
+  }
   if (spec.recompute && !spec.restore.keeps_all()) {
     problems.Add("restore_input, restore_hidden", "with recompute layers keep nothing that could be restored");
   }

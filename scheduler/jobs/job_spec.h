@@ -127,6 +127,9 @@ struct JobSpec {
   pipeline::RestoreStrategy restore = {};  // how MoE layers get rows for backward; not with recompute
   CommunicationSpec communication = {};
   OffloadPolicy offload = OffloadPolicy::kAuto;  // masters and moments of experts, to a file
+  // 1: masters and moments of what every worker has are shared out among them (ZeRO-1, dense_shards.h); 0: each has
+  // all.
+  int32_t zero = 0;
   uint64_t seed = 0;
   int64_t evaluate_every_steps = 0;  // 0 = at the end, if there is evaluation
   CheckpointSpec checkpoints = {};

@@ -168,11 +168,11 @@ absl::Status CheckEvaluation(const jobs::JobSpec& spec, const DataCheck& by, boo
 }
 
 absl::Status CheckExperts(const jobs::JobSpec& spec, const TrainedModelFacts& facts, absl::string_view field) {
-  if (facts.experts > 0 && facts.experts % spec.workers == 0) return absl::OkStatus();
+  if (facts.experts >= spec.workers) return absl::OkStatus();
   return rpc::BadField(field,
-                       absl::StrCat("the model's ", facts.experts, " experts cannot be dealt out to ", spec.workers,
-                                    " workers in equal parts"),
-                       absl::StrCat("a divisor of ", facts.experts), absl::StrCat(spec.workers));
+                       absl::StrCat(spec.workers, " workers are more than the model's ", facts.experts,
+                                    " experts, of which each has one at least"),
+                       absl::StrCat(facts.experts), absl::StrCat(spec.workers));
 }
 
 absl::Status CheckFits(const jobs::JobSpec& spec, const TrainedModelFacts& facts) {

@@ -211,7 +211,7 @@ TEST_F(TrainJobFaultsTest, BadSpecsAreSaidBeforeAnythingStarts) {
               s->batch_sequences = 9;
               s->micro_batch_sequences = 0;
             }),
-            kInvalid, "workers: the 8 experts of model cannot be dealt out to 3 in equal parts", 3);
+            kInvalid, "workers: 9, more than the 8 experts of model, of which each has one at least", 9);
   ExpectBad(with([](jobs::JobSpec* s) { s->steps = 0; }), kInvalid, "steps: 0 is outside [1, ");
   std::filesystem::create_directory_symlink("/etc", root_.path() + "/checkpoints/out");
   ExpectBad(with([](jobs::JobSpec* s) { s->base_checkpoint = "out"; }), kInvalid, "a link leads out of it");

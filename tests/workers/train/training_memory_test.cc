@@ -11,6 +11,8 @@
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
 #include "workers/tensor/thread_pool.h"
+#include "workers/train/job/setup/memory_fit.h"
+#include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameter_rules.h"
 
 namespace switchyard::train {
@@ -106,6 +108,47 @@ TEST_P(TrainingMemoryTest, KnowsWhatFrozenParametersAndAdaptersNeed) {
     compare(frozen({"*.experts.0.*", "*.experts.1.*"}), DType::kF32, 2, packing);
     compare(frozen({"*.experts.0.*", "*.experts.1.*", last}), DType::kF32, 2, packing);
     compare(frozen({"*.experts.*"}), DType::kF32, 2, packing);
+  }
+}
+
+// Of a rank that has a part of the dense state; with a vocabulary that makes the parts even.
+TEST_P(TrainingMemoryTest, KnowsWhatARankHasOfSharedState) {
+  model::ModelConfig config = *model::ReadModelConfig(LoadTrainingGolden(GetParam()).dir);
+  config.vocab_size = 1 << 14;
+  const std::vector<jobs::ParameterRule> frozen = {{.pattern = "*embed_tokens*", .frozen = true}};
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF64}) {
+    for (const int world : {1, 2, 4}) {
+      for (const std::vector<jobs::ParameterRule>& rules : {std::vector<jobs::ParameterRule>(), frozen}) {
+        jobs::JobSpec spec;
+        spec.parameters = rules;
+        const absl::StatusOr<FrozenElements> elements = CountFrozen(spec, config);
+        if (!elements.ok()) continue;  // tied
+        const RankShare share = {.world = world, .frozen = *elements};
+        spec.zero = 1;
+        spec.dtype = dtype == DType::kF32    ? jobs::TrainDType::kF32
+                     : dtype == DType::kBf16 ? jobs::TrainDType::kBf16
+                                             : jobs::TrainDType::kF64;
+        spec.batch_sequences = world;
+        const double computed =
+            static_cast<double>(TrainingMemory(config, NeedOf(config, spec, share, /*packing=*/1, false)).parameters);
+        for (int r = 0; r < world; ++r) {
+          ThreadPool pool(1, false);
+          const Stream stream = Stream::OnCpu(&pool);
+          absl::StatusOr<model::ModelWeights> weights =
+              model::AllocateWeights(config, dtype, PackedResidents(static_cast<int>(config.num_experts), world, 1, r));
+          ASSERT_TRUE(weights.ok()) << weights.status();
+          const auto model = model::Model::Create(stream, config, dtype, *std::move(weights), config.context);
+          ASSERT_TRUE(model.ok()) << model.status();
+          const auto parameters = Parameters::Create(stream, model->get(), nullptr, rules, {r, world});
+          ASSERT_TRUE(parameters.ok()) << parameters.status();
+          double kept = 0;
+          for (const ParameterBlock& block : (*parameters)->blocks()) {
+            kept += static_cast<double>(block.bytes() - block.transposed.bytes());
+          }
+          EXPECT_NEAR(kept, computed, (world == 1 ? 0 : 0.05) * computed) << "rank " << r << " of " << world;
+        }
+      }
+    }
   }
 }
 
@@ -210,8 +253,19 @@ TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
       absl::StrCat("most are parameters that every worker has, ", size(wide.weights + wide.parameters - wide.experts),
                    " bytes: workers with more memory are needed");
   EXPECT_EQ(MemoryRemedy(config, need, choices, 0), dense);
+  const std::string head = absl::StrCat("most are parameters that every worker has, ",
+                                        size(wide.weights + wide.parameters - wide.experts), " bytes: ");
+  const std::string more = "workers with more memory are needed, or fewer of them on a machine (2 share this one's)";
+  TrainingNeed shared = need;
+  shared.dense_shares = 4;
+  const int64_t less = size(wide.parameters - TrainingMemory(config, shared).parameters);
+  EXPECT_GT(less, size(wide.parameters) / 2);
   EXPECT_EQ(MemoryRemedy(config, need, {.world = 4, .ranks_here = 2}, 0),
-            dense + ", or fewer of them on a machine (2 share this one's)");
+            absl::StrCat(head, "zero=1, with which each has ", less, " bytes less of them, or ", more));
+  const TrainingBytes after = TrainingMemory(config, shared);
+  EXPECT_EQ(MemoryRemedy(config, shared, {.world = 4, .ranks_here = 2}, 0),
+            absl::StrCat("most are parameters that every worker has, ",
+                         size(after.weights + after.parameters - after.experts), " bytes: ", more));
 }
 
 }  // namespace

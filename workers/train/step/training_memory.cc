@@ -41,12 +41,14 @@ absl::int128 OffloadedRowBytes(const model::ModelConfig& config, const TrainingN
   return numbers * DTypeBytes(need.dtype) * 5 / 4;  // with the room of activation_file.h
 }
 
-// The fewest numbers of a rank's experts that are frozen; it has experts [i n, (i + 1) n) of each layer
-// (expert_groups.h).
-absl::int128 FewestFrozen(const std::vector<absl::int128>& of_expert, int64_t n) {
+// The fewest numbers of a rank's experts that are frozen; the i-th rank with n experts has [i n, (i + 1) n) of each
+// layer (expert_groups.h).
+absl::int128 FewestFrozen(const std::vector<absl::int128>& of_expert, int64_t n, int64_t full_ranks) {
   if (n <= 0 || static_cast<int64_t>(of_expert.size()) < n) return 0;
+  const auto ranks = static_cast<int64_t>(of_expert.size()) / n;
   absl::int128 fewest = std::numeric_limits<absl::int128>::max();
-  for (auto first = of_expert.begin(); of_expert.end() - first >= n; first += n) {
+  for (int64_t r = 0; r < (full_ranks == 0 ? ranks : std::min(ranks, full_ranks)); ++r) {
+    const auto first = of_expert.begin() + r * n;
     fewest = std::min(fewest, std::accumulate(first, first + n, absl::int128(0)));
   }
   return fewest;
@@ -63,10 +65,12 @@ void SubtractFrozen(const model::ModelConfig& config, const TrainingNeed& need, 
     bytes->offloaded = 0;
     return;
   }
-  const absl::int128 experts = FewestFrozen(need.frozen.of_expert, need.experts_per_layer);
+  const absl::int128 experts = FewestFrozen(need.frozen.of_expert, need.experts_per_layer, need.full_ranks);
   // (A file has room for their moments.)
   const absl::int128 of_experts = (need.offload ? 1 : 3) * wide * experts;
-  bytes->parameters -= 3 * wide * need.frozen.dense + of_experts;
+  // (The gradient, and this rank's part of the moments.)
+  const absl::int128 of_dense = need.frozen.dense + 2 * need.frozen.dense / need.dense_shares;
+  bytes->parameters -= wide * of_dense + of_experts;
   bytes->experts -= of_experts;
 }
 
@@ -88,6 +92,9 @@ TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNee
     bytes.parameters -= saved;  // state_offload.h
     bytes.experts -= saved;
   }
+  // Of masters and moments (dense_shards.h); all of the gradients is everywhere.
+  const absl::int128 dense = 3 * model::WeightBytes(config, AccDType(need.dtype), 0);
+  bytes.parameters -= dense - dense / need.dense_shares;
   SubtractFrozen(config, need, &bytes);
   absl::int128 row = model::KvBytesPerToken(config, need.dtype);
   absl::int128 largest = 0;
@@ -142,12 +149,18 @@ std::string MemoryRemedy(const model::ModelConfig& config, const TrainingNeed& n
     return absl::StrFormat("most are experts', %d bytes: %smore workers than %d share them", bytes.experts,
                            need.offload || need.frozen.adapters > 0 ? "" : absl::StrCat(file, "; "), choices.world);
   }
+  TrainingNeed shared = need;
+  shared.dense_shares = choices.world;
+  const std::string zero = need.dense_shares == 1 && choices.world > 1 && need.frozen.adapters == 0
+                               ? absl::StrFormat("zero=1, with which each has %d bytes less of them, or ",
+                                                 bytes.parameters - TrainingMemory(config, shared).parameters)
+                               : "";
   const std::string apart =
       choices.ranks_here > 1
           ? absl::StrFormat(", or fewer of them on a machine (%d share this one's)", choices.ranks_here)
           : "";
-  return absl::StrFormat("most are parameters that every worker has, %d bytes: workers with more memory are needed%s",
-                         everywhere, apart);
+  return absl::StrFormat("most are parameters that every worker has, %d bytes: %sworkers with more memory are needed%s",
+                         everywhere, zero, apart);
 }
 
 }  // namespace switchyard::train

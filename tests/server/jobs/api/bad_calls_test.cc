@@ -166,10 +166,11 @@ TEST_F(BadCallsTest, BadRequests) {
 
 // A new number of workers is checked like a spec's: by the manager, the spec's checks and the model's.
 TEST_F(BadCallsTest, BadNumbersOfWorkers) {
-  const std::string odd = base_.path() + "/models/odd";
-  std::filesystem::create_directories(odd);
+  const std::string single = base_.path() + "/models/single";
+  std::filesystem::create_directories(single);
   std::string config = kTinyConfig;
-  std::ofstream(odd + "/config.json") << config.replace(config.find("_experts\": 4"), 12, "_experts\": 5");
+  config.replace(config.find("_experts\": 4"), 12, "_experts\": 1");
+  std::ofstream(single + "/config.json") << config.replace(config.find("_per_tok\": 2"), 12, "_per_tok\": 1");
   const auto paused = [&](const char* model, int workers) {
     v1::SubmitJobRequest request = Request();
     request.mutable_spec()->set_architecture(model);
@@ -196,7 +197,7 @@ TEST_F(BadCallsTest, BadNumbersOfWorkers) {
     EXPECT_EQ(rpc::ViewError(status).reason, reason) << message;
     EXPECT_THAT(status.error_message(), HasSubstr(message));
   };
-  const std::string id = paused("demo", 2), five = paused("odd", 1);
+  const std::string id = paused("demo", 2), one = paused("single", 1);
   expect(resume(id, 0), kBad, "BAD_FIELD", "workers: 0 is outside [1, 1024]");
   expect(resume(id, -1), kBad, "BAD_FIELD", "workers: -1 is outside [1, 1024]");
   expect(resume(id, 1025), kBad, "BAD_FIELD", "workers: 1025 is outside [1, 1024]");
@@ -208,8 +209,8 @@ TEST_F(BadCallsTest, BadNumbersOfWorkers) {
   expect(few, kCannot, "TOO_FEW_WORKERS", "workers: needs 4 ranks, 0 alive, 2 configured");
   EXPECT_EQ(rpc::ViewError(few).details.metadata().at("field"), "workers");
   EXPECT_EQ(rpc::ViewError(few).details.metadata().at("limit"), "2");
-  expect(resume(five, 2), kBad, "BAD_FIELD",
-         "workers: the model's 5 experts cannot be dealt out to 2 workers in equal parts");
+  expect(resume(one, 2), kBad, "BAD_FIELD",
+         "workers: 2 workers are more than the model's 1 experts, of which each has one at least");
   expect(resume("job-none", 1), kNone, "JOB_NOT_FOUND", "no job has the id \"job-none\"");
   EXPECT_EQ(Get(id).state(), v1::JOB_STATE_PAUSED);
 

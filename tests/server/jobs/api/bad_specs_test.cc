@@ -347,7 +347,8 @@ std::vector<BadSpec> BadModels() {
        "spec.sequence_length: 65 is beyond the model's context of 64"},
       {"NoRouterBias", [](auto* s) { s->set_balance_bias_rate(1e-3); }, kBad, "BAD_FIELD",
        "spec.balance_bias_rate: 0.001, but this MixtralForCausalLM has no router bias"},
-      {"ExpertsNotInParts", model("odd"), kBad, "BAD_FIELD", "5 experts cannot be dealt out to 2 workers"},
+      {"MoreWorkersThanExperts", model("single"), kBad, "BAD_FIELD",
+       "2 workers are more than the model's 1 experts, of which each has one at least"},
       {"TextWithoutTokenizer",
        [](auto* s) {
          s->set_architecture("mute");
@@ -431,7 +432,7 @@ class BadSpecsTest : public TrainingTest {
     std::filesystem::create_directories(models + "empty");
     make("nojson", "{", "[");
     make("llama", "Mixtral", "Llama");
-    make("odd", "_experts\": 4", "_experts\": 5");
+    make("single", "_experts\": 4, \"num_experts_per_tok\": 2", "_experts\": 1, \"num_experts_per_tok\": 1");
     make("mute", "300", "300");
     // More dense parameters than 64 bits can count.
     make("dense", "\"intermediate_size\": 16",

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
@@ -33,9 +34,9 @@ absl::Status CheckSpecOfModel(const jobs::JobSpec& spec, const model::ModelConfi
     return absl::InvalidArgumentError(
         absl::StrCat("sequence_length: ", spec.sequence_length, ", the context of ", path, " is ", config.context));
   }
-  if (config.num_experts % world != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("workers: the ", config.num_experts, " experts of ", path,
-                                                   " cannot be dealt out to ", world, " in equal parts"));
+  if (config.num_experts < world) {
+    return absl::InvalidArgumentError(absl::StrCat("workers: ", world, ", more than the ", config.num_experts,
+                                                   " experts of ", path, ", of which each has one at least"));
   }
   if (spec.batch_sequences % world != 0) {
     return absl::InvalidArgumentError(absl::StrCat("batch_sequences: ", spec.batch_sequences,
@@ -97,6 +98,7 @@ absl::Status JobSetup::Run() {
   RETURN_IF_ERROR(OpenReferences());
   if (job_.stopped() != jobs::StopKind::kNone) return absl::OkStatus();
   RETURN_IF_ERROR(context_.AgreeOn(LoadStart()));
+  RETURN_IF_ERROR(Publish());
   RETURN_IF_ERROR(context_.AgreeOn(OpenSaver()));
   RETURN_IF_ERROR(context_.AgreeOn(job_.packing->OpenJournal()));
   return job_.chunks->Open(job_.trainer.get(), *job_.model);
@@ -152,9 +154,10 @@ absl::Status JobSetup::MakeModel() {
   RETURN_IF_ERROR(model::AllocateAdapters(config, context_.dtype(), AdaptersOf(spec.lora), &weights));
   ASSIGN_OR_RETURN(job_.model, model::Model::Create(context_.stream(), config, context_.dtype(), std::move(weights),
                                                     spec.sequence_length));
-  ASSIGN_OR_RETURN(job_.parameters,
-                   Parameters::Create(context_.stream(), job_.model.get(),
-                                      job_.fit->offloads() ? job_.fit->OffloadFile() : nullptr, spec.parameters));
+  ASSIGN_OR_RETURN(
+      job_.parameters,
+      Parameters::Create(context_.stream(), job_.model.get(), job_.fit->offloads() ? job_.fit->OffloadFile() : nullptr,
+                         spec.parameters, spec.zero == 1 ? ShardPlace{comm.rank(), comm.world()} : ShardPlace()));
   job_.fit->ReportOffload(*job_.parameters);
   job_.fit->ReportActivations();
   TrainerOptions options;
@@ -213,7 +216,12 @@ absl::Status JobSetup::LoadStart() {
     if (absl::IsDataLoss(restored)) return Lost(restored);
     RETURN_IF_ERROR(restored);
   }
-  return job_.parameters->Publish();
+  return absl::OkStatus();
+}
+
+// Collective if dense state is shared out.
+absl::Status JobSetup::Publish() {
+  return job_.parameters->Publish({.comm = context_.comm(), .deadline = absl::Now() + context_.input().step_limit});
 }
 
 absl::Status JobSetup::Draw() {

@@ -77,6 +77,7 @@ class JobSetup {
   absl::Status OpenReferences();
   // Loads weights from the checkpoint to continue from or the base checkpoint, or draws them.
   absl::Status LoadStart();
+  absl::Status Publish();
   absl::Status Restore();
   absl::Status Draw();
   absl::Status LoadBase();

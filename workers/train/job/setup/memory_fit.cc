@@ -35,14 +35,17 @@ absl::Status DoesNotFit(const model::ModelConfig& config, const jobs::JobSpec& s
 
 TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
                     int32_t packing, bool offload) {
+  const int64_t holders = share.world / packing;  // ranks that divide the experts, the first ones with one more
   return {.dtype = DTypeOfJob(spec.dtype),
-          .experts_per_layer = config.num_experts / share.world * packing,
+          .experts_per_layer = (config.num_experts + holders - 1) / holders,
           .rows = MicroBatchSequences(spec, share.world) * spec.sequence_length,
           .world = share.world,
           .recompute = spec.recompute,
           .restore = spec.restore,
           .offload = offload,
-          .frozen = share.frozen};
+          .frozen = share.frozen,
+          .dense_shares = spec.zero == 1 && spec.lora.rank == 0 ? share.world : 1,
+          .full_ranks = config.num_experts % holders};
 }
 
 absl::StatusOr<bool> MustOffload(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
