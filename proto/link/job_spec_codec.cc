@@ -142,7 +142,8 @@ constexpr auto SpecFields() {
                     Field(&M::z_weight, &M::set_z_weight, &S::z_weight),
                     Field(&M::capacity_factor, &M::set_capacity_factor, &S::capacity_factor),
                     Field(&M::balance_bias_rate, &M::set_balance_bias_rate, &S::balance_bias_rate),
-                    Field(&M::recompute, &M::set_recompute, &S::recompute), Field(&M::seed, &M::set_seed, &S::seed),
+                    Field(&M::recompute, &M::set_recompute, &S::recompute), Field(&M::zero, &M::set_zero, &S::zero),
+                    Field(&M::seed, &M::set_seed, &S::seed),
                     Field(&M::evaluate_every_steps, &M::set_evaluate_every_steps, &S::evaluate_every_steps),
                     Field(&M::max_runtime_seconds, &M::set_max_runtime_seconds, &S::max_runtime_seconds));
 }

@@ -1,11 +1,11 @@
 // Kills workers and the server of training jobs at random moments: every job goes on from its last checkpoint and ends
 // with the bits of an undisturbed run.
 //
-//   fault_training_kills [--kills=N] [--seed=N] [--mode=NAME] [--granularity=NAME] [--offload]
+//   fault_training_kills [--kills=N] [--seed=N] [--mode=NAME] [--granularity=NAME] [--offload] [--zero]
 // 6 kills by default, for CI; a seed repeats targets and pauses.  mode: of communication.  In mode full, with four
 // workers, how experts are packed follows from what was measured, and so do chunks with granularity model and profile:
 // there the undisturbed run is a job that is given packing.log or chunks.log of the disturbed one.  offload: masters
-// and moments of the disturbed ones' experts are in files.
+// and moments of the disturbed ones' experts are in files.  zero: in all runs dense state is shared out.
 #include <signal.h>
 
 #include <chrono>
@@ -32,6 +32,7 @@ uint64_t g_seed = 1;
 std::string g_mode;  // "" = the default
 std::string g_granularity;
 bool g_offload = false;
+bool g_zero = false;
 
 bool Packs() { return g_mode == "full"; }
 bool CutsByDecision() { return g_granularity == "model" || g_granularity == "profile"; }
@@ -46,6 +47,7 @@ class TrainingKills : public testing::Test {
     spec.mutable_checkpoints()->set_every_steps(20);
     spec.mutable_communication()->set_mode(g_mode);
     spec.mutable_communication()->set_granularity(g_granularity);
+    spec.set_zero(g_zero ? 1 : 0);
     if (Packs()) {
       spec.set_workers(4);
       spec.set_steps(120);
@@ -179,8 +181,13 @@ int main(int argc, char** argv) {
                        {"--seed=", Seed(&g_seed)},
                        {"--mode=", text(&g_mode)},
                        {"--granularity=", text(&g_granularity)},
-                       {"--offload", [](absl::string_view value) {
+                       {"--offload",
+                        [](absl::string_view value) {
                           g_offload = true;
+                          return value.empty();
+                        }},
+                       {"--zero", [](absl::string_view value) {
+                          g_zero = true;
                           return value.empty();
                         }}});
 }

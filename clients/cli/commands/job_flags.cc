@@ -224,6 +224,10 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
         "put masters and moments of experts into a file of the workers: auto (default: if memory does not suffice), "
         "never, always",
         "Memory and network"),
+    Row<"zero">(
+        "zero", kNumber,
+        "1: share masters and moments of what every worker has (all but experts) out among the workers, so that "
+        "each has a part; 0 (default): every worker has all"),
     Row<"recompute">("recompute", kBool,
                      "activation checkpointing: keep less for backward and compute it again, layer by layer"),
     Row<"restore_input">(

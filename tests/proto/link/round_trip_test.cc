@@ -103,12 +103,12 @@ jobs::JobSpec Spec() {
   jobs::JobSpec out;
   auto& [base, architecture, datasets, weights, evaluation, names, dtype, steps, epochs, length, document_mask, packing,
          batch, micro_batch, workers, on_serving, optimizer, parameters, lora, dpo, dropout, jitter, balance,
-         balance_weight, z_weight, capacity, bias_rate, recompute, restore, communication, offload, seed,
+         balance_weight, z_weight, capacity, bias_rate, recompute, restore, communication, offload, zero, seed,
          evaluate_every, checkpoints, early_stop, max_runtime, labels] = out;
   test::Distinct values;
   values.Fill(base, architecture, datasets, weights, evaluation, names, steps, epochs, length, document_mask, batch,
               micro_batch, workers, on_serving, balance_weight.emplace(), z_weight, capacity, bias_rate, recompute,
-              seed, evaluate_every, max_runtime, labels);
+              zero, seed, evaluate_every, max_runtime, labels);
   dtype = jobs::TrainDType::kF64;
   balance = jobs::BalanceLoss::kPerLayer;
   packing = jobs::WindowPacking::kBestFit;

@@ -66,6 +66,7 @@ jobs::JobSpec FullSpec() {
   spec.communication = {
       .mode = jobs::CommMode::kPreempt, .piece_bytes = 4096, .granularity = {.rule = jobs::ChunkRule::kProfile}};
   spec.offload = jobs::OffloadPolicy::kNever;
+  spec.zero = 1;
   spec.restore = {.input = pipeline::InputRestore::kOffload, .hidden = pipeline::HiddenRestore::kRecompute};
   spec.seed = ~uint64_t{0};
   spec.evaluate_every_steps = 7;
@@ -97,6 +98,7 @@ TEST(SpecConvertTest, EveryFieldGoesThereAndBack) {
   EXPECT_EQ(back->dpo, spec.dpo);
   EXPECT_EQ(back->dropout, spec.dropout);
   EXPECT_EQ(back->router_jitter, 0.0625);
+  EXPECT_EQ(back->zero, 1);
   EXPECT_EQ(back->capacity_factor, 1.25);
   EXPECT_EQ(back->balance_bias_rate, 0.001);
   EXPECT_TRUE(back->document_mask);
