@@ -12,6 +12,9 @@
    -DSTEPS=n takes n steps.  With REPACK experts move within the old groups behind the first, then a barrier of class control;
    from there on rows travel among all four, and a replica's gradients are its own (workers/train/packing/repack.h).
 
+   -DZERO has dense state shared out: a sum over all is then a reduce-scatter, one exchange in its place; after a step's last sum
+   the trainer's thread gathers weights over all four, in the class of sums (workers/train/parameters/weight_gather.h).
+
    The designs (-D), and what must come out:
      TWO_CHANNELS  workers/train/reduce/grad_sync.h: two threads, each with its class; the rule delays only sums   no deadlock
      TWO_CHANNELS, WINDOW=2   with two sums under way at a time (preempt)                                   no deadlock
@@ -22,6 +25,8 @@
      EARLY_WORDS   TWO_CHANNELS, but rank 3 tells its word within backward, as a saver with its own clock   a deadlock
      OWN_DECISION  TWO_CHANNELS with REPACK, but rank 3 repacks nothing                                     a deadlock
      LAYER_SUMS    TWO_CHANNELS with layers' sums                                                           no deadlock
+     ZERO          TWO_CHANNELS with dense state shared out                                                 no deadlock
+     EARLY_WEIGHTS ZERO, but rank 3 gathers weights within backward, as if each stage's were done by itself a deadlock
      COLUMNS_FIRST LAYER_SUMS, but ranks 0 and 3 sum over their column first                                a deadlock
      ONE_CLASS     LAYER_SUMS, but the sums over columns are of the same group and class as those of experts' gradients, which
                    another thread starts: ranks number them in different orders                             a deadlock     */
@@ -50,6 +55,10 @@ bool busy[N];        /* an all-to-all waits, runs or is about to come, as the ra
 byte over[N];        /* threads that are done with the step: 1 backward, 2 its sums, too */
 byte controls;       /* calls of class control, of all ranks together: each is over all four */
 
+#ifdef ZERO
+#define WEIGHTS 2 /* gathers of a step */
+byte weights[N]; /* that a rank waits for, or has waited for */
+#endif
 #ifdef LAYER_SUMS
 byte row_sums[N], column_sums[N]; /* of layers, as all_to_alls */
 #endif
@@ -118,6 +127,13 @@ inline Gather(r) {
   gathers[r]++;
   ALL_HAVE(gathers, gathers[r])
 }
+
+#ifdef ZERO
+inline GatherWeights(r) {
+  weights[r]++;
+  ALL_HAVE(weights, weights[r])
+}
+#endif
 
 #ifdef LAYER_SUMS
 inline RowSum(r) {
@@ -190,6 +206,12 @@ proctype Trainer(byte r) {
         busy[r] = true;
         AllToAll(r);
         atomic { busy[r] = false; stages[r]++; layer-- }
+#ifdef EARLY_WEIGHTS
+        if
+        :: r == 3 && layer == LAYERS - 1 -> GatherWeights(r)
+        :: else
+        fi
+#endif
 #ifdef EARLY_WORDS
         if
         :: r == 3 && layer == LAYERS - 1 -> Exchange(CONTROLS_BEFORE(step) + 1)
@@ -199,7 +221,16 @@ proctype Trainer(byte r) {
      :: layer == 0 -> break
      od;
      atomic { stages[r]++; over[r] = 1 } /* the embedding */
+#ifdef ZERO
+     atomic { over[r] == 2 -> over[r] = 0 }
+     do
+     :: weights[r] < (step + 1) * WEIGHTS -> GatherWeights(r)
+     :: weights[r] == (step + 1) * WEIGHTS -> break
+     od;
+     controls++;
+#else
      atomic { over[r] == 2 -> over[r] = 0; controls++ }
+#endif
      controls >= N * (CONTROLS_BEFORE(step) + 1);
      Exchange(CONTROLS_BEFORE(step) + 2); /* the words */
      if
