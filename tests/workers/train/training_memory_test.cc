@@ -145,6 +145,11 @@ TEST_P(TrainingMemoryTest, KnowsWhatARankHasOfSharedState) {
           for (const ParameterBlock& block : (*parameters)->blocks()) {
             kept += static_cast<double>(block.bytes() - block.transposed.bytes());
           }
+          const int64_t more = config.num_experts % world;
+          if (more > 0 && r >= more) {  // it has an expert less than what is computed
+            EXPECT_LT(kept, computed) << "rank " << r << " of " << world;
+            continue;
+          }
           EXPECT_NEAR(kept, computed, (world == 1 ? 0 : 0.05) * computed) << "rank " << r << " of " << world;
         }
       }
