@@ -79,19 +79,22 @@ std::string ReadAll(TlsStream* stream, size_t bytes) {
   return text;
 }
 
-// A key for every 3 records of 16 KiB, on a socket that is full most of the time.
+// A key for every 3 records of 16 KiB, on a socket that is full most of the time: then a key is used longer, so that
+// how many there are depends on the machine.
 TEST(TlsStreamTest, BothDirectionsAtOnceUnderManyKeys) {
   auto [a, b] = test::ConnectedPair();
   const Pair pair = Connect(std::move(a), std::move(b), 3);
   const std::string there = RandomBytes(20'000'000, 1), back = RandomBytes(10'000'000, 2);
-  auto writes_there = std::async(std::launch::async, [&] { WriteAll(pair.a.get(), there, 3); });
-  auto writes_back = std::async(std::launch::async, [&] { WriteAll(pair.b.get(), back, 4); });
-  auto reads_back = std::async(std::launch::async, [&] { return ReadAll(pair.a.get(), back.size()); });
-  EXPECT_TRUE(ReadAll(pair.b.get(), there.size()) == there);
-  EXPECT_TRUE(reads_back.get() == back);
-  writes_there.get();
-  writes_back.get();
-  EXPECT_GT(std::min(pair.a->num_keys(), pair.b->num_keys()), 20);
+  for (int round = 0; round == 0 || std::min(pair.a->num_keys(), pair.b->num_keys()) <= 20; ++round) {
+    ASSERT_LT(round, 40) << pair.a->num_keys() << " and " << pair.b->num_keys() << " keys";
+    auto writes_there = std::async(std::launch::async, [&] { WriteAll(pair.a.get(), there, 3); });
+    auto writes_back = std::async(std::launch::async, [&] { WriteAll(pair.b.get(), back, 4); });
+    auto reads_back = std::async(std::launch::async, [&] { return ReadAll(pair.a.get(), back.size()); });
+    EXPECT_TRUE(ReadAll(pair.b.get(), there.size()) == there);
+    EXPECT_TRUE(reads_back.get() == back);
+    writes_there.get();
+    writes_back.get();
+  }
 }
 
 TEST(TlsStreamTest, WhatCameBeforeTheEndCounts) {
