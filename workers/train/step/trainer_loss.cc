@@ -4,6 +4,7 @@
 
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/train/reduce/gradient_norm.h"
 #include "workers/train/step/preference_loss.h"
 #include "workers/train/step/trainer.h"
 
@@ -64,7 +65,7 @@ absl::Status Trainer::EvaluateHead(const TrainRows& rows, const TensorView& resi
 absl::Status Trainer::FinishLoss(const GlobalCounts& counts, absl::Time deadline, StepReport* report) {
   double sums[] = {of_pairs() ? preferences_.loss : report->loss, static_cast<double>(dropped_), preferences_.margin,
                    preferences_.accurate};
-  RETURN_IF_ERROR(SumOver(group_.world, TensorView(sums, DType::kF64, {of_pairs() ? 4 : 2}), deadline));
+  RETURN_IF_ERROR(SumOver(stream_, group_.world, TensorView(sums, DType::kF64, {of_pairs() ? 4 : 2}), deadline));
   report->loss = sums[0] / static_cast<double>(std::max<int64_t>(of_pairs() ? counts.pairs : counts.tokens, 1));
   report->dropped_rows = static_cast<int64_t>(sums[1]);
   if (of_pairs()) {

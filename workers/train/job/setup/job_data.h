@@ -17,7 +17,7 @@ namespace switchyard::train {
 // The windows of an evaluation set.
 struct EvaluationData {
   std::string name;  // "": the spec has no names
-  std::unique_ptr<DataSource> source;
+  std::unique_ptr<DataSource> source = {};
 };
 
 struct JobData {
