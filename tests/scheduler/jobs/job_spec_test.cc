@@ -215,6 +215,8 @@ TEST(JobSpecTest, Adapters) {
             "communication.mode: full moves masters of experts, which lora does not have; preempt is the default");
   EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->offload = OffloadPolicy::kAlways; }),
             "offload: always, but with lora experts have no masters and moments");
+  EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->zero = 1; }),
+            "zero: 1, but with lora nothing is shared out: adapters are small, and every worker has their state");
 }
 
 TEST(JobSpecTest, Preferences) {
@@ -321,6 +323,12 @@ TEST(JobSpecTest, EachFieldHasItsLimits) {
     EXPECT_THAT(Wrong([&](JobSpec* s) { s->labels = {{"x", text}}; }), testing::EndsWith("no control characters"));
   }
   EXPECT_EQ(Wrong([](JobSpec* s) { s->labels = {{"équipe", "ß x"}}; }), "");
+}
+
+TEST(JobSpecTest, DenseStateIsSharedOutOrNot) {
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->zero = 1; }), "");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->zero = 2; }), "zero: 2 is outside [0, 1]");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->zero = -1; }), "zero: -1 is outside [0, 1]");
 }
 
 TEST(JobSpecTest, AllProblemsAtOnce) {

@@ -1,6 +1,8 @@
 // The check of a job before it is accepted: its model, the weights that it begins from, its memory.
 #include "workers/train/job/check_job.h"
 
+#include <cinttypes>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -171,6 +173,28 @@ TEST_F(CheckJobTest, MemoryOfRanksOnThisMachine) {
   EXPECT_TRUE(CheckSpec(spec, options).ok());
   spec.offload = jobs::OffloadPolicy::kAlways;
   EXPECT_THAT(std::string(CheckSpec(spec, options).status().message()), HasSubstr("no --train_offload_dir"));
+}
+
+// Dense state is most of this model's.
+TEST_F(CheckJobTest, DenseStateThatIsSharedOutNeedsLess) {
+  ASSERT_TRUE(Check("\"vocab_size\": 300", "\"vocab_size\": 300000").ok());
+  jobs::JobSpec spec = {.architecture = "model", .workers = 2};
+  const auto refused = [&](int64_t bytes) {
+    return std::string(CheckSpec(spec, {.ranks_here = 2, .memory_bytes = bytes}).status().message());
+  };
+  const auto needed = [&] {
+    int64_t bytes = 0;
+    EXPECT_EQ(std::sscanf(refused(1).c_str(), "training needs at least %" SCNd64 " bytes", &bytes), 1) << refused(1);
+    return bytes;
+  };
+  const int64_t whole = needed();
+  EXPECT_THAT(refused(2 * whole - 2), HasSubstr("zero=1, with which each has "));
+  spec.zero = 1;
+  // Embedding and head: of 12 bytes a number half are the other worker's.
+  const int64_t shared = needed(), less = 12 / 2 * 2 * 300'000 * 8;
+  EXPECT_GE(whole - shared, less);
+  EXPECT_LE(whole - shared, less + less / 100);
+  EXPECT_EQ(refused(2 * whole - 2), "");
 }
 
 }  // namespace
