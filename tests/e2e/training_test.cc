@@ -365,7 +365,13 @@ TEST(TrainingTest, CancelledItStopsAndItsWorkersTrainTheNext) {
   const auto next = training.Submit(TrainingServer::TinySpec());
   ASSERT_TRUE(next.ok()) << next.status();
   training.WaitFor(submitted->id(), [](const v1::Job& job) { return job.progress().step() >= 3; });
-  EXPECT_EQ(training.Get(next->id())->state(), v1::JOB_STATE_PENDING);
+  // It packs its text meanwhile, then waits.
+  const v1::Job waits = training.WaitFor(next->id(), [](const v1::Job& job) {
+    return job.state() == v1::JOB_STATE_PENDING && job.note() == "waits for workers: 0 of 2 are free";
+  });
+  EXPECT_EQ(waits.state(), v1::JOB_STATE_PENDING) << waits.DebugString();
+  EXPECT_EQ(waits.note(), "waits for workers: 0 of 2 are free");
+  EXPECT_EQ(waits.attempt(), 0);
   ASSERT_TRUE(training.Cancel(submitted->id()).ok());
   const v1::Job cancelled = training.WaitUntilIn(submitted->id(), v1::JOB_STATE_CANCELLED);
   EXPECT_EQ(cancelled.state(), v1::JOB_STATE_CANCELLED);
