@@ -73,17 +73,24 @@ TEST(TrainingMetricsTest, ThePageIsThatOfTheTables) {
   ASSERT_EQ(training.WaitUntilIn(submitted->id(), v1::JOB_STATE_RUNNING).state(), v1::JOB_STATE_RUNNING);
   Families with_slot = TrainingFamilies();
   with_slot.insert(SlotFamilies().begin(), SlotFamilies().end());
+  const char* const running = "switchyard_train_jobs{state=\"running\"}";
+  const char* const busy = "switchyard_train_workers_busy";
+  const char* const steps = "switchyard_train_steps_total";
+  const char* const backward = "switchyard_train_phase_seconds_total{phase=\"backward\"}";
+  // A page that is made while its values are set has some of them only.
   std::string page;
-  for (const absl::Time end = absl::Now() + absl::Minutes(1); absl::Now() < end;) {
-    page = Scrape(address);
-    if (HasLine(page, "switchyard_train_step{")) break;
-    absl::SleepFor(absl::Milliseconds(100));
-  }
+  WaitUntil(
+      [&] {
+        page = Scrape(address);
+        return OfTraining(page) == with_slot && Value(page, running) == 1 && Value(page, busy) == 2 &&
+               Value(page, steps) > 0 && Value(page, backward) > 0;
+      },
+      kStartLimit);
   EXPECT_THAT(OfTraining(page), testing::ContainerEq(with_slot));
-  EXPECT_EQ(Value(page, "switchyard_train_jobs{state=\"running\"}"), 1);
-  EXPECT_EQ(Value(page, "switchyard_train_workers_busy"), 2);
-  EXPECT_GT(Value(page, "switchyard_train_steps_total"), 0);
-  EXPECT_GT(Value(page, "switchyard_train_phase_seconds_total{phase=\"backward\"}"), 0);
+  EXPECT_EQ(Value(page, running), 1);
+  EXPECT_EQ(Value(page, busy), 2);
+  EXPECT_GT(Value(page, steps), 0);
+  EXPECT_GT(Value(page, backward), 0);
 }
 
 }  // namespace

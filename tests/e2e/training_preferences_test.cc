@@ -93,7 +93,8 @@ TEST_F(TrainingPreferencesTest, MetricsHaveTheFigures) {
   EXPECT_TRUE(WaitUntil(
       [&] {
         page = Scrape(training_.server()->metrics_address());
-        return HasLine(page, "switchyard_train_preference_margin{");
+        return HasLine(page, "switchyard_train_preference_margin{") &&
+               HasLine(page, "switchyard_train_preference_accuracy{");
       },
       kJobLimit));
   const std::string labels = absl::StrCat("{job_id=\"", submitted->id(), "\",slot=\"0\"}");

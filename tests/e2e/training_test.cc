@@ -27,6 +27,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/e2e/metrics_page.h"
 #include "tests/e2e/training_fixture.h"
 
 namespace switchyard {
@@ -95,16 +96,14 @@ TEST(TrainingTest, AGpt2WithExpertsTrainsAndServes) {
   EXPECT_GT(job.progress().dropped_rows(), 0);
   const double dropped = SumOfColumn(training.job_folder(job.id()) / "log/steps.csv", "dropped_rows");
   EXPECT_GT(dropped, 0);
-  const std::string metric = "\nswitchyard_train_dropped_rows_total ";
   // The page is brought up to date every second or so.
-  double counted = 0;
-  for (const absl::Time end = absl::Now() + absl::Seconds(10); counted != dropped && absl::Now() < end;) {
-    absl::SleepFor(absl::Milliseconds(100));
-    const std::string page = Scrape(training.server()->metrics_address());
-    ASSERT_THAT(page, HasSubstr(metric));
-    const std::string after = page.substr(page.find(metric) + metric.size());
-    ASSERT_TRUE(absl::SimpleAtod(after.substr(0, after.find('\n')), &counted)) << after.substr(0, 40);
-  }
+  double counted = -1;
+  WaitUntil(
+      [&] {
+        counted = Value(Scrape(training.server()->metrics_address()), "switchyard_train_dropped_rows_total ");
+        return counted == dropped;
+      },
+      kStartLimit);
   EXPECT_EQ(counted, dropped);
   const auto serving =
       TestServer::Start({.model = training.root() / "checkpoints" / job.checkpoint().folder(), .workers = 2});
