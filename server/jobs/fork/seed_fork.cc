@@ -17,7 +17,7 @@
 namespace switchyard::server {
 namespace {
 
-constexpr int kMostTries = 3;  // the parent may remove a checkpoint that was just chosen
+constexpr int kMostTries = 20;  // the parent may remove a checkpoint that was just chosen
 constexpr size_t kMostShown = 16;
 // Decisions that change bits, which a job repeats at their steps (workers/train/job/decision_log.h).
 constexpr const char* kDecisionLogs[] = {"packing.log", "chunks.log"};
@@ -114,7 +114,12 @@ absl::StatusOr<ForkedJob> SeedFork(const RootDir& root, const Job& parent, const
     files.also.insert(files.also.end(), references.begin(), references.end());
   }
   for (int tries = 1;; ++tries) {
-    ASSIGN_OR_RETURN(files.step, ChooseStep(root, parent, request.step));
+    const absl::StatusOr<int64_t> step = ChooseStep(root, parent, request.step);
+    // The parent may have removed the only one of a list that was read before it saved the next.
+    const bool has_saved = parent.checkpoint.has_value() && !request.step.has_value();
+    if (absl::IsFailedPrecondition(step.status()) && has_saved && tries < kMostTries) continue;
+    RETURN_IF_ERROR(step.status());
+    files.step = *step;
     RETURN_IF_ERROR(CheckStepsLeft(spec, files.step));
     RETURN_IF_ERROR(CheckEpochs(parent, spec, files.step, request.skip_batches));
     const absl::StatusOr<ForkFolder> made = MakeForkFolder(root, files);
