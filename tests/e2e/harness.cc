@@ -66,6 +66,7 @@ TestServer::~TestServer() {
 
 std::unique_ptr<client::Client> TestServer::Connect(absl::Duration request_timeout) const {
   client::ClientOptions options;
+  options.connect_timeout = kStartLimit;
   options.generate_timeout = request_timeout;
   options.tls = tls_;
   auto client = client::Client::Connect(address_, options);
@@ -77,6 +78,7 @@ std::unique_ptr<client::Client> TestServer::Connect(absl::Duration request_timeo
 client::Client& TestServer::admin_client() {
   if (admin_client_ == nullptr) {
     client::ClientOptions options;
+    options.connect_timeout = kStartLimit;
     options.tls = tls_;
     auto client = client::Client::Connect(admin_address_, options);
     EXPECT_TRUE(client.ok()) << client.status();
@@ -209,7 +211,7 @@ std::string Scrape(const std::string& address) {
   if (getaddrinfo(at->host.c_str(), absl::StrCat(at->port).c_str(), &hints, &found) != 0) return "";
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> to(found, &freeaddrinfo);
   const int fd = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const timeval limit = {5, 0};
+  const timeval limit = {absl::ToInt64Seconds(kStartLimit), 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   std::string page;
   const std::string get = absl::StrCat("GET /metrics HTTP/1.0\r\nHost: ", address, "\r\nConnection: close\r\n\r\n");

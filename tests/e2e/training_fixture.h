@@ -17,7 +17,7 @@
 
 namespace switchyard {
 
-inline constexpr absl::Duration kJobLimit = absl::Seconds(120);
+inline constexpr absl::Duration kJobLimit = absl::Seconds(240);
 
 class TrainingServer {
  public:
