@@ -22,7 +22,13 @@ class TrainingEvaluationTest : public testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(training_.Start());
-    std::ofstream more(training_.root() / "datasets/more.jsonl");
+    const fs::path datasets = training_.root() / "datasets";
+    // One of the documents, as all of them would take longer than the steps.
+    std::ifstream all(datasets / "text.jsonl");
+    std::string first;
+    ASSERT_TRUE(std::getline(all, first).good());
+    std::ofstream(datasets / "part.jsonl") << first << "\n";
+    std::ofstream more(datasets / "more.jsonl");
     for (int i = 0; i < 20; ++i)
       more << "{\"text\": \"other words than those of the first text, number " << i << "\"}\n";
   }
@@ -31,7 +37,7 @@ class TrainingEvaluationTest : public testing::Test {
   static v1::JobSpec Worsening() {
     v1::JobSpec spec = TrainingServer::TinySpec();
     spec.set_steps(200);
-    spec.add_evaluation("text.jsonl");
+    spec.add_evaluation("part.jsonl");
     spec.add_evaluation("more.jsonl");
     spec.add_evaluation_names("text");
     spec.add_evaluation_names("more");
