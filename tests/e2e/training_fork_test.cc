@@ -135,10 +135,10 @@ TEST_F(TrainingForkTest, ARunningParentIsOnlyRead) {
 }
 
 TEST_F(TrainingForkTest, KilledItEndsWithTheBitsOfACalmRun) {
-  const v1::Job longer = Finish(training_.Submit(Constant(400)));
+  const v1::Job longer = Finish(training_.Submit(Constant(200)));
   const v1::Job parent = Finish(training_.Submit(Constant(20)));
   v1::ForkJobRequest request = Of(parent);
-  request.mutable_changes()->set_steps(400);
+  request.mutable_changes()->set_steps(200);
   // The server is killed as soon as it has acknowledged the fork.
   const auto fork = training_.Fork(request);
   ASSERT_TRUE(fork.ok()) << fork.status();
@@ -152,7 +152,7 @@ TEST_F(TrainingForkTest, KilledItEndsWithTheBitsOfACalmRun) {
   kill(workers[0], SIGKILL);
   const v1::Job job = Finish(training_.Get(fork->id()));
   EXPECT_GE(job.attempt(), 3) << "its parent's, and two of its own";
-  EXPECT_TRUE(Weights(job, 400) == Weights(longer, 400));
+  EXPECT_TRUE(Weights(job, 200) == Weights(longer, 200));
   EXPECT_EQ(Losses(job), Losses(longer));
 }
 
