@@ -222,8 +222,8 @@ TEST_F(BadCallsTest, BadNumbersOfWorkers) {
   expect(resume(id, 2), kCannot, "JOB_STATE",
          "job is PENDING: cannot resume on another number of workers: 2 instead of 1");
   // Resuming with the same number does not check the model.
-  std::filesystem::remove_all(odd);
-  EXPECT_TRUE(resume(five, 1).ok());
+  std::filesystem::remove_all(single);
+  EXPECT_TRUE(resume(one, 1).ok());
 }
 
 }  // namespace
