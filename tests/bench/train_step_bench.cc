@@ -72,7 +72,7 @@ class Bench {
                      model::Model::Create(bench->stream_, config, dtype, std::move(weights), flags.length));
     ASSIGN_OR_RETURN(bench->parameters_, train::Parameters::Create(bench->stream_, bench->model_.get()));
     RETURN_IF_ERROR(bench->parameters_->Load(checkpoint, flags.threads));
-    RETURN_IF_ERROR(bench->parameters_->Publish());
+    RETURN_IF_ERROR(bench->parameters_->Publish(train::GatherCall()));
     ASSIGN_OR_RETURN(
         bench->trainer_,
         train::Trainer::Create(

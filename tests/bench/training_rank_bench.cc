@@ -152,7 +152,7 @@ absl::Status Main(int argc, char** argv) {
                    model::Model::Create(stream, config, DType::kF32, std::move(weights), flags.length));
   ASSIGN_OR_RETURN(std::unique_ptr<train::Parameters> parameters, train::Parameters::Create(stream, model.get()));
   RETURN_IF_ERROR(parameters->Initialise({.seed = 1}));
-  RETURN_IF_ERROR(parameters->Publish());
+  RETURN_IF_ERROR(parameters->Publish(train::GatherCall()));
 
   ASSIGN_OR_RETURN(const bench::BenchGroups groups,
                    bench::FormBenchGroups(flags.ranks, {.framing = comm::kOvertakingFrames, .socket = {}}, kPatience));

@@ -110,7 +110,7 @@ TEST_P(CapacityTest, GradientsAreFiniteDifferences) {
   }
   const auto loss_at = [&](const Probe& probe, double value) {
     probe.master->data<double>()[probe.element] = value;
-    EXPECT_TRUE(group.parameters(0).Publish().ok());
+    EXPECT_TRUE(group.parameters(0).Publish(GatherCall()).ok());
     const StepReport moved = group.Step(rows, 0);
     EXPECT_EQ(moved.dropped_rows, report.dropped_rows) << probe.name;
     return moved.loss;

@@ -6,9 +6,11 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/io/byte_io.h"
 #include "scheduler/base/io/fnv1a.h"
+#include "workers/checkpoint/safetensors/safetensors_header.h"
 #include "workers/comm/local/local_communicator.h"
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/job/job_context.h"
@@ -205,5 +207,27 @@ void JobFixture::ExpectEnd(const std::vector<RankStory>& stories, jobs::TrainOut
 }
 
 void JobFixture::ForgetJob() { std::filesystem::remove_all(JobPath()); }
+
+std::map<std::string, std::string> TensorsOf(const std::map<std::string, std::string>& files) {
+  std::map<std::string, std::string> tensors;
+  for (const auto& [name, bytes] : files) {
+    if (!absl::EndsWith(name, ".safetensors")) {
+      if (!absl::EndsWith(name, ".index.json")) tensors[name] = bytes;
+      continue;
+    }
+    const auto read = [&](int64_t begin, absl::Span<char> to) {
+      bytes.copy(to.data(), to.size(), static_cast<size_t>(begin));
+      return absl::OkStatus();
+    };
+    std::string text;
+    const auto header = checkpoint::ReadSafetensorsHeader(static_cast<int64_t>(bytes.size()), read, &text);
+    SY_CHECK_OK(header.status());
+    for (const auto& [tensor, entry] : *header) {
+      const std::string values = bytes.substr(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.bytes));
+      EXPECT_TRUE(tensors.emplace(tensor, values).second) << tensor << " is there twice";
+    }
+  }
+  return tensors;
+}
 
 }  // namespace switchyard::train

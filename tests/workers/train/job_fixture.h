@@ -107,5 +107,8 @@ class JobFixture : public ::testing::Test {
 };
 
 std::string ReadAll(const std::string& path);
+// Of a checkpoint's files, contents by name: the bytes of each tensor, whichever rank wrote it, and the other files but
+// the index, which names the tensors' files.
+std::map<std::string, std::string> TensorsOf(const std::map<std::string, std::string>& files);
 
 }  // namespace switchyard::train

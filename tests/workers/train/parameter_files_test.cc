@@ -58,7 +58,7 @@ class ParameterFilesTest : public ::testing::TestWithParam<std::string> {
     if (!table.ok()) return table.status();
     for (int r = 0; r < world; ++r) {
       if (absl::Status status = RestoreParameters(*table, &group->parameters(r)); !status.ok()) return status;
-      SY_CHECK_OK(group->parameters(r).Publish());
+      SY_CHECK_OK(group->parameters(r).Publish(GatherCall()));
       group->trainer(r).set_steps(found->manifest.step);
     }
     return absl::OkStatus();

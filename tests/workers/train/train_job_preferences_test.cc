@@ -66,6 +66,24 @@ TEST_F(TrainJobPreferencesTest, AnInterruptedAttemptEndsWithTheSameBits) {
   }
 }
 
+// With dense state on all ranks or cut, and an attempt that goes on from either.
+TEST_F(TrainJobPreferencesTest, DenseStateThatIsCutChangesNoBit) {
+  jobs::JobSpec spec = Preferring();
+  const std::map<std::string, std::string> whole = TensorsOf(Undisturbed(spec, 2));
+  spec.zero = 1;
+  EXPECT_TRUE(TensorsOf(Undisturbed(spec, 2)) == whole);
+  for (const int32_t first : {0, 1}) {
+    spec.zero = first;
+    EXPECT_EQ(Run(spec, StopsAt(6, 2))[0].end.outcome, jobs::TrainOutcome::kStopped);
+    spec.zero = 1;
+    const std::vector<RankStory> second = Run(spec, {.world = 2, .attempt = 2});
+    ASSERT_EQ(second[0].end.outcome, jobs::TrainOutcome::kFinished) << second[0].end.status;
+    EXPECT_EQ(second[0].start_step, 6);
+    EXPECT_TRUE(TensorsOf(FilesOfStep(12)) == whole) << first;
+    ForgetJob();
+  }
+}
+
 TEST_F(TrainJobPreferencesTest, ModesAndWeightsOfDatasets) {
   jobs::JobSpec spec = Preferring();
   spec.dataset_weights = {3, 1};

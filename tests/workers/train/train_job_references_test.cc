@@ -62,18 +62,22 @@ class TrainJobReferencesTest : public PreferenceJobs {
 };
 
 // The first step's loss is that of margins of 0 only if the reference has the model's own bits: on each number of
-// ranks.
+// ranks, with dense state on all of them (0) or cut (1).
 TEST_F(TrainJobReferencesTest, ReferencesHaveTheSameBitsOnAnyRanks) {
   std::map<std::string, std::string> first;
-  for (const int world : {1, 2, 4}) {
+  for (const auto& [world, zero] :
+       {std::pair(1, 0), std::pair(2, 0), std::pair(2, 1), std::pair(4, 0), std::pair(4, 1)}) {
     jobs::JobSpec spec = Preferring();
+    spec.zero = zero;
     spec.micro_batch_sequences = world == 2 ? 4 : 1;
-    ASSERT_EQ(Run(spec, {.world = world})[0].end.outcome, jobs::TrainOutcome::kFinished);
+    const std::vector<RankStory> stories = Run(spec, {.world = world});
+    ASSERT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
+    EXPECT_NEAR(stories[0].steps[0].report.preferences->margin, 0, 1e-6);
     const std::map<std::string, std::string> bytes = ReferenceBytes();
     ForgetJob();
     EXPECT_EQ(bytes.size(), 3u);
     if (first.empty()) first = bytes;
-    EXPECT_TRUE(bytes == first) << world << " ranks";
+    EXPECT_TRUE(bytes == first) << world << " ranks, zero " << zero;
   }
 }
 

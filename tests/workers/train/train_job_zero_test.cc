@@ -7,42 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
-#include "scheduler/base/check.h"
 #include "tests/workers/train/job_fixture.h"
-#include "workers/checkpoint/safetensors/safetensors_header.h"
 
 namespace switchyard::train {
 namespace {
 
 using Files = std::map<std::string, std::string>;
-
-// The bytes of every tensor, whichever rank wrote it, and the files that have none.
-Files TensorsOf(const Files& files) {
-  Files tensors;
-  for (const auto& [name, bytes] : files) {
-    if (!absl::EndsWith(name, ".safetensors")) {
-      if (!absl::EndsWith(name, ".index.json")) tensors[name] = bytes;  // which names the files of tensors
-      continue;
-    }
-    const auto read = [&](int64_t begin, absl::Span<char> to) {
-      bytes.copy(to.data(), to.size(), static_cast<size_t>(begin));
-      return absl::OkStatus();
-    };
-    std::string text;
-    const auto header = checkpoint::ReadSafetensorsHeader(static_cast<int64_t>(bytes.size()), read, &text);
-    SY_CHECK_OK(header.status());
-    for (const auto& [tensor, entry] : *header) {
-      EXPECT_TRUE(
-          tensors.emplace(tensor, bytes.substr(static_cast<size_t>(entry.begin), static_cast<size_t>(entry.bytes)))
-              .second)
-          << tensor << " is there twice";
-    }
-  }
-  return tensors;
-}
 
 class TrainJobZeroTest : public JobFixture {
  protected:

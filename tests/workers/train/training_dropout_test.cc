@@ -216,7 +216,7 @@ TEST_P(TrainingDropoutTest, GradientsAreFiniteDifferences) {
     const auto objective_at = [&](int64_t i, double difference) {
       double& element = blocks[b].master.data<double>()[i];
       const double value = std::exchange(element, element + difference);
-      SY_CHECK_OK(group->parameters(0).Publish());
+      SY_CHECK_OK(group->parameters(0).Publish(GatherCall()));
       element = value;  // the next one publishes it
       return objective();
     };

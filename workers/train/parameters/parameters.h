@@ -161,10 +161,11 @@ class Parameters {
   absl::Status Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                     const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
   // Sets the model's weights, and their transposes, to the masters, rounded to the model's dtype.  Collective if dense
-  // state is shared out: `ranks` then are those that share it, in class all_reduce; an error ends their group.
-  absl::Status Publish(const GatherCall& ranks = {});
+  // state is shared out: `ranks` then are those that share it, in class all_reduce; an error ends their group.  Else
+  // GatherCall() will do.
+  absl::Status Publish(const GatherCall& ranks);
   // The same for each block that is not frozen, after `change` has changed its master and moments.
-  absl::Status Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change, const GatherCall& ranks = {});
+  absl::Status Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change, const GatherCall& ranks);
   // Valid until AdoptExperts.
   train::SharedGradients SharedGradients() const;
   // Whether dense state is shared out.

@@ -190,8 +190,8 @@ absl::Status JobSetup::OpenReferences() {
   absl::Status loaded = LoadBase();
   if (loaded.ok() && job_.parameters->adapted())
     loaded = job_.parameters->InitialiseAdapters(spec.seed);  // which then add nothing
-  if (loaded.ok()) loaded = job_.parameters->Publish();
   RETURN_IF_ERROR(context_.AgreeOn(loaded));
+  RETURN_IF_ERROR(Publish());
   return job_.references->Compute(job_.trainer.get());
 }
 
