@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "tests/workers/train/job_fixture.h"
@@ -134,6 +135,47 @@ TEST_F(TrainJobZeroTest, StopsWhileItSaves) {
   const auto stories = Run(spec, {.world = 4, .offload_dir = Directory(), .on_step = stop});
   for (const RankStory& story : stories) EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kStopped) << story.end.status;
   EXPECT_LT(absl::Now() - begin, absl::Seconds(50));
+}
+
+// A stop while the checkpoint of the best evaluation is written without a copy: no step follows, which would change
+// what is read, and the next attempt ends with the bits of an undisturbed job.
+TEST_F(TrainJobZeroTest, StopsWhileItSavesTheBest) {
+  for (const int32_t zero : {0, 1}) {
+    jobs::JobSpec spec = Spec(zero);
+    spec.offload = jobs::OffloadPolicy::kAlways;
+    spec.evaluate_every_steps = 3;
+    spec.checkpoints.keep_best = true;
+    AttemptOptions options = {.world = 4, .note_interval = absl::ZeroDuration(), .offload_dir = Directory()};
+    options.attempt = 2;
+    const auto undisturbed = Run(spec, options);
+    ASSERT_EQ(undisturbed[0].end.outcome, jobs::TrainOutcome::kFinished) << undisturbed[0].end.status;
+    ASSERT_EQ(undisturbed[0].evaluations.size(), 4u);
+    const Files expected = TensorsOf(FilesOfStep(12));
+    ForgetJob();
+
+    // At the evaluation's last note no control point is left before those of the save.
+    std::string last;
+    for (const std::string& note : undisturbed[0].notes) {
+      if (absl::StartsWith(note, "evaluation after step 3: ")) last = note;
+    }
+    ASSERT_NE(last, "");
+    options.attempt = 1;
+    options.on_note = [&](TrainJob* job, const std::string& note) {
+      if (note == last) job->Stop(jobs::StopKind::kNow);
+    };
+    const auto stopped = Run(spec, options);
+    for (const RankStory& story : stopped) {
+      EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kStopped) << story.end.status;
+    }
+    EXPECT_EQ(stopped[0].evaluations.size(), 1u) << "the stop comes after it";
+    EXPECT_EQ(stopped[0].steps.size(), 3u);
+    options.attempt = 2;
+    options.on_note = {};
+    const auto second = Run(spec, options);
+    EXPECT_EQ(second[0].end.outcome, jobs::TrainOutcome::kFinished) << second[0].end.status;
+    EXPECT_TRUE(TensorsOf(FilesOfStep(12)) == expected);
+    ForgetJob();
+  }
 }
 
 // Experts that the ranks do not divide: the first ones have one more.

@@ -81,6 +81,8 @@ class CheckpointSaver {
   bool copied() const { return copied_; }
   // Whether the save does not read the parameters any more; the same on all ranks.
   bool all_written() const { return collected_; }
+  // Whether a save reads the parameters, which then must not change; the same on all ranks.
+  bool reads_parameters() const { return busy_ && !copied_ && !collected_; }
   // Bytes that this rank has written of the save under way.  Any thread.
   int64_t written_bytes() const { return written_bytes_; }
   int64_t total_bytes() const { return saving_.bytes; }  // of all ranks

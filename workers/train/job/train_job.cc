@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/lr_schedule.h"
@@ -113,6 +114,7 @@ absl::Status TrainJob::LoadStep(std::vector<TrainRows>* micro_batches) const {
 }
 
 absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double data_seconds) {
+  SY_CHECK(!job_.saver->reads_parameters());
   const absl::Time start = absl::Now();
   jobs::LrSchedule schedule = spec_.optimizer.schedule;
   schedule.total_steps = spec_.steps;
@@ -174,6 +176,7 @@ absl::Status TrainJob::Train() {
       ASSIGN_OR_RETURN(const bool ended, Evaluate());
       if (!ended) continue;
       ASSIGN_OR_RETURN(const bool over, DecideByEvaluations());
+      if (stopped_ == jobs::StopKind::kNow) return absl::OkStatus();  // a save may go on that reads the parameters
       if (over) return AwaitSave();
     }
     if (last) return AwaitSave();
