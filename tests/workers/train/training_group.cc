@@ -155,7 +155,7 @@ TrainingGroup::TrainingGroup(const std::string& dir, const TrainingGroupOptions&
     rank.model = *std::move(model);
     absl::StatusOr<std::unique_ptr<Parameters>> parameters =
         Parameters::Create(rank.stream, rank.model.get(), options.offload ? options.offload(r) : nullptr, options.rules,
-                           options.zero ? ShardPlace{r, options.world} : ShardPlace());
+                           options.zero ? ShardPlace{r, options.world, options.gather_bytes} : ShardPlace());
     SY_CHECK_OK(parameters.status());
     rank.parameters = *std::move(parameters);
     SY_CHECK_OK(rank.parameters->Load(*checkpoint, 1));

@@ -57,9 +57,10 @@ TrainRows RowsOfStep(const TrainingGolden& golden, size_t step);
 struct TrainingGroupOptions {
   DType dtype = DType::kF32;
   int world = 1;
-  int threads = 1;    // of each rank
-  int packing = 1;    // of experts
-  bool zero = false;  // dense state is shared out
+  int threads = 1;                      // of each rank
+  int packing = 1;                      // of experts
+  bool zero = false;                    // dense state is shared out
+  int64_t gather_bytes = kGatherBytes;  // of a call that gathers its weights
   TrainerOptions trainer = {.router = {.balance_weight = kAuxWeight}};
   std::vector<jobs::ParameterRule> rules = {};
   model::AdapterDesc adapters = {};  // rank 0: none

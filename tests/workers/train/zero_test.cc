@@ -16,6 +16,8 @@
 #include "tests/workers/train/comm_modes.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
+#include "workers/checkpoint/tensors/checkpoint.h"
+#include "workers/comm/core/communicator.h"
 
 namespace switchyard::train {
 namespace {
@@ -143,6 +145,20 @@ TEST_P(ZeroTest, HasTheSameBitsWithExpertsInAFile) {
   ExpectSame(Train(golden, options), whole);
 }
 
+// Weights in many calls, which carry parts of blocks and several of them.
+TEST_P(ZeroTest, HasTheSameBitsInSmallGathers) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    const TrainingGolden golden = LoadTrainingGolden("olmoe-clip");
+    TrainingGroupOptions options = Options(3, dtype);
+    const Outcome whole = Train(golden, options);
+    options.zero = true;
+    for (const int64_t bytes : {999, 20'000}) {
+      options.gather_bytes = bytes;
+      ExpectSame(Train(golden, options), whole);
+    }
+  }
+}
+
 // (Otherwise the tests above would compare a thing with itself.)
 TEST_P(ZeroTest, ARankHasAPart) {
   const TrainingGolden golden = LoadTrainingGolden("qwen2-shared");
@@ -166,6 +182,76 @@ TEST_P(ZeroTest, ARankHasAPart) {
   EXPECT_GT(cut, 2);
 }
 
+// Counts the calls of class all_reduce, and the bytes of their largest message.
+class WatchedCommunicator final : public comm::Communicator {
+ public:
+  struct Seen {
+    int64_t calls = 0, largest = 0;
+  };
+  WatchedCommunicator(std::unique_ptr<comm::Communicator> inner, Seen* seen)
+      : Communicator(inner->group(), comm::MessagePool::Create()), inner_(std::move(inner)), seen_(seen) {}
+  void Abort(absl::string_view reason) override { inner_->Abort(reason); }
+  absl::Status status() const override { return inner_->status(); }
+  comm::WorkOr StartExchange(Exchange exchange) override {
+    if (exchange.key.comm_class == comm::CommClass::kAllReduce) {
+      ++seen_->calls;
+      for (int r = 0; r < world(); ++r) {
+        if (r != rank()) seen_->largest = std::max(seen_->largest, exchange.out[static_cast<size_t>(r)].bytes());
+      }
+    }
+    return inner_->StartExchange(std::move(exchange));
+  }
+
+ private:
+  const std::unique_ptr<comm::Communicator> inner_;
+  Seen* const seen_;
+};
+
+// A block travels in as many calls as it needs.  (A group's first calls of the class gather its weights.)
+TEST(ZeroGatherTest, CallsHaveABoundedSize) {
+  const TrainingGolden golden = LoadTrainingGolden("olmoe-clip");
+  TrainingGroupOptions options = {.dtype = DType::kF32, .world = 2, .zero = true, .gather_bytes = 4000};
+  std::vector<WatchedCommunicator::Seen> seen(2);
+  size_t ranks = 0;
+  options.wrap = [&](std::unique_ptr<comm::Communicator> inner) {
+    return std::make_unique<WatchedCommunicator>(std::move(inner), &seen[ranks++]);
+  };
+  TrainingGroup group(golden.dir, options);
+  int64_t bytes = 0, largest = 0;
+  for (const ParameterBlock& block : group.parameters(0).blocks()) {
+    if (!block.is_shared()) continue;
+    bytes += block.size() * 4;
+    largest = std::max(largest, block.size() * 4);
+  }
+  EXPECT_GT(largest, 4 * options.gather_bytes) << "the test wants a block of several calls";
+  for (const WatchedCommunicator::Seen& each : seen) {
+    EXPECT_EQ(each.calls, (bytes + options.gather_bytes - 1) / options.gather_bytes);
+    EXPECT_LE(each.largest, options.gather_bytes);
+  }
+}
+
+// What is cut is read once by all ranks together, but for rows that two of them have.
+TEST(ZeroLoadTest, ARankReadsItsPart) {
+  const TrainingGolden golden = LoadTrainingGolden("qwen2-shared");
+  const absl::StatusOr<checkpoint::Checkpoint> checkpoint = checkpoint::Checkpoint::Open(golden.dir);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto read = [&](const TrainingGroupOptions& options) {
+    TrainingGroup group(golden.dir, options);
+    int64_t all = 0;
+    const auto progress = [&](int64_t done, int64_t total) {
+      if (done == total) all += total;
+      return true;
+    };
+    for (int r = 0; r < options.world; ++r) EXPECT_TRUE(group.parameters(r).Load(*checkpoint, 1, progress).ok());
+    return all;
+  };
+  const int64_t once = read({.world = 1});
+  EXPECT_GT(read({.world = 4}), once + once / 4);
+  const int64_t cut = read({.world = 4, .zero = true});
+  EXPECT_GE(cut, once);
+  EXPECT_LE(cut, once + once / 20);
+}
+
 // For every launch that fails, of sums, of the norm or of gathers: all ranks end, at once.
 TEST_P(ZeroTest, ARankThatIsLostEndsTheStepOnAll) {
   const TrainingGolden golden = LoadTrainingGolden("olmoe-clip");
@@ -175,6 +261,7 @@ TEST_P(ZeroTest, ARankThatIsLostEndsTheStepOnAll) {
   for (int64_t at = 1; at < 400; at += at < 30 ? 1 : 7) {  // (the first launch makes the group's weights whole)
     TrainingGroupOptions options = Options(3);
     options.zero = true;
+    options.gather_bytes = 50'000;
     int ranks = 0;
     options.wrap = [&](std::unique_ptr<comm::Communicator> inner) {
       if (ranks++ != 1) return inner;

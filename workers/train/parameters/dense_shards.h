@@ -31,9 +31,12 @@ struct DenseShard {
 // Borders of the gradients that are shared out, by the address of their first element.  Borrows them.
 using SharedGradients = absl::flat_hash_map<const void*, const std::vector<int64_t>*>;
 
+inline constexpr int64_t kGatherBytes = int64_t{16} << 20;
+
 // A rank among those that share dense state out; world 1: nothing is shared out.
 struct ShardPlace {
   int rank = 0, world = 1;
+  int64_t gather_bytes = kGatherBytes;  // of a call that gathers weights; tests choose others; the same on all ranks
 };
 
 struct DenseBlock {

@@ -368,7 +368,7 @@ absl::Status Parameters::Update(absl::FunctionRef<absl::Status(ParameterBlock&)>
 
 absl::Status Parameters::PublishGroup(absl::Span<ParameterBlock* const> group, const GatherCall& ranks,
                                       absl::FunctionRef<absl::Status(ParameterBlock&)> before) {
-  WeightGather gather(stream_, ranks,
+  WeightGather gather(stream_, ranks, place_.gather_bytes,
                       [this](ParameterBlock* block, const TensorView& rows) { return Publish(block, rows); });
   for (ParameterBlock* block : group) {
     RETURN_IF_ERROR(before(*block));

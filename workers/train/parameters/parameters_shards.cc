@@ -1,5 +1,7 @@
 // The parameters of a rank that has a part of the dense state (dense_shards.h).
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
@@ -18,6 +20,29 @@ std::vector<ElementRange> NormRangesOf(const ParameterBlock& block) {
     ranges.push_back({part.first_row * part.columns, part.rows * part.columns});
   }
   return ranges;
+}
+
+// Whether any rows of a block's params can be read alone.
+bool CanBeCut(const std::vector<model::Param>& params) {
+  return std::all_of(params.begin(), params.end(), [&](const model::Param& param) {
+    return param.matrix == nullptr && !param.interleaved && param.columns == params.front().columns;
+  });
+}
+
+// The rows that have some of the elements.
+ElementRange RowsOf(const ElementRange& elements, int64_t columns) {
+  const int64_t first = elements.begin / columns;
+  return {first, (elements.end() + columns - 1) / columns - first};
+}
+
+// Cuts a param of a block to these rows of it, which are all of `to`.
+void KeepRows(const ElementRange& rows, Tensor* to, model::Param* param) {
+  const ElementRange here = Intersect({param->first_row, param->rows}, rows);
+  param->source_row += here.begin - param->first_row;
+  param->first_row = here.begin - rows.begin;
+  param->rows = here.count;
+  param->weight = nullptr;
+  param->tensor = to;
 }
 
 }  // namespace
@@ -49,22 +74,26 @@ SharedGradients Parameters::SharedGradients() const {
   return shared;
 }
 
-// One block at a time is whole in memory.
+// Reads the rows that have this rank's elements, a block at a time.
 absl::Status Parameters::LoadShared(const checkpoint::Checkpoint& checkpoint, const std::vector<model::Param>& params,
                                     absl::FunctionRef<model::LoadOptions()> options) {
   for (ParameterBlock& block : blocks_) {
-    if (!block.is_shared()) continue;
-    ASSIGN_OR_RETURN(Tensor whole, Tensor::Allocate(AccDType(model_->dtype()), block.StateShape(), stream_.device()));
+    const ElementRange own = block.own();
+    if (!block.is_shared() || own.count == 0) continue;
     std::vector<model::Param> wanted;
     for (const model::Param& param : params) {
-      if (param.weight != block.weight || param.tensor != block.tensor) continue;
-      wanted.push_back(param);
-      wanted.back().weight = nullptr;
-      wanted.back().tensor = &whole;
+      if (param.weight == block.weight && param.tensor == block.tensor) wanted.push_back(param);
     }
+    SY_CHECK(!wanted.empty());
+    const int64_t columns = wanted.front().columns;
+    const ElementRange rows = CanBeCut(wanted) ? RowsOf(own, columns) : ElementRange{0, block.size() / columns};
+    ASSIGN_OR_RETURN(Tensor values,
+                     Tensor::Allocate(AccDType(model_->dtype()), {rows.count, columns}, stream_.device()));
+    for (model::Param& param : wanted) KeepRows(rows, &values, &param);
+    std::erase_if(wanted, [](const model::Param& param) { return param.rows == 0; });
     RETURN_IF_ERROR(model::LoadParams(checkpoint, wanted, options()));
-    const ElementRange own = block.own();
-    const TensorView from = whole.view().Reshape({block.size()}).Rows(own.begin, own.count);
+    const TensorView from =
+        values.view().Reshape({rows.count * columns}).Rows(own.begin - rows.begin * columns, own.count);
     CopyBehindGate(block.master.view().raw(), from.raw(), block.master.bytes());
   }
   return absl::OkStatus();

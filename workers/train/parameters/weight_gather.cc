@@ -1,5 +1,6 @@
 #include "workers/train/parameters/weight_gather.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "scheduler/base/check.h"
@@ -11,61 +12,52 @@
 namespace switchyard::train {
 namespace {
 
-constexpr int64_t kGroupBytes = int64_t{16} << 20;
-constexpr int64_t kAlignment = 64;
-
-DType WorkingDType(const ParameterBlock& block) {
-  return block.weight != nullptr ? block.weight->dtype() : block.tensor->dtype();
+TensorView Part(const TensorView& rows, const ElementRange& range) {
+  return rows.Reshape({rows.NumElements()}).Rows(range.begin, range.count);
 }
-
-// Bytes in the group's memory.
-int64_t RoomOf(const ParameterBlock& block) {
-  const int64_t bytes = block.size() * DTypeBytes(WorkingDType(block));
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-TensorView Flat(const TensorView& rows) { return rows.Reshape({rows.NumElements()}); }
 
 }  // namespace
 
 absl::Status WeightGather::Add(ParameterBlock* block) {
   SY_CHECK(call_.comm != nullptr && block->is_shared());
-  const int64_t bytes = RoomOf(*block);
-  if (!next_.blocks.empty() && next_bytes_ + bytes > kGroupBytes) RETURN_IF_ERROR(Launch());
-  next_.blocks.push_back(block);
-  next_bytes_ += bytes;
+  Whole& whole = wholes_.emplace_back();
+  whole.block = block;
+  if (block->weight != nullptr) {
+    ASSIGN_OR_RETURN(whole.memory, Tensor::Allocate(block->weight->dtype(), block->StateShape(), stream_.device()));
+    whole.rows = whole.memory.view();
+  } else {
+    whole.rows = block->tensor->view();
+  }
+  const int64_t element = DTypeBytes(whole.rows.dtype());
+  for (int64_t begin = 0; begin < block->size();) {
+    if (!next_.pieces.empty() && next_bytes_ + element > call_bytes_) RETURN_IF_ERROR(Launch());
+    const int64_t room = std::max<int64_t>(1, (call_bytes_ - next_bytes_) / element);
+    const int64_t count = std::min(room, block->size() - begin);
+    next_.pieces.push_back({&whole, {begin, count}});
+    next_bytes_ += count * element;
+    begin += count;
+  }
   return absl::OkStatus();
 }
 
 absl::Status WeightGather::Finish() {
-  if (!next_.blocks.empty()) RETURN_IF_ERROR(Launch());
+  if (!next_.pieces.empty()) RETURN_IF_ERROR(Launch());
   return Receive();
 }
 
 absl::Status WeightGather::Launch() {
   Group group = std::exchange(next_, {});
   next_bytes_ = 0;
-  int64_t bytes = 0;
-  for (const ParameterBlock* block : group.blocks) bytes += block->weight == nullptr ? 0 : RoomOf(*block);
-  if (bytes > 0) {
-    ASSIGN_OR_RETURN(group.memory, Tensor::Allocate(DType::kI64, {bytes / DTypeBytes(DType::kI64)}, stream_.device()));
-  }
-  char* at = static_cast<char*>(group.memory.view().raw());
-  for (const ParameterBlock* block : group.blocks) {
-    if (block->weight == nullptr) {
-      group.rows.push_back(block->tensor->view());
-      continue;
-    }
-    group.rows.emplace_back(at, WorkingDType(*block), block->StateShape(), stream_.device());
-    at += RoomOf(*block);
-  }
-  RETURN_IF_ERROR(Round(group));
   comm::PartViews parts(static_cast<size_t>(call_.comm->world()));
-  for (size_t b = 0; b < group.blocks.size(); ++b) {
-    const std::vector<int64_t>& borders = group.blocks[b]->shared.borders;
-    SY_CHECK_EQ(borders.size(), parts.size() + 1);
+  for (const Piece& piece : group.pieces) {
+    const ParameterBlock& block = *piece.whole->block;
+    SY_CHECK_EQ(block.shared.borders.size(), parts.size() + 1);
     for (size_t r = 0; r < parts.size(); ++r) {
-      parts[r].push_back(Flat(group.rows[b]).Rows(borders[r], borders[r + 1] - borders[r]));
+      const ElementRange run = RunOfPiece(block.shared.borders, static_cast<int>(r), piece.elements);
+      parts[r].push_back(Part(piece.whole->rows, run));
+      if (static_cast<int>(r) != call_.comm->rank() || run.count == 0) continue;
+      RETURN_IF_ERROR(RoundRows(stream_, block.StateAt(&ParameterBlock::master, run).Reshape({1, run.count}),
+                                parts[r].back().Reshape({1, run.count})));
     }
   }
   ASSIGN_OR_RETURN(
@@ -78,23 +70,16 @@ absl::Status WeightGather::Launch() {
   return received;
 }
 
-absl::Status WeightGather::Round(const Group& group) const {
-  for (size_t b = 0; b < group.blocks.size(); ++b) {
-    const ElementRange own = group.blocks[b]->own();
-    if (own.count == 0) continue;
-    const TensorView to = Flat(group.rows[b]).Rows(own.begin, own.count);
-    RETURN_IF_ERROR(RoundRows(stream_, group.blocks[b]->StateAt(&ParameterBlock::master, own).Reshape({1, own.count}),
-                              to.Reshape({1, own.count})));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status WeightGather::Receive() {
   if (!under_way_.has_value()) return absl::OkStatus();
   const Group group = *std::exchange(under_way_, std::nullopt);
   RETURN_IF_ERROR(group.work->Wait());
-  for (size_t b = 0; b < group.blocks.size(); ++b) {
-    if (group.blocks[b]->weight != nullptr) RETURN_IF_ERROR(publish_(group.blocks[b], group.rows[b]));
+  for (const Piece& piece : group.pieces) {
+    SY_CHECK(piece.whole == &wholes_.front());
+    ParameterBlock* const block = piece.whole->block;
+    if (piece.elements.end() < block->size()) continue;
+    if (block->weight != nullptr) RETURN_IF_ERROR(publish_(block, piece.whole->rows));
+    wholes_.pop_front();
   }
   return absl::OkStatus();
 }

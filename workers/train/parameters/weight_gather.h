@@ -1,11 +1,13 @@
-// Working weights of blocks that are shared out (dense_shards.h): each rank rounds its part of the master, all gather
-// them, and each publishes the whole.  Blocks travel in groups; a group is gathered while the caller's work for the
-// next one runs.
+// Gathers working weights of blocks that are shared out (dense_shards.h): each rank rounds its part of the master, all
+// gather the parts, and each publishes the whole block.  Blocks travel in calls of a bounded size, a large block in
+// several; a call runs while the caller works on what the next one carries.
 //
-// Thread-compatible.  A rank has memory for two groups, until Finish.  CPU only.
+// Thread-compatible.  Until it is published, a block's weight is here as a whole in the model's dtype; messages take up
+// to twice as many bytes as two calls.  CPU only.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +18,7 @@
 #include "workers/comm/core/communicator.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
+#include "workers/train/parameters/dense_shards.h"
 
 namespace switchyard::train {
 
@@ -31,9 +34,10 @@ class WeightGather {
  public:
   // rows: [n, k] all of a block's values, in the dtype of its working weight.
   using PublishFn = std::function<absl::Status(ParameterBlock* block, const TensorView& rows)>;
-  // publish: for blocks with a weight; a block's tensor is filled here.
-  WeightGather(const Stream& stream, const GatherCall& call, PublishFn publish)
-      : stream_(stream), call_(call), publish_(std::move(publish)) {}
+  // call_bytes: about so many of all ranks' parts go into a call; the same on all ranks.  publish: for blocks with a
+  // weight; a block's tensor is filled here.
+  WeightGather(const Stream& stream, const GatherCall& call, int64_t call_bytes, PublishFn publish)
+      : stream_(stream), call_(call), call_bytes_(call_bytes), publish_(std::move(publish)) {}
 
   // Collective, in the same order on all ranks.  The block's master must not change until Finish.  Errors: the
   // communicator's, ResourceExhausted, publish's; after one no further call is allowed.
@@ -42,19 +46,27 @@ class WeightGather {
   absl::Status Finish();
 
  private:
-  struct Group {
-    std::vector<ParameterBlock*> blocks = {};
-    std::vector<TensorView> rows = {};  // of each
-    Tensor memory = {};                 // of those with a weight
+  struct Whole {
+    ParameterBlock* block = nullptr;
+    TensorView rows = {};
+    Tensor memory = {};  // of a block with a weight
+  };
+  struct Piece {
+    const Whole* whole = nullptr;
+    ElementRange elements = {};
+  };
+  struct Group {  // what a call carries
+    std::vector<Piece> pieces = {};
     std::unique_ptr<comm::Work> work = nullptr;
   };
   absl::Status Launch();
   absl::Status Receive();
-  absl::Status Round(const Group& group) const;
 
   const Stream stream_;
   const GatherCall call_;
+  const int64_t call_bytes_;
   const PublishFn publish_;
+  std::deque<Whole> wholes_;  // that are not published; pieces follow their order
   Group next_;
   int64_t next_bytes_ = 0;
   std::optional<Group> under_way_;
