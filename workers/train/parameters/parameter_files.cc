@@ -99,6 +99,14 @@ checkpoint::TensorToWrite ToWrite(const ParameterBlock& block, const model::Para
   return tensor;
 }
 
+// Other ranks do not wait until this one has written its experts.
+void FinishBefore(ShardStream* shards, checkpoint::TensorToWrite* tensor) {
+  tensor->contents = [shards, contents = std::move(tensor->contents)](checkpoint::ByteSink sink) {
+    RETURN_IF_ERROR(shards->Finish());
+    return contents(sink);
+  };
+}
+
 absl::Status Wrong(const std::string& tensor, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat("tensor \"", tensor, "\": ", problem));
 }
@@ -140,8 +148,7 @@ std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const Paramete
   checkpoint::CheckpointFile model = {.name = absl::StrFormat("model-%05d-of-%05d.safetensors", rank + 1, world)};
   if (form.adapters) model.name = kAdapterFile;
   checkpoint::CheckpointFile optimizer = {.name = absl::StrFormat("optimizer-rank%05d.safetensors", rank)};
-  for (const ParameterBlock& block : blocks) {
-    if (!WritesBlock(block, rank)) continue;
+  const auto append = [&](const ParameterBlock& block) {
     for (const model::Param& part : block.parts) {
       model.tensors.push_back(ToWrite(block, part, 0, part.router_bias ? DType::kF32 : form.dtype, shards));
       for (size_t kept = 0; kept < StateOf(block).size(); ++kept) {
@@ -149,6 +156,14 @@ std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const Paramete
         optimizer.tensors.back().name += kSuffixes[kept];
       }
     }
+  };
+  for (const model::Shard shard : {model::Shard::kReplicated, model::Shard::kExpert}) {
+    const size_t first = optimizer.tensors.size();
+    for (const ParameterBlock& block : blocks) {
+      if (block.shard == shard && WritesBlock(block, rank)) append(block);
+    }
+    const bool experts = shard == model::Shard::kExpert && first < optimizer.tensors.size();
+    if (experts && shards != nullptr) FinishBefore(shards, &optimizer.tensors[first]);
   }
   std::vector<checkpoint::CheckpointFile> files;
   if (form.adapters && rank > 0) return files;

@@ -4,9 +4,10 @@
 // model; optimizer-rank00000.safetensors has NAME.master, NAME.exp_avg and NAME.exp_avg_sq in AccDType, of a frozen
 // block's parts (parameters.h) the first alone.  Rank 0 writes the replicated parameters, the rank with an expert's
 // first replica writes the expert; of dense state that is shared out each rank writes whole tensors, about as many
-// bytes as the others (shard_stream.h); readers do not depend on that.  Of a model with adapters they alone are
-// written, by rank 0, and instead of model-… there is adapter_model.safetensors, in fp32, as PEFT has it; another rank
-// writes nothing. Thread-compatible.
+// bytes as the others (shard_stream.h); readers do not depend on that.  In each file experts are the last, and the
+// ranks exchange nothing more once one writes its experts' masters and moments.  Of a model with adapters they alone
+// are written, by rank 0, and instead of model-… there is adapter_model.safetensors, in fp32, as PEFT has it; another
+// rank writes nothing.  Thread-compatible.
 #pragma once
 
 #include <vector>

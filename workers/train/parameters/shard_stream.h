@@ -34,7 +34,8 @@ class ShardStream {
 
   // The next values that this rank reads, in AccDType: of each part of each shared block that it writes (`writer`), in
   // order, the master (with_weights); then of each such part in order all that StateOf names.  Blocks until they are
-  // here.  Errors: the communicator's; Cancelled: given up.  Either ends the group.
+  // here.  Errors: the communicator's; Cancelled: given up.  After one no further call is allowed: the others, which
+  // wait for this rank's part of a round, end when they give up, too, or with the group.
   // REQUIRES: whole values, no more than there are.
   absl::Status Read(absl::Span<char> to);
   // Makes the rounds that other ranks still need.  Every rank calls it at the end.
