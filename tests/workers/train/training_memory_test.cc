@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/base/check.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
 #include "workers/tensor/thread_pool.h"
@@ -17,6 +18,34 @@
 
 namespace switchyard::train {
 namespace {
+
+struct RankOptions {
+  DType dtype = DType::kF32;
+  std::vector<jobs::ParameterRule> rules = {};
+  ShardPlace place = {};
+  bool zero = false;
+};
+
+// What is allocated on a rank: of parameters masters, gradients and moments, of weights the transposes, too.
+TrainingBytes OnRank(const model::ModelConfig& config, const RankOptions& options) {
+  ThreadPool pool(1, false);
+  const Stream stream = Stream::OnCpu(&pool);
+  absl::StatusOr<model::ModelWeights> weights = model::AllocateWeights(
+      config, options.dtype,
+      PackedResidents(static_cast<int>(config.num_experts), options.place.world, 1, options.place.rank));
+  SY_CHECK_OK(weights.status());
+  const auto model = model::Model::Create(stream, config, options.dtype, *std::move(weights), config.context);
+  SY_CHECK_OK(model.status());
+  const auto parameters =
+      Parameters::Create(stream, model->get(), nullptr, options.rules, options.zero ? options.place : ShardPlace());
+  SY_CHECK_OK(parameters.status());
+  TrainingBytes bytes;
+  for (const ParameterBlock& block : (*parameters)->blocks()) {
+    bytes.parameters += block.bytes() - block.transposed.bytes();
+    bytes.weights += 2 * block.size() * DTypeBytes(options.dtype);
+  }
+  return bytes;
+}
 
 class TrainingMemoryTest : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Goldens, TrainingMemoryTest, testing::ValuesIn(TrainingGoldenNames()), [](const auto& info) {
@@ -132,19 +161,8 @@ TEST_P(TrainingMemoryTest, KnowsWhatARankHasOfSharedState) {
         const double computed =
             static_cast<double>(TrainingMemory(config, NeedOf(config, spec, share, /*packing=*/1, false)).parameters);
         for (int r = 0; r < world; ++r) {
-          ThreadPool pool(1, false);
-          const Stream stream = Stream::OnCpu(&pool);
-          absl::StatusOr<model::ModelWeights> weights =
-              model::AllocateWeights(config, dtype, PackedResidents(static_cast<int>(config.num_experts), world, 1, r));
-          ASSERT_TRUE(weights.ok()) << weights.status();
-          const auto model = model::Model::Create(stream, config, dtype, *std::move(weights), config.context);
-          ASSERT_TRUE(model.ok()) << model.status();
-          const auto parameters = Parameters::Create(stream, model->get(), nullptr, rules, {r, world});
-          ASSERT_TRUE(parameters.ok()) << parameters.status();
-          double kept = 0;
-          for (const ParameterBlock& block : (*parameters)->blocks()) {
-            kept += static_cast<double>(block.bytes() - block.transposed.bytes());
-          }
+          const auto kept = static_cast<double>(
+              OnRank(config, {.dtype = dtype, .rules = rules, .place = {r, world}, .zero = true}).parameters);
           const int64_t more = config.num_experts % world;
           if (more > 0 && r >= more) {  // it has an expert less than what is computed
             EXPECT_LT(kept, computed) << "rank " << r << " of " << world;
@@ -153,6 +171,32 @@ TEST_P(TrainingMemoryTest, KnowsWhatARankHasOfSharedState) {
           EXPECT_NEAR(kept, computed, (world == 1 ? 0 : 0.05) * computed) << "rank " << r << " of " << world;
         }
       }
+    }
+  }
+}
+
+// A rank with an expert less may need more than the others, if theirs are frozen.
+TEST_P(TrainingMemoryTest, KnowsTheRankThatNeedsMostOfUnevenExperts) {
+  model::ModelConfig config = *model::ReadModelConfig(LoadTrainingGolden(GetParam()).dir);
+  config.num_experts = 3;
+  config.top_k = std::min<int64_t>(config.top_k, 3);
+  for (const std::vector<int>& experts : {std::vector<int>{0, 1}, {2}, {0}, {0, 1, 2}, {1, 2}}) {
+    jobs::JobSpec spec;
+    for (const int expert : experts) {
+      spec.parameters.push_back({.pattern = absl::StrCat("*.experts.", expert, ".*"), .frozen = true});
+    }
+    const absl::StatusOr<FrozenElements> elements = CountFrozen(spec, config);
+    ASSERT_TRUE(elements.ok()) << elements.status();
+    for (const DType dtype : {DType::kF32, DType::kBf16}) {
+      spec.dtype = dtype == DType::kF32 ? jobs::TrainDType::kF32 : jobs::TrainDType::kBf16;
+      TrainingBytes most;
+      for (int r = 0; r < 2; ++r) {
+        const TrainingBytes here = OnRank(config, {.dtype = dtype, .rules = spec.parameters, .place = {r, 2}});
+        if (here.total() > most.total()) most = here;
+      }
+      const RankShare share = {.world = 2, .frozen = *elements};
+      const TrainingBytes bytes = TrainingMemory(config, NeedOf(config, spec, share, /*packing=*/1, false));
+      EXPECT_EQ(bytes.parameters + bytes.weights, most.total()) << experts.size() << " from " << experts[0];
     }
   }
 }

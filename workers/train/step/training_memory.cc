@@ -41,61 +41,70 @@ absl::int128 OffloadedRowBytes(const model::ModelConfig& config, const TrainingN
   return numbers * DTypeBytes(need.dtype) * 5 / 4;  // with the room of activation_file.h
 }
 
-// The fewest numbers of a rank's experts that are frozen; the i-th rank with n experts has [i n, (i + 1) n) of each
-// layer (expert_groups.h).
-absl::int128 FewestFrozen(const std::vector<absl::int128>& of_expert, int64_t n, int64_t full_ranks) {
-  if (n <= 0 || static_cast<int64_t>(of_expert.size()) < n) return 0;
-  const auto ranks = static_cast<int64_t>(of_expert.size()) / n;
-  absl::int128 fewest = std::numeric_limits<absl::int128>::max();
-  for (int64_t r = 0; r < (full_ranks == 0 ? ranks : std::min(ranks, full_ranks)); ++r) {
-    const auto first = of_expert.begin() + r * n;
-    fewest = std::min(fewest, std::accumulate(first, first + n, absl::int128(0)));
+// What experts need on a rank.
+struct ExpertBytes {
+  absl::int128 weights = 0, parameters = 0, offloaded = 0;  // as in TrainingBytes
+};
+
+// Of a rank with the experts [first, first + count) of each layer.
+ExpertBytes BytesOfExperts(const model::ModelConfig& config, const TrainingNeed& need, int64_t first, int64_t count) {
+  const auto of_all = [&](DType dtype) {
+    return model::WeightBytes(config, dtype, count) - model::WeightBytes(config, dtype, 0);
+  };
+  ExpertBytes bytes = {.weights = 2 * of_all(need.dtype)};
+  if (need.frozen.adapters > 0) return bytes;
+  const DType wide = AccDType(need.dtype);
+  bytes.parameters = 4 * of_all(wide);
+  if (need.offload) {
+    const int64_t layers = std::max<int64_t>(1, config.num_moe_layers());
+    bytes.offloaded = 3 * of_all(wide);
+    bytes.parameters -= bytes.offloaded - bytes.offloaded * std::min<int64_t>(layers, 2) / layers;  // state_offload.h
   }
-  return fewest;
+  const std::vector<absl::int128>& frozen = need.frozen.of_expert;
+  if (first + count > static_cast<int64_t>(frozen.size())) return bytes;
+  const auto begin = frozen.begin() + first;
+  const absl::int128 numbers = std::accumulate(begin, begin + count, absl::int128(0));
+  // (A file has room for their moments.)
+  bytes.parameters -= (need.offload ? 1 : 3) * DTypeBytes(wide) * numbers;
+  return bytes;
 }
 
-// Subtracts what frozen parameters do not need.
-void SubtractFrozen(const model::ModelConfig& config, const TrainingNeed& need, TrainingBytes* bytes) {
-  const int64_t wide = DTypeBytes(AccDType(need.dtype));
-  if (need.frozen.adapters > 0) {
-    bytes->parameters = 4 * wide * need.frozen.adapters;
-    bytes->weights += 2 * DTypeBytes(need.dtype) * need.frozen.adapters;
-    bytes->experts = 2 * (model::WeightBytes(config, need.dtype, need.experts_per_layer) -
-                          model::WeightBytes(config, need.dtype, 0));
-    bytes->offloaded = 0;
-    return;
+// Of the rank whose experts need the most: those with one expert less may have fewer that are frozen.  Ranks have
+// neighbouring experts, the first ones those with one more (expert_groups.h).
+ExpertBytes MostBytesOfExperts(const model::ModelConfig& config, const TrainingNeed& need) {
+  const int64_t n = need.experts_per_layer, all = static_cast<int64_t>(need.frozen.of_expert.size());
+  ExpertBytes most = BytesOfExperts(config, need, 0, n);
+  const auto consider = [&](int64_t first, int64_t count) {
+    const ExpertBytes bytes = BytesOfExperts(config, need, first, count);
+    if (bytes.weights + bytes.parameters > most.weights + most.parameters) most = bytes;
+  };
+  int64_t first = 0;
+  for (int64_t r = 0; n > 0 && first + n <= all && (need.full_ranks == 0 || r < need.full_ranks); ++r, first += n) {
+    consider(first, n);
   }
-  const absl::int128 experts = FewestFrozen(need.frozen.of_expert, need.experts_per_layer, need.full_ranks);
-  // (A file has room for their moments.)
-  const absl::int128 of_experts = (need.offload ? 1 : 3) * wide * experts;
-  // (The gradient, and this rank's part of the moments.)
-  const absl::int128 of_dense = need.frozen.dense + 2 * need.frozen.dense / need.dense_shares;
-  bytes->parameters -= wide * of_dense + of_experts;
-  bytes->experts -= of_experts;
+  if (need.full_ranks == 0 || n < 2) return most;
+  for (; first + n - 1 <= all; first += n - 1) consider(first, n - 1);
+  return most;
 }
 
 }  // namespace
 
 TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNeed& need) {
+  const int64_t wide = DTypeBytes(AccDType(need.dtype));
+  const ExpertBytes experts = MostBytesOfExperts(config, need);
   TrainingBytes bytes;
-  bytes.weights = 2 * model::WeightBytes(config, need.dtype, need.experts_per_layer);
-  bytes.parameters = 4 * model::WeightBytes(config, AccDType(need.dtype), need.experts_per_layer);
-  const auto of_experts = [&](DType dtype) {
-    return model::WeightBytes(config, dtype, need.experts_per_layer) - model::WeightBytes(config, dtype, 0);
-  };
-  const absl::int128 experts = of_experts(AccDType(need.dtype));
-  bytes.experts = 2 * of_experts(need.dtype) + 4 * experts;
-  if (need.offload) {
-    const int64_t layers = std::max<int64_t>(1, config.num_moe_layers());
-    bytes.offloaded = 3 * experts;
-    const absl::int128 saved = bytes.offloaded - bytes.offloaded * std::min<int64_t>(layers, 2) / layers;
-    bytes.parameters -= saved;  // state_offload.h
-    bytes.experts -= saved;
+  bytes.weights = 2 * model::WeightBytes(config, need.dtype, 0) + experts.weights;
+  if (need.frozen.adapters > 0) {
+    bytes.weights += 2 * DTypeBytes(need.dtype) * need.frozen.adapters;
+    bytes.parameters = 4 * wide * need.frozen.adapters;
+  } else {
+    // The gradients, all of which are everywhere, and this rank's part of masters and moments (dense_shards.h).
+    const absl::int128 dense = model::WeightBytes(config, AccDType(need.dtype), 0);
+    bytes.parameters = dense + 3 * dense / need.dense_shares + experts.parameters;
+    bytes.parameters -= wide * (need.frozen.dense + 2 * need.frozen.dense / need.dense_shares);
   }
-  // Of masters and moments (dense_shards.h); all of the gradients is everywhere.
-  const absl::int128 dense = 3 * model::WeightBytes(config, AccDType(need.dtype), 0);
-  bytes.parameters -= dense - dense / need.dense_shares;
-  SubtractFrozen(config, need, &bytes);
+  bytes.experts = experts.weights + experts.parameters;
+  bytes.offloaded = experts.offloaded;
   absl::int128 row = model::KvBytesPerToken(config, need.dtype);
   absl::int128 largest = 0;
   for (const model::LayerConfig& layer : config.layers) {
