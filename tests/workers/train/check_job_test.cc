@@ -21,6 +21,7 @@
 namespace switchyard::train {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 constexpr char kConfig[] = R"({"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "hidden_size": 8,
@@ -188,7 +189,9 @@ TEST_F(CheckJobTest, DenseStateThatIsSharedOutNeedsLess) {
     return bytes;
   };
   const int64_t whole = needed();
-  EXPECT_THAT(refused(2 * whole - 2), HasSubstr("zero=1, with which each has "));
+  EXPECT_THAT(refused(2 * whole - 2),
+              AllOf(HasSubstr("zero=1, with which each has "), HasSubstr(" of them, is enough")));
+  EXPECT_THAT(refused(2), HasSubstr(" of them, is not enough; workers with more memory are needed"));
   spec.zero = 1;
   // Embedding and head: of 12 bytes a number half are the other worker's.
   const int64_t shared = needed(), less = 12 / 2 * 2 * 300'000 * 8;

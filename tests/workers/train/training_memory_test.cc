@@ -295,6 +295,11 @@ TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
       << "it is enough";
   EXPECT_EQ(MemoryRemedy(config, in_file, choices, 0),
             absl::StrCat("most are experts', ", size(with_file.experts), " bytes: more workers than 1 share them"));
+  EXPECT_EQ(MemoryRemedy(config, in_file, {.world = static_cast<int>(config.num_experts)}, 0),
+            absl::StrCat("most are experts', ", size(with_file.experts),
+                         " bytes: workers with more memory are needed, as each of ", config.num_experts,
+                         " has one of a layer already"))
+      << "more workers than experts are refused";
 
   config.vocab_size = 1 << 24;
   const TrainingBytes wide = TrainingMemory(config, need);
@@ -310,7 +315,11 @@ TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
   const int64_t less = size(wide.parameters - TrainingMemory(config, shared).parameters);
   EXPECT_GT(less, size(wide.parameters) / 2);
   EXPECT_EQ(MemoryRemedy(config, need, {.world = 4, .ranks_here = 2}, 0),
-            absl::StrCat(head, "zero=1, with which each has ", less, " bytes less of them, or ", more));
+            absl::StrCat(head, "zero=1, with which each has ", less, " bytes less of them, is not enough; ", more));
+  EXPECT_EQ(MemoryRemedy(config, need, {.world = 4, .ranks_here = 2}, size(TrainingMemory(config, shared).total()) - 1),
+            absl::StrCat(head, "zero=1, with which each has ", less, " bytes less of them, is not enough; ", more));
+  EXPECT_EQ(MemoryRemedy(config, need, {.world = 4, .ranks_here = 2}, size(TrainingMemory(config, shared).total())),
+            absl::StrCat(head, "zero=1, with which each has ", less, " bytes less of them, is enough"));
   const TrainingBytes after = TrainingMemory(config, shared);
   EXPECT_EQ(MemoryRemedy(config, shared, {.world = 4, .ranks_here = 2}, 0),
             absl::StrCat("most are parameters that every worker has, ",

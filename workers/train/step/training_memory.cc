@@ -155,21 +155,30 @@ std::string MemoryRemedy(const model::ModelConfig& config, const TrainingNeed& n
     return absl::StrCat("most are activations: ", absl::StrJoin(ways, " or "), " makes them fewer");
   }
   if (bytes.experts >= everywhere) {
-    return absl::StrFormat("most are experts', %d bytes: %smore workers than %d share them", bytes.experts,
-                           need.offload || need.frozen.adapters > 0 ? "" : absl::StrCat(file, "; "), choices.world);
+    const std::string way =
+        choices.world < config.num_experts
+            ? absl::StrFormat("more workers than %d share them", choices.world)
+            : absl::StrFormat("workers with more memory are needed, as each of %d has one of a layer already",
+                              choices.world);
+    return absl::StrFormat("most are experts', %d bytes: %s%s", bytes.experts,
+                           need.offload || need.frozen.adapters > 0 ? "" : absl::StrCat(file, "; "), way);
   }
-  TrainingNeed shared = need;
-  shared.dense_shares = choices.world;
-  const std::string zero = need.dense_shares == 1 && choices.world > 1 && need.frozen.adapters == 0
-                               ? absl::StrFormat("zero=1, with which each has %d bytes less of them, or ",
-                                                 bytes.parameters - TrainingMemory(config, shared).parameters)
-                               : "";
+  const std::string most = absl::StrFormat("most are parameters that every worker has, %d bytes: ", everywhere);
+  std::string zero;
+  if (need.dense_shares == 1 && choices.world > 1 && need.frozen.adapters == 0) {
+    TrainingNeed shared = need;
+    shared.dense_shares = choices.world;
+    const TrainingBytes with = TrainingMemory(config, shared);
+    zero =
+        absl::StrFormat("zero=1, with which each has %d bytes less of them, is ", bytes.parameters - with.parameters);
+    if (with.total() <= available_bytes) return absl::StrCat(most, zero, "enough");
+    zero += "not enough; ";
+  }
   const std::string apart =
       choices.ranks_here > 1
           ? absl::StrFormat(", or fewer of them on a machine (%d share this one's)", choices.ranks_here)
           : "";
-  return absl::StrFormat("most are parameters that every worker has, %d bytes: %sworkers with more memory are needed%s",
-                         everywhere, zero, apart);
+  return absl::StrCat(most, zero, "workers with more memory are needed", apart);
 }
 
 }  // namespace switchyard::train
