@@ -75,7 +75,8 @@ ExpertBytes MostBytesOfExperts(const model::ModelConfig& config, const TrainingN
   const int64_t n = need.experts_per_layer, all = static_cast<int64_t>(need.frozen.of_expert.size());
   ExpertBytes most = BytesOfExperts(config, need, 0, n);
   const auto consider = [&](int64_t first, int64_t count) {
-    const ExpertBytes bytes = BytesOfExperts(config, need, first, count);
+    ExpertBytes bytes = BytesOfExperts(config, need, first, count);
+    bytes.offloaded = most.offloaded;  // the most experts have the largest file, frozen or not
     if (bytes.weights + bytes.parameters > most.weights + most.parameters) most = bytes;
   };
   int64_t first = 0;
