@@ -167,12 +167,17 @@ absl::Status CheckEvaluation(const jobs::JobSpec& spec, const DataCheck& by, boo
   return absl::OkStatus();
 }
 
+std::string Counted(int64_t count, absl::string_view noun) {
+  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
+}
+
 absl::Status CheckExperts(const jobs::JobSpec& spec, const TrainedModelFacts& facts, absl::string_view field) {
   if (facts.experts >= spec.workers) return absl::OkStatus();
-  return rpc::BadField(field,
-                       absl::StrCat(spec.workers, " workers are more than the model's ", facts.experts,
-                                    " experts, of which each has one at least"),
-                       absl::StrCat(facts.experts), absl::StrCat(spec.workers));
+  return rpc::BadField(
+      field,
+      absl::StrCat(Counted(spec.workers, "worker"), ", but a layer has ", Counted(facts.experts, "expert"),
+                   ", and each worker needs at least one of them; ", "at most ", Counted(facts.experts, "worker")),
+      absl::StrCat(facts.experts), absl::StrCat(spec.workers));
 }
 
 absl::Status CheckFits(const jobs::JobSpec& spec, const TrainedModelFacts& facts) {

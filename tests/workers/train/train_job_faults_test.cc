@@ -207,11 +207,14 @@ TEST_F(TrainJobFaultsTest, BadSpecsAreSaidBeforeAnythingStarts) {
   ExpectBad(with([](jobs::JobSpec* s) { s->sequence_length = 641; }), kInvalid,
             "sequence_length: 641, the context of model is 640");
   ExpectBad(Spec(), kInvalid, "batch_sequences: 8 cannot be dealt out to 3 workers", 3);
-  ExpectBad(with([](jobs::JobSpec* s) {
-              s->batch_sequences = 9;
-              s->micro_batch_sequences = 0;
-            }),
-            kInvalid, "workers: 9, more than the 8 experts of model, of which each has one at least", 9);
+  ExpectBad(
+      with([](jobs::JobSpec* s) {
+        s->batch_sequences = 9;
+        s->micro_batch_sequences = 0;
+      }),
+      kInvalid,
+      "workers: 9, but a layer of model has 8 experts, and each worker needs at least one of them; at most 8 workers",
+      9);
   ExpectBad(with([](jobs::JobSpec* s) { s->steps = 0; }), kInvalid, "steps: 0 is outside [1, ");
   std::filesystem::create_directory_symlink("/etc", root_.path() + "/checkpoints/out");
   ExpectBad(with([](jobs::JobSpec* s) { s->base_checkpoint = "out"; }), kInvalid, "a link leads out of it");

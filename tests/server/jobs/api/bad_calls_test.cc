@@ -210,7 +210,7 @@ TEST_F(BadCallsTest, BadNumbersOfWorkers) {
   EXPECT_EQ(rpc::ViewError(few).details.metadata().at("field"), "workers");
   EXPECT_EQ(rpc::ViewError(few).details.metadata().at("limit"), "2");
   expect(resume(one, 2), kBad, "BAD_FIELD",
-         "workers: 2 workers are more than the model's 1 experts, of which each has one at least");
+         "workers: 2 workers, but a layer has 1 expert, and each worker needs at least one of them; at most 1 worker");
   expect(resume("job-none", 1), kNone, "JOB_NOT_FOUND", "no job has the id \"job-none\"");
   EXPECT_EQ(Get(id).state(), v1::JOB_STATE_PAUSED);
 

@@ -348,7 +348,7 @@ std::vector<BadSpec> BadModels() {
       {"NoRouterBias", [](auto* s) { s->set_balance_bias_rate(1e-3); }, kBad, "BAD_FIELD",
        "spec.balance_bias_rate: 0.001, but this MixtralForCausalLM has no router bias"},
       {"MoreWorkersThanExperts", model("single"), kBad, "BAD_FIELD",
-       "2 workers are more than the model's 1 experts, of which each has one at least"},
+       "2 workers, but a layer has 1 expert, and each worker needs at least one of them; at most 1 worker"},
       {"TextWithoutTokenizer",
        [](auto* s) {
          s->set_architecture("mute");
