@@ -15,7 +15,7 @@
 namespace switchyard::comm {
 namespace {
 
-// Pieces of two tensors; rank 1's part is empty where it is the last.
+// Three pieces of one memory for each rank, with gaps; rank 1 has none.
 struct Pieces {
   static constexpr int64_t kSizes[] = {1, 30000, 7};  // of one rank's pieces
   Pieces(DType dtype, int world) : memory(Tensor::Zeros(dtype, {2 * world * (30000 + 8)})) {
