@@ -5,7 +5,7 @@ namespace switchyard::link {
 
 // 20: masks of constrained sequences come after their plan.  23: an attempt's job may be a fork.  24: evaluation has
 // named sets, and may end a job early; parts of a model are trained, or adapters of it.  25: preferences,
-// dropout, dense state that is shared out.
+// dropout, sharded dense state.
 inline constexpr int kProtocolVersion = 25;
 
 }  // namespace switchyard::link

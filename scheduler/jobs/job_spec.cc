@@ -361,8 +361,7 @@ absl::Status Validate(const JobSpec& spec) {
   problems.CheckIn("max_runtime_seconds", spec.max_runtime_seconds, 0, int64_t{100} * 366 * 86400);
   problems.CheckIn("zero", spec.zero, 0, 1);
   if (spec.zero == 1 && spec.lora.rank > 0) {
-    problems.Add("zero",
-                 "1, but with lora nothing is shared out: adapters are small, and every worker has their state");
+    problems.Add("zero", "1, but with lora nothing is sharded: adapters are small, and every worker has their state");
   }
   if (spec.recompute && !spec.restore.keeps_all()) {
     problems.Add("restore_input, restore_hidden", "with recompute layers keep nothing that could be restored");

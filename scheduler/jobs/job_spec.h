@@ -127,7 +127,7 @@ struct JobSpec {
   pipeline::RestoreStrategy restore = {};  // how MoE layers get rows for backward; not with recompute
   CommunicationSpec communication = {};
   OffloadPolicy offload = OffloadPolicy::kAuto;  // masters and moments of experts, to a file
-  // 1: masters and moments of what every worker has are shared out among them (ZeRO-1, dense_shards.h); 0: each has
+  // 1: masters and moments of what every worker has are sharded over them (ZeRO-1, dense_shards.h); 0: each worker has
   // all.
   int32_t zero = 0;
   uint64_t seed = 0;

@@ -5,7 +5,7 @@
 // 6 kills by default, for CI; a seed repeats targets and pauses.  mode: of communication.  In mode full, with four
 // workers, how experts are packed follows from what was measured, and so do chunks with granularity model and profile:
 // there the undisturbed run is a job that is given packing.log or chunks.log of the disturbed one.  offload: masters
-// and moments of the disturbed ones' experts are in files.  zero: in all runs dense state is shared out.
+// and moments of the disturbed ones' experts are in files.  zero: in all runs dense state is sharded.
 #include <signal.h>
 
 #include <chrono>

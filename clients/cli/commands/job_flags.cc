@@ -226,7 +226,7 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
         "Memory and network"),
     Row<"zero">(
         "zero", kNumber,
-        "1: share masters and moments of what every worker has (all but experts) out among the workers, so that "
+        "ZeRO-1; 1: shard masters and moments of what every worker has (all but experts) over the workers, so that "
         "each has a part; 0 (default): every worker has all"),
     Row<"recompute">("recompute", kBool,
                      "activation checkpointing: keep less for backward and compute it again, layer by layer"),

@@ -216,7 +216,7 @@ TEST(JobSpecTest, Adapters) {
   EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->offload = OffloadPolicy::kAlways; }),
             "offload: always, but with lora experts have no masters and moments");
   EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->zero = 1; }),
-            "zero: 1, but with lora nothing is shared out: adapters are small, and every worker has their state");
+            "zero: 1, but with lora nothing is sharded: adapters are small, and every worker has their state");
 }
 
 TEST(JobSpecTest, Preferences) {
@@ -325,7 +325,7 @@ TEST(JobSpecTest, EachFieldHasItsLimits) {
   EXPECT_EQ(Wrong([](JobSpec* s) { s->labels = {{"équipe", "ß x"}}; }), "");
 }
 
-TEST(JobSpecTest, DenseStateIsSharedOutOrNot) {
+TEST(JobSpecTest, DenseStateIsShardedOrNot) {
   EXPECT_EQ(Wrong([](JobSpec* s) { s->zero = 1; }), "");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->zero = 2; }), "zero: 2 is outside [0, 1]");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->zero = -1; }), "zero: -1 is outside [0, 1]");

@@ -177,7 +177,7 @@ TEST_F(CheckJobTest, MemoryOfRanksOnThisMachine) {
 }
 
 // Dense state is most of this model's.
-TEST_F(CheckJobTest, DenseStateThatIsSharedOutNeedsLess) {
+TEST_F(CheckJobTest, ShardedDenseStateNeedsLess) {
   ASSERT_TRUE(Check("\"vocab_size\": 300", "\"vocab_size\": 300000").ok());
   jobs::JobSpec spec = {.architecture = "model", .workers = 2};
   const auto refused = [&](int64_t bytes) {
@@ -194,9 +194,9 @@ TEST_F(CheckJobTest, DenseStateThatIsSharedOutNeedsLess) {
   EXPECT_THAT(refused(2), HasSubstr(" of them, is not enough; workers with more memory are needed"));
   spec.zero = 1;
   // Embedding and head: of 12 bytes a number half are the other worker's.
-  const int64_t shared = needed(), less = 12 / 2 * 2 * 300'000 * 8;
-  EXPECT_GE(whole - shared, less);
-  EXPECT_LE(whole - shared, less + less / 100);
+  const int64_t sharded = needed(), less = 12 / 2 * 2 * 300'000 * 8;
+  EXPECT_GE(whole - sharded, less);
+  EXPECT_LE(whole - sharded, less + less / 100);
   EXPECT_EQ(refused(2 * whole - 2), "");
 }
 

@@ -1,4 +1,4 @@
-// The plan of dense state that is shared out: each element is on one rank, in whole blocks of the norm, evenly.
+// The plan of sharded dense state: each element is on one rank, in whole blocks of the norm, evenly.
 #include "workers/train/parameters/dense_shards.h"
 
 #include <algorithm>

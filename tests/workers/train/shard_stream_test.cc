@@ -1,4 +1,4 @@
-// Values of blocks that are cut arrive whole on the ranks that write them, in rounds of any size.
+// Values of sharded blocks arrive whole on the ranks that write them, in rounds of any size.
 #include "workers/train/parameters/shard_stream.h"
 
 #include <algorithm>
@@ -59,10 +59,9 @@ struct Blocks {
       block.tensor = tensors.emplace_back(std::make_unique<Tensor>(DType::kF32, Shape{size})).get();
       block.place = rank;
       // Unequal parts, the first of some empty.
-      block.shared.borders = {0};
-      for (int r = 1; r < world; ++r)
-        block.shared.borders.push_back(size * r * static_cast<int64_t>(b % 3) / (2 * world));
-      block.shared.borders.push_back(size);
+      block.borders = {0};
+      for (int r = 1; r < world; ++r) block.borders.push_back(size * r * static_cast<int64_t>(b % 3) / (2 * world));
+      block.borders.push_back(size);
       const ElementRange own = block.own();
       for (size_t kept = 0; kept < StateOf(block).size(); ++kept) {
         Tensor& state = block.*kState[kept] = Tensor(DType::kF32, {own.count, 1});
@@ -70,7 +69,7 @@ struct Blocks {
       }
     }
   }
-  // Every rank writes one expert, which is not cut.
+  // Every rank writes one expert, which is not sharded.
   void AddExpert(int rank) {
     ParameterBlock& block = blocks.emplace_back();
     block.shard = model::Shard::kExpert;

@@ -66,8 +66,8 @@ TEST_F(TrainJobPreferencesTest, AnInterruptedAttemptEndsWithTheSameBits) {
   }
 }
 
-// With dense state on all ranks or cut, and an attempt that goes on from either.
-TEST_F(TrainJobPreferencesTest, DenseStateThatIsCutChangesNoBit) {
+// With dense state on all ranks or sharded, and an attempt that goes on from either.
+TEST_F(TrainJobPreferencesTest, ShardedDenseStateChangesNoBit) {
   jobs::JobSpec spec = Preferring();
   const std::map<std::string, std::string> whole = TensorsOf(Undisturbed(spec, 2));
   spec.zero = 1;

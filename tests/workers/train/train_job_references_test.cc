@@ -62,7 +62,7 @@ class TrainJobReferencesTest : public PreferenceJobs {
 };
 
 // The first step's loss is that of margins of 0 only if the reference has the model's own bits: on each number of
-// ranks, with dense state on all of them (0) or cut (1).
+// ranks, with dense state on all of them (0) or sharded (1).
 TEST_F(TrainJobReferencesTest, ReferencesHaveTheSameBitsOnAnyRanks) {
   std::map<std::string, std::string> first;
   for (const auto& [world, zero] :

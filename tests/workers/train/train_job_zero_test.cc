@@ -1,4 +1,4 @@
-// Jobs that share dense state out (`zero`): the same losses and the same tensors in checkpoints, to the bit, and
+// Jobs with sharded dense state (`zero`, ZeRO-1): the same losses and the same tensors in checkpoints, to the bit, and
 // attempts that go on from each other with and without it.
 #include <atomic>
 #include <filesystem>
@@ -45,11 +45,11 @@ TEST_F(TrainJobZeroTest, TheSameBits) {
       const Files expected = TensorsOf(FilesOfStep(12));
       ForgetJob();
       spec.zero = 1;
-      const std::vector<RankStory> shared = Run(spec, {.world = world, .threads = 2});
-      ASSERT_EQ(shared[0].end.outcome, jobs::TrainOutcome::kFinished) << shared[0].end.status;
+      const std::vector<RankStory> sharded = Run(spec, {.world = world, .threads = 2});
+      ASSERT_EQ(sharded[0].end.outcome, jobs::TrainOutcome::kFinished) << sharded[0].end.status;
       EXPECT_TRUE(TensorsOf(FilesOfStep(12)) == expected) << world;
-      EXPECT_EQ(Losses(shared), Losses(whole));
-      EXPECT_EQ(shared[0].evaluations, whole[0].evaluations);
+      EXPECT_EQ(Losses(sharded), Losses(whole));
+      EXPECT_EQ(sharded[0].evaluations, whole[0].evaluations);
       ForgetJob();
     }
   }
@@ -78,7 +78,7 @@ TEST_F(TrainJobZeroTest, AllRanksWrite) {
   EXPECT_LT(most, 2 * least);
 }
 
-// An attempt that breaks off goes on to the same bits, with dense state shared out before, after or both; on another
+// An attempt that breaks off goes on to the same bits, with dense state sharded before, after or both; on another
 // number of ranks, too.
 TEST_F(TrainJobZeroTest, GoesOnWhereItWas) {
   const Files expected = Expected(Spec(0), 2);

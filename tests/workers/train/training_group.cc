@@ -250,7 +250,7 @@ std::map<std::string, std::vector<double>> TrainingGroup::Collect(Tensor Paramet
     const ElementRange whole = {part.first_row * part.columns, part.rows * part.columns};
     const ElementRange here = Intersect(whole, block.own());
     std::vector<double>& to = all[part.name];
-    if (!to.empty() && !block.is_shared()) return;  // replicated: of the first rank
+    if (!to.empty() && !block.is_sharded()) return;  // replicated: of the first rank
     to.resize(static_cast<size_t>(whole.count));
     const TensorView from = gradients ? block.GradientAt(here) : block.StateAt(values, here);
     VisitDType(from.dtype(), [&]<class Elem>() {
@@ -293,7 +293,7 @@ void TrainingGroup::ExpectReplicasAlike() const {
     const auto append = [&](const void* from, int64_t count) {
       bytes.append(static_cast<const char*>(from), static_cast<size_t>(count));
     };
-    if (!block.is_shared()) {
+    if (!block.is_sharded()) {
       for (const auto values : StateOf(block)) append((block.*values).view().raw(), (block.*values).bytes());
       append(block.gradient.view().raw(), block.gradient.bytes());
     }

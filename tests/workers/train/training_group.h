@@ -59,7 +59,7 @@ struct TrainingGroupOptions {
   int world = 1;
   int threads = 1;                      // of each rank
   int packing = 1;                      // of experts
-  bool zero = false;                    // dense state is shared out
+  bool zero = false;                    // dense state is sharded
   int64_t gather_bytes = kGatherBytes;  // of a call that gathers its weights
   TrainerOptions trainer = {.router = {.balance_weight = kAuxWeight}};
   std::vector<jobs::ParameterRule> rules = {};
@@ -85,13 +85,13 @@ class TrainingGroup {
   std::vector<absl::StatusOr<StepReport>> StepEach(const std::vector<TrainRows>& micro_batches, double learning_rate);
   StepReport Evaluate(const std::vector<TrainRows>& micro_batches);
 
-  // By the checkpoint's names, from a rank with the parameter, or what is shared out from all; without what frozen ones
+  // By the checkpoint's names, from a rank with the parameter, or what is sharded from all; without what frozen ones
   // do not have.
   std::map<std::string, std::vector<double>> Gradients() const;
   std::map<std::string, std::vector<double>> Masters() const;
   std::map<std::string, std::vector<double>> Moments() const;  // both, one behind the other
   // Replicas, of experts and of what every rank has, have the same bits: masters, moments, gradients, model; of what is
-  // shared out, the model.
+  // sharded, the model.
   void ExpectReplicasAlike() const;
 
   // Runs it on a thread of each rank.

@@ -141,7 +141,7 @@ TEST_P(TrainingMemoryTest, KnowsWhatFrozenParametersAndAdaptersNeed) {
 }
 
 // Of a rank that has a part of the dense state; with a vocabulary that makes the parts even.
-TEST_P(TrainingMemoryTest, KnowsWhatARankHasOfSharedState) {
+TEST_P(TrainingMemoryTest, KnowsWhatARankHasOfShardedState) {
   model::ModelConfig config = *model::ReadModelConfig(LoadTrainingGolden(GetParam()).dir);
   config.vocab_size = 1 << 14;
   const std::vector<jobs::ParameterRule> frozen = {{.pattern = "*embed_tokens*", .frozen = true}};
@@ -310,18 +310,19 @@ TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
   const std::string head = absl::StrCat("most are parameters that every worker has, ",
                                         size(wide.weights + wide.parameters - wide.experts), " bytes: ");
   const std::string more = "workers with more memory are needed, or fewer of them on a machine (2 share this one's)";
-  TrainingNeed shared = need;
-  shared.dense_shares = 4;
-  const int64_t less = size(wide.parameters - TrainingMemory(config, shared).parameters);
+  TrainingNeed sharded = need;
+  sharded.dense_shards = 4;
+  const int64_t less = size(wide.parameters - TrainingMemory(config, sharded).parameters);
   EXPECT_GT(less, size(wide.parameters) / 2);
   EXPECT_EQ(MemoryRemedy(config, need, {.world = 4, .ranks_here = 2}, 0),
             absl::StrCat(head, "zero=1, with which each has ", less, " bytes less of them, is not enough; ", more));
-  EXPECT_EQ(MemoryRemedy(config, need, {.world = 4, .ranks_here = 2}, size(TrainingMemory(config, shared).total()) - 1),
-            absl::StrCat(head, "zero=1, with which each has ", less, " bytes less of them, is not enough; ", more));
-  EXPECT_EQ(MemoryRemedy(config, need, {.world = 4, .ranks_here = 2}, size(TrainingMemory(config, shared).total())),
+  EXPECT_EQ(
+      MemoryRemedy(config, need, {.world = 4, .ranks_here = 2}, size(TrainingMemory(config, sharded).total()) - 1),
+      absl::StrCat(head, "zero=1, with which each has ", less, " bytes less of them, is not enough; ", more));
+  EXPECT_EQ(MemoryRemedy(config, need, {.world = 4, .ranks_here = 2}, size(TrainingMemory(config, sharded).total())),
             absl::StrCat(head, "zero=1, with which each has ", less, " bytes less of them, is enough"));
-  const TrainingBytes after = TrainingMemory(config, shared);
-  EXPECT_EQ(MemoryRemedy(config, shared, {.world = 4, .ranks_here = 2}, 0),
+  const TrainingBytes after = TrainingMemory(config, sharded);
+  EXPECT_EQ(MemoryRemedy(config, sharded, {.world = 4, .ranks_here = 2}, 0),
             absl::StrCat("most are parameters that every worker has, ",
                          size(after.weights + after.parameters - after.experts), " bytes: ", more));
 }

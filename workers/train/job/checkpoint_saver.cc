@@ -122,7 +122,7 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
   const int64_t to_take = offloaded ? 0 : snapshot_.BytesToTake(parameters, comm_->rank());
   const int64_t room = to_take == 0 ? 0 : options_.available_memory();
   shards_.reset();
-  if (parameters.shares_dense()) {
+  if (parameters.shards_dense()) {
     shards_ = std::make_unique<ShardStream>(
         comm_, parameters.blocks(),
         ShardStreamOptions{

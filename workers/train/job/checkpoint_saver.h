@@ -6,7 +6,7 @@
 //   Advance    at each control point, with all ranks' words: when all have written, rank 0 gets their records and
 //              commits, in that thread; when it has, the checkpoint counts
 // If any rank has no memory for the copy, or offloaded experts, no rank makes one, and training waits until all have
-// written (copied()).  Where dense state is shared out the ranks exchange it, so that each has whole what it writes:
+// written (copied()).  Where dense state is sharded the ranks exchange it, so that each has whole what it writes:
 // when they copy, or without a copy while they write (shard_stream.h).  One save at a time.  Any failure ends the job's
 // attempt (status, marked Lost); earlier checkpoints stay.  Thread-compatible: the trainer's thread calls.
 #pragma once
@@ -111,7 +111,7 @@ class CheckpointSaver {
   const SaverOptions options_;
   std::unique_ptr<checkpoint::CheckpointWriter> writer_;  // rank 0's
   ParameterSnapshot snapshot_;
-  // Of a save without a copy, if dense state is shared out; the thread's until it is joined.
+  // Of a save without a copy, if dense state is sharded; the thread's until it is joined.
   std::unique_ptr<ShardStream> shards_;
   std::vector<checkpoint::FileRecord> records_;  // that this rank wrote; the thread's until it is joined
   std::thread thread_;

@@ -1,10 +1,10 @@
-// Dense state shared out (ZeRO-1: Rajbhandari et al. 2020, "ZeRO: Memory optimizations toward training trillion
-// parameter models", stage 1): which elements of a dense parameter's master and moments are on which rank.
+// Sharded dense state (ZeRO-1: Rajbhandari et al. 2020, "ZeRO: Memory optimizations toward training trillion parameter
+// models", stage 1): which elements of a dense parameter's master and moments are on which rank.
 //
 // Each block of parameters (parameters.h) is cut into as many runs of neighbouring elements as there are ranks, so that
-// a sum of any gradient has a part for every rank.  Borders are those of the norm's blocks (adamw.h): a rank computes
-// whole blocks, and the norm has the bits that it has where all ranks have all.  What cannot be divided evenly evens
-// out over the blocks.  Pure: the same on every rank.
+// the sum of a large gradient has a part for every rank.  Borders are those of the norm's blocks (adamw.h): a rank
+// computes whole blocks, and the norm has the bits that it has where all ranks have all.  So some ranks have nothing of
+// a small block, and what cannot be divided evenly evens out over the blocks.  Pure: the same on every rank.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,12 @@ struct DenseShard {
   int32_t writer = 0;                 // the rank that writes the block into checkpoints
 };
 
-// Borders of the gradients that are shared out, by the address of their first element.  Borrows them.
-using SharedGradients = absl::flat_hash_map<const void*, const std::vector<int64_t>*>;
+// Borders of the gradients that are sharded, by the address of their first element.  Borrows them.
+using ShardedGradients = absl::flat_hash_map<const void*, const std::vector<int64_t>*>;
 
 inline constexpr int64_t kGatherBytes = int64_t{16} << 20;
 
-// A rank among those that share dense state out; world 1: nothing is shared out.
+// A rank among those that dense state is sharded over; world 1: nothing is sharded.
 struct ShardPlace {
   int rank = 0, world = 1;
   int64_t gather_bytes = kGatherBytes;  // of a call that gathers weights; tests choose others; the same on all ranks

@@ -75,7 +75,7 @@ std::function<absl::Status(checkpoint::ByteSink)> RoundedOf(ReadFn read, int64_t
 checkpoint::TensorToWrite ToWrite(const ParameterBlock& block, const model::Param& part, size_t kept,
                                   std::optional<DType> dtype, ShardStream* shards) {
   checkpoint::TensorToWrite tensor = {.name = part.name, .shape = part.shape, .contents = nullptr};
-  if (block.is_shared()) {
+  if (block.is_sharded()) {
     const DType from = block.master.dtype();
     tensor.dtype = dtype.value_or(from);
     const auto read = [shards](int64_t, absl::Span<char> to) { return shards->Read(to); };

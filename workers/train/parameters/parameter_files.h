@@ -3,11 +3,11 @@
 // model-0000i-of-0000N.safetensors has weights by HuggingFace's names, one tensor an expert, so the folder loads as a
 // model; optimizer-rank00000.safetensors has NAME.master, NAME.exp_avg and NAME.exp_avg_sq in AccDType, of a frozen
 // block's parts (parameters.h) the first alone.  Rank 0 writes the replicated parameters, the rank with an expert's
-// first replica writes the expert; of dense state that is shared out each rank writes whole tensors, about as many
-// bytes as the others (shard_stream.h); readers do not depend on that.  In each file experts are the last, and the
-// ranks exchange nothing more once one writes its experts' masters and moments.  Of a model with adapters they alone
-// are written, by rank 0, and instead of model-… there is adapter_model.safetensors, in fp32, as PEFT has it; another
-// rank writes nothing.  Thread-compatible.
+// first replica writes the expert; of sharded dense state each rank writes whole tensors, at most the largest one's
+// bytes more than an even share (shard_stream.h); readers do not depend on that.  In each file experts are the last,
+// and the ranks exchange nothing more once one writes its experts' masters and moments.  Of a model with adapters they
+// alone are written, by rank 0, and instead of model-… there is adapter_model.safetensors, in fp32, as PEFT has it;
+// another rank writes nothing.  Thread-compatible.
 #pragma once
 
 #include <vector>
@@ -32,11 +32,11 @@ struct WeightsForm {
 };
 
 // This rank's files.  Borrows the masters and moments of the blocks (of a Parameters or a snapshot), which must stay as
-// they are until the files are written.  shards: has the values of blocks that are shared out, with_weights, which
+// they are until the files are written.  shards: has the values of blocks that are sharded, with_weights, which
 // need not be there for the files' sizes; borrowed.
 std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const ParameterBlock> blocks, int rank, int world,
                                                        const WeightsForm& form, ShardStream* shards = nullptr);
-// Whether a rank writes a block: rank 0 the replicated ones, but its `writer` one that is shared out; the rank with an
+// Whether a rank writes a block: rank 0 the replicated ones, but its `writer` one that is sharded; the rank with an
 // expert's first replica the expert's; none writes what lies beneath adapters.
 bool WritesBlock(const ParameterBlock& block, int rank);
 

@@ -63,20 +63,20 @@ absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& par
       blocks.push_back(std::move(block));
     }
     ParameterBlock& to = blocks[next++];
-    if (from.is_shared()) continue;
+    if (from.is_sharded()) continue;
     for (const auto state : StateOf(from)) CopyBytes(stream, from.*state, to.*state);
   }
   blocks_ = std::move(blocks);
-  return parameters.shares_dense() ? TakeShared(parameters, rank, ranks) : absl::OkStatus();
+  return parameters.shards_dense() ? TakeSharded(parameters, rank, ranks) : absl::OkStatus();
 }
 
-absl::Status ParameterSnapshot::TakeShared(const Parameters& parameters, int rank, const SnapshotRanks& ranks) {
+absl::Status ParameterSnapshot::TakeSharded(const Parameters& parameters, int rank, const SnapshotRanks& ranks) {
   ShardStream shards(ranks.comm, parameters.blocks(), {.round_limit = ranks.limit});
   size_t next = 0;
   for (const ParameterBlock& from : parameters.blocks()) {
     if (!WritesBlock(from, rank)) continue;
     const ParameterBlock& to = blocks_[next++];
-    if (!from.is_shared()) continue;
+    if (!from.is_sharded()) continue;
     for (const model::Param& part : from.parts) {
       for (const auto state : StateOf(from)) {
         const TensorView values = (to.*state).view().Reshape({from.size()});

@@ -13,7 +13,7 @@
 
 namespace switchyard::train {
 
-// The ranks that share dense state out.
+// The ranks that dense state is sharded over.
 struct SnapshotRanks {
   comm::Communicator* comm = nullptr;
   absl::Duration limit = absl::Hours(1);  // the longest that they wait for each other
@@ -23,13 +23,13 @@ class ParameterSnapshot {
  public:
   // Bytes that Take will allocate; 0 if it has allocated them for the same blocks.
   int64_t BytesToTake(const Parameters& parameters, int rank) const;
-  // Copies masters and moments of the blocks that this rank writes (WritesBlock).  Collective if dense state is shared
-  // out, among `ranks`: each gets whole what it writes.  Errors: ResourceExhausted, the communicator's.
+  // Copies masters and moments of the blocks that this rank writes (WritesBlock).  Collective if dense state is
+  // sharded, among `ranks`: each gets whole what it writes.  Errors: ResourceExhausted, the communicator's.
   absl::Status Take(const Stream& stream, const Parameters& parameters, int rank, const SnapshotRanks& ranks = {});
   const std::vector<ParameterBlock>& blocks() const { return blocks_; }
 
  private:
-  absl::Status TakeShared(const Parameters& parameters, int rank, const SnapshotRanks& ranks);
+  absl::Status TakeSharded(const Parameters& parameters, int rank, const SnapshotRanks& ranks);
 
   std::vector<ParameterBlock> blocks_;
 };

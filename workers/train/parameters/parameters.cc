@@ -142,7 +142,7 @@ std::vector<ParameterBlock> Parameters::AllBlocks() const {
   const std::vector<model::Param> adapters = model::ListAdapterParams(weights);
   params.insert(params.end(), adapters.begin(), adapters.end());
   std::vector<ParameterBlock> blocks = BlocksOf(params);
-  ShareDense(&blocks);
+  ShardDense(&blocks);
   return blocks;
 }
 
@@ -176,7 +176,7 @@ Shape ParameterBlock::StateShape() const {
 }
 
 absl::Status Parameters::AllocateState(ParameterBlock* block) const {
-  const Shape shape = block->is_shared() ? Shape{block->own().count, 1} : block->StateShape();
+  const Shape shape = block->is_sharded() ? Shape{block->own().count, 1} : block->StateShape();
   for (const auto state : StateOf(*block)) {
     ASSIGN_OR_RETURN(block->*state, Tensor::Allocate(AccDType(model_->dtype()), shape, stream_.device()));
     RETURN_IF_ERROR(FillZero(stream_, block->*state));
@@ -333,9 +333,9 @@ absl::Status Parameters::Load(const checkpoint::Checkpoint& checkpoint, int num_
   };
   if (adapted_) return LoadBase(checkpoint, params, options(model_->dtype()));
   const DType wide = AccDType(model_->dtype());
-  RETURN_IF_ERROR(LoadShared(checkpoint, params, [&] { return options(wide); }));
+  RETURN_IF_ERROR(LoadSharded(checkpoint, params, [&] { return options(wide); }));
   const auto is_of = [](const model::Param& param, const ParameterBlock* block) {
-    return !block->is_shared() && block->weight == param.weight && block->tensor == param.tensor;
+    return !block->is_sharded() && block->weight == param.weight && block->tensor == param.tensor;
   };
   return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) {
     std::vector<model::Param> wanted;
@@ -372,7 +372,7 @@ absl::Status Parameters::PublishGroup(absl::Span<ParameterBlock* const> group, c
                       [this](ParameterBlock* block, const TensorView& rows) { return Publish(block, rows); });
   for (ParameterBlock* block : group) {
     RETURN_IF_ERROR(before(*block));
-    RETURN_IF_ERROR(block->is_shared() ? gather.Add(block) : Publish(block));
+    RETURN_IF_ERROR(block->is_sharded() ? gather.Add(block) : Publish(block));
   }
   return gather.Finish();
 }

@@ -4,7 +4,7 @@
 // A block is one packed weight of the model (q, k and v are one, gate and up of an expert are one) or one vector; its
 // parts name the checkpoint tensors of its rows.  Masters are trained; Publish rounds them into the model.  An expert's
 // blocks are on the ranks that hold it, which may change between steps (AllocateExperts, AdoptExperts; repack.h moves
-// values), all others on every rank; if dense state is shared out (dense_shards.h), of their masters and moments each
+// values), all others on every rank; if dense state is sharded (dense_shards.h), of their masters and moments each
 // rank has a part.  A frozen block (parameter_rules.h) has a master alone.  In a model with adapters (adapters.h) they
 // alone have masters: the base's blocks have weights and their transposes, as loaded.
 // Thread-compatible.  CPU only.
@@ -63,9 +63,9 @@ struct ParameterBlock {
   ops::Weight transposed;     // [k, n], of weights
   Tensor master, gradient;    // [rows, columns] AccDType; of vectors [n, 1]
   Tensor mean, mean_squares;  // AdamW's first and second moment, likewise
-  // If it is shared out: the parts of all ranks.  Master and moments then are own() alone, [own().count, 1]; all of the
-  // gradient is here, and after its sum over the ranks own() of it is the sum.
-  DenseShard shared = {};
+  // If it is sharded: [R + 1] elements [borders[r], borders[r + 1]) are on rank r.  Master and moments then are own()
+  // alone, [own().count, 1]; all of the gradient is here, and after its sum over the ranks own() of it is the sum.
+  std::vector<int64_t> borders = {};
   int32_t place = 0;   // this rank among those
   int32_t writer = 0;  // the rank that writes it into checkpoints, if it is not an expert's
   // If an expert is offloaded: the file with master and moments, one after the other; the tensors are then empty except
@@ -75,11 +75,11 @@ struct ParameterBlock {
 
   Shape StateShape() const;  // [rows, columns]
   int64_t size() const { return StateShape().NumElements(); }
-  bool is_shared() const { return !shared.borders.empty(); }
+  bool is_sharded() const { return !borders.empty(); }
   // The elements of master and moments on this rank.
   ElementRange own() const {
-    if (!is_shared()) return {0, size()};
-    return {shared.borders[place], shared.borders[place + 1] - shared.borders[place]};
+    if (!is_sharded()) return {0, size()};
+    return {borders[place], borders[place + 1] - borders[place]};
   }
   // [n] some elements of the gradient.
   TensorView GradientAt(const ElementRange& range) const {
@@ -105,8 +105,8 @@ inline absl::Span<Tensor ParameterBlock::*const> StateOf(const ParameterBlock& b
   return absl::MakeConstSpan(kState).first(count);
 }
 
-// Elements of a block that are trained, by one rule; of a frozen block there are none.  On all ranks, if it is shared
-// out.
+// Elements of a block that are trained, by one rule; of a frozen block there are none.  On all ranks, if it is
+// sharded.
 struct TrainedPart {
   PartRule rule;
   ElementRange elements;
@@ -143,9 +143,9 @@ class Parameters {
  public:
   // Zeroes moments and gradients; masters are undefined until Initialise or Load.  model: borrowed.  open_offload:
   // makes the file for masters and moments of experts; none: they stay in memory, and with adapters there are none.
-  // rules: the first one that fits a part holds for it (parameter_rules.h).  place: this rank among those that share
-  // dense state out; not with adapters, whose state stays on every rank.  Errors: open_offload's; Unimplemented on a
-  // device or where a store has the experts; ResourceExhausted with needed and available bytes.
+  // rules: the first one that fits a part holds for it (parameter_rules.h).  place: this rank among those that dense
+  // state is sharded over; not with adapters, whose state stays on every rank.  Errors: open_offload's; Unimplemented
+  // on a device or where a store has the experts; ResourceExhausted with needed and available bytes.
   static absl::StatusOr<std::unique_ptr<Parameters>> Create(const Stream& stream, model::Model* model,
                                                             const OpenStateFileFn& open_offload = nullptr,
                                                             absl::Span<const jobs::ParameterRule> rules = {},
@@ -161,15 +161,15 @@ class Parameters {
   absl::Status Load(const checkpoint::Checkpoint& checkpoint, int num_threads,
                     const std::function<bool(int64_t bytes_done, int64_t bytes_total)>& progress = nullptr);
   // Sets the model's weights, and their transposes, to the masters, rounded to the model's dtype.  Collective if dense
-  // state is shared out: `ranks` then are those that share it, in class all_reduce; an error ends their group.  Else
-  // GatherCall() will do.
+  // state is sharded: `ranks` then are those that it is sharded over, in class all_reduce; an error ends their group.
+  // Else GatherCall() will do.
   absl::Status Publish(const GatherCall& ranks);
   // The same for each block that is not frozen, after `change` has changed its master and moments.
   absl::Status Update(absl::FunctionRef<absl::Status(ParameterBlock&)> change, const GatherCall& ranks);
   // Valid until AdoptExperts.
-  train::SharedGradients SharedGradients() const;
-  // Whether dense state is shared out.
-  bool shares_dense() const { return place_.world > 1; }
+  train::ShardedGradients ShardedGradients() const;
+  // Whether dense state is sharded.
+  bool shards_dense() const { return place_.world > 1; }
   absl::Status ZeroGradients();
   // Calls `use` with the blocks in memory, then with the offloaded blocks of each layer (state_offload.h).  All access
   // to masters and moments goes through this.  Errors: use's, which ends the call, and the file's.
@@ -220,9 +220,9 @@ class Parameters {
   std::vector<ParameterBlock> StayingBlocks(absl::Span<const int32_t> residents) const;
   absl::Status BringLayer(NewExperts* experts, int32_t layer, size_t moe_layer, BringLayerFn bring);
   // Sets which rank has which elements of the dense blocks.
-  void ShareDense(std::vector<ParameterBlock>* blocks) const;
-  absl::Status LoadShared(const checkpoint::Checkpoint& checkpoint, const std::vector<model::Param>& params,
-                          absl::FunctionRef<model::LoadOptions()> options);
+  void ShardDense(std::vector<ParameterBlock>* blocks) const;
+  absl::Status LoadSharded(const checkpoint::Checkpoint& checkpoint, const std::vector<model::Param>& params,
+                           absl::FunctionRef<model::LoadOptions()> options);
   // Publishes each block after `before` of it.
   absl::Status PublishGroup(absl::Span<ParameterBlock* const> group, const GatherCall& ranks,
                             absl::FunctionRef<absl::Status(ParameterBlock&)> before);

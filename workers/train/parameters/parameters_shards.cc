@@ -48,8 +48,8 @@ void KeepRows(const ElementRange& rows, Tensor* to, model::Param* param) {
 }  // namespace
 
 // A router's bias stays on every rank: each moves it by itself.
-void Parameters::ShareDense(std::vector<ParameterBlock>* blocks) const {
-  if (!shares_dense()) return;
+void Parameters::ShardDense(std::vector<ParameterBlock>* blocks) const {
+  if (!shards_dense()) return;
   std::vector<ParameterBlock*> dense;
   std::vector<DenseBlock> shapes;
   for (ParameterBlock& block : *blocks) {
@@ -61,25 +61,25 @@ void Parameters::ShareDense(std::vector<ParameterBlock>* blocks) const {
   for (size_t i = 0; i < dense.size(); ++i) {
     SY_CHECK_EQ(shards[i].borders.back(), dense[i]->size());
     dense[i]->writer = shards[i].writer;
-    dense[i]->shared = std::move(shards[i]);
+    dense[i]->borders = std::move(shards[i].borders);
     dense[i]->place = place_.rank;
   }
 }
 
-SharedGradients Parameters::SharedGradients() const {
-  train::SharedGradients shared;
+ShardedGradients Parameters::ShardedGradients() const {
+  train::ShardedGradients sharded;
   for (const ParameterBlock& block : blocks_) {
-    if (block.is_shared() && !block.frozen) shared[block.gradient.view().raw()] = &block.shared.borders;
+    if (block.is_sharded() && !block.frozen) sharded[block.gradient.view().raw()] = &block.borders;
   }
-  return shared;
+  return sharded;
 }
 
 // Reads the rows that have this rank's elements, a block at a time.
-absl::Status Parameters::LoadShared(const checkpoint::Checkpoint& checkpoint, const std::vector<model::Param>& params,
-                                    absl::FunctionRef<model::LoadOptions()> options) {
+absl::Status Parameters::LoadSharded(const checkpoint::Checkpoint& checkpoint, const std::vector<model::Param>& params,
+                                     absl::FunctionRef<model::LoadOptions()> options) {
   for (ParameterBlock& block : blocks_) {
     const ElementRange own = block.own();
-    if (!block.is_shared() || own.count == 0) continue;
+    if (!block.is_sharded() || own.count == 0) continue;
     std::vector<model::Param> wanted;
     for (const model::Param& param : params) {
       if (param.weight == block.weight && param.tensor == block.tensor) wanted.push_back(param);

@@ -20,7 +20,7 @@ int64_t BytesOf(const ParameterBlock& block) { return DTypeBytes(block.master.dt
 
 // Elements that a rank has of a block.
 ElementRange PartOf(const ParameterBlock& block, int rank) {
-  const std::vector<int64_t>& borders = block.shared.borders;
+  const std::vector<int64_t>& borders = block.borders;
   return {borders[rank], borders[rank + 1] - borders[rank]};
 }
 
@@ -38,7 +38,7 @@ ShardStream::ShardStream(comm::Communicator* comm, absl::Span<const ParameterBlo
 }
 
 void ShardStream::Append(const ParameterBlock& block, bool weights) {
-  if (!block.is_shared()) return;
+  if (!block.is_sharded()) return;
   Plan& plan = plans_[static_cast<size_t>(block.writer)];
   for (const model::Param& part : block.parts) {
     const ElementRange range = {part.first_row * part.columns, part.rows * part.columns};

@@ -1,4 +1,4 @@
-// Whole values of blocks that are shared out (dense_shards.h), on the ranks that write them into checkpoints.
+// Whole values of sharded blocks (dense_shards.h), on the ranks that write them into checkpoints.
 //
 // Each rank reads the values of what it writes, one after another.  They arrive in rounds, which all ranks make
 // together: one all-to-all of class all_reduce, in which a rank gets at most kRoundElements values.  So a rank needs
@@ -32,7 +32,7 @@ class ShardStream {
   // All borrowed.  Reads nothing yet.  blocks: those of Parameters.
   ShardStream(comm::Communicator* comm, absl::Span<const ParameterBlock> blocks, ShardStreamOptions options);
 
-  // The next values that this rank reads, in AccDType: of each part of each shared block that it writes (`writer`), in
+  // The next values that this rank reads, in AccDType: of each part of each sharded block that it writes (`writer`), in
   // order, the master (with_weights); then of each such part in order all that StateOf names.  Blocks until they are
   // here.  Errors: the communicator's; Cancelled: given up.  After one no further call is allowed: the others, which
   // wait for this rank's part of a round, end when they give up, too, or with the group.

@@ -19,7 +19,7 @@ TensorView Part(const TensorView& rows, const ElementRange& range) {
 }  // namespace
 
 absl::Status WeightGather::Add(ParameterBlock* block) {
-  SY_CHECK(call_.comm != nullptr && block->is_shared());
+  SY_CHECK(call_.comm != nullptr && block->is_sharded());
   Whole& whole = wholes_.emplace_back();
   whole.block = block;
   if (block->weight != nullptr) {
@@ -51,9 +51,9 @@ absl::Status WeightGather::Launch() {
   comm::PartViews parts(static_cast<size_t>(call_.comm->world()));
   for (const Piece& piece : group.pieces) {
     const ParameterBlock& block = *piece.whole->block;
-    SY_CHECK_EQ(block.shared.borders.size(), parts.size() + 1);
+    SY_CHECK_EQ(block.borders.size(), parts.size() + 1);
     for (size_t r = 0; r < parts.size(); ++r) {
-      const ElementRange run = RunOfPiece(block.shared.borders, static_cast<int>(r), piece.elements);
+      const ElementRange run = RunOfPiece(block.borders, static_cast<int>(r), piece.elements);
       parts[r].push_back(Part(piece.whole->rows, run));
       if (static_cast<int>(r) != call_.comm->rank() || run.count == 0) continue;
       RETURN_IF_ERROR(RoundRows(stream_, block.StateAt(&ParameterBlock::master, run).Reshape({1, run.count}),

@@ -1,4 +1,4 @@
-// Gathers working weights of blocks that are shared out (dense_shards.h): each rank rounds its part of the master, all
+// Gathers working weights of sharded blocks (dense_shards.h): each rank rounds its part of the master, all
 // gather the parts, and each publishes the whole block.  Blocks travel in calls of a bounded size, a large block in
 // several; a call runs while the caller works on what the next one carries.
 //

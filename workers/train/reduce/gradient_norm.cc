@@ -16,12 +16,12 @@ int64_t NormBlocksOf(const ElementRange& range) { return (range.count + ops::kNo
 
 bool Counts(const ParameterBlock& block) { return block.by_gradient && !block.frozen; }
 
-// Sums of the norm's blocks of what is shared out, in the order of the blocks of parameters: of all ranks.
-absl::StatusOr<std::vector<double>> SharedSums(const Stream& stream, const Parameters& parameters,
-                                               comm::Communicator* world, absl::Time deadline) {
+// Sums of the norm's blocks of what is sharded, in the order of the blocks of parameters: of all ranks.
+absl::StatusOr<std::vector<double>> ShardedSums(const Stream& stream, const Parameters& parameters,
+                                                comm::Communicator* world, absl::Time deadline) {
   std::vector<double> sums;
   for (const ParameterBlock& block : parameters.blocks()) {
-    if (!Counts(block) || !block.is_shared()) continue;
+    if (!Counts(block) || !block.is_sharded()) continue;
     for (const TrainedPart& part : TrainedPartsOf(block)) {
       const size_t first = sums.size();
       sums.resize(first + static_cast<size_t>(NormBlocksOf(part.elements)));
@@ -52,14 +52,14 @@ absl::Status SumOver(const Stream& stream, comm::Communicator* comm, const Tenso
 
 absl::StatusOr<double> GradientNorm(const Stream& stream, const Parameters& parameters, const TrainerGroup& group,
                                     absl::Time deadline) {
-  ASSIGN_OR_RETURN(const std::vector<double> shared, SharedSums(stream, parameters, group.world, deadline));
-  auto next = shared.begin();
+  ASSIGN_OR_RETURN(const std::vector<double> sharded, ShardedSums(stream, parameters, group.world, deadline));
+  auto next = sharded.begin();
   double replicated = 0, experts = 0;
   for (const ParameterBlock& block : parameters.blocks()) {
     if (!Counts(block)) continue;
     for (const TrainedPart& part : TrainedPartsOf(block)) {
       double sum = 0;
-      if (block.is_shared()) {
+      if (block.is_sharded()) {
         for (int64_t i = 0; i < NormBlocksOf(part.elements); ++i) sum += *next++;
       } else {
         ASSIGN_OR_RETURN(sum, ops::SumOfSquares(stream, block.GradientAt(part.elements)));

@@ -1,7 +1,7 @@
 // The norm of a step's gradients, after their sums over the ranks.
 //
 // What every rank has and each expert count once: each group of ranks that has all experts has them with the same bits.
-// Frozen weights and routers' biases do not count.  Where dense state is shared out (dense_shards.h), a rank computes
+// Frozen weights and routers' biases do not count.  Where dense state is sharded (dense_shards.h), a rank computes
 // the norm's blocks of its elements alone, and all add up all blocks in one order: the same bits as without.
 #pragma once
 

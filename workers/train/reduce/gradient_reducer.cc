@@ -74,9 +74,9 @@ int64_t GradientReducer::Sum::count() const {
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(const jobs::CommunicationSpec& spec,
                                                                          const TrainerGroup& group,
                                                                          const model::ModelGradients& gradients,
-                                                                         const SharedGradients& shared) {
+                                                                         const ShardedGradients& sharded) {
   ASSIGN_OR_RETURN(jobs::ReducePolicy policy, jobs::ReducePolicyOf(spec));
-  std::unique_ptr<GradientReducer> sync(new GradientReducer(policy, group, gradients, shared));
+  std::unique_ptr<GradientReducer> sync(new GradientReducer(policy, group, gradients, sharded));
   RETURN_IF_ERROR(sync->Plan(sync->dense_, group.world, comm::CallUse::kGradientSum));
   if (group.replicas != nullptr)
     RETURN_IF_ERROR(sync->Plan(sync->experts_, group.replicas, comm::CallUse::kReplicaSum));
@@ -85,14 +85,14 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(const j
 }
 
 GradientReducer::GradientReducer(const jobs::ReducePolicy& policy, const TrainerGroup& group,
-                                 const model::ModelGradients& gradients, const SharedGradients& shared)
+                                 const model::ModelGradients& gradients, const ShardedGradients& sharded)
     : policy_(policy), group_(group), stages_(model::BackwardStages(static_cast<int64_t>(gradients.layers.size()))) {
   const auto append = [&](const std::vector<TensorView>& views, size_t stage, Gradients* to) {
     for (const TensorView& view : views) {
       to->views.push_back(view.Reshape({view.NumElements()}));
       to->stages.push_back(static_cast<int32_t>(stage));
-      const auto found = shared.find(view.raw());
-      to->borders.push_back(found == shared.end() ? std::vector<int64_t>() : *found->second);
+      const auto found = sharded.find(view.raw());
+      to->borders.push_back(found == sharded.end() ? std::vector<int64_t>() : *found->second);
     }
   };
   for (size_t i = 0; i < stages_.size(); ++i) {
@@ -120,13 +120,13 @@ absl::Status GradientReducer::Plan(const Gradients& gradients, comm::Communicato
       const std::vector<int64_t>& borders = gradients.borders[piece.tensor];
       sum.parts.push_back(view.Rows(piece.begin, piece.count));
       if (borders.empty()) continue;
-      sum.shares.resize(borders.size() - 1);
-      for (size_t r = 0; r < sum.shares.size(); ++r) {
+      sum.shards.resize(borders.size() - 1);
+      for (size_t r = 0; r < sum.shards.size(); ++r) {
         const ElementRange run = RunOfPiece(borders, static_cast<int>(r), {piece.begin, piece.count});
-        sum.shares[r].push_back(view.Rows(run.begin, run.count));
+        sum.shards[r].push_back(view.Rows(run.begin, run.count));
       }
     }
-    SY_CHECK(sum.shares.empty() || sum.shares[0].size() == sum.parts.size());
+    SY_CHECK(sum.shards.empty() || sum.shards[0].size() == sum.parts.size());
     sum.over = over;
     sum.tag = comm::NumberedTag(use, number++);
     sum.stage = gradients.stages[op.after];
@@ -384,9 +384,9 @@ absl::Status GradientReducer::StartSum(size_t sum_idx) {
     values = BucketOf(sum);
     CopyParts(sum, /*to_bucket=*/true);
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, sum.shares.empty()
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, sum.shards.empty()
                                                          ? sum.over->AllReduceSum(call, values)
-                                                         : comm::ReduceScatterSum(sum.over, call, sum.shares));
+                                                         : comm::ReduceScatterSum(sum.over, call, sum.shards));
   under_way_.push_back({.sum = &sum, .work = std::move(work)});
   return absl::OkStatus();
 }

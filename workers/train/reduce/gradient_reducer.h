@@ -11,8 +11,8 @@
 // deadlocks.
 //
 // Values depend neither on the mode nor on timing: every element is summed in rank order, in any bucket.
-// Of gradients that are shared out (dense_shards.h) each rank gets the sums of its elements alone, with the same bits:
-// the same buckets and pieces in the same order, each with a part for every rank.
+// Of gradients that are sharded (dense_shards.h) each rank gets the sums of its elements alone, with the same bits:
+// the same buckets and pieces in the same order, each with a part for every rank that has some.
 // Sums are tagged with their number, so an error names ranks that differ in what they sum (Internal).
 //
 // One thread runs backward and calls all of this: Start → (StageDone and the watch's calls) → Finish, or Cancel after
@@ -51,12 +51,12 @@ enum class Ticket : uint8_t { kAllToAll, kSum, kEnd };
 
 class GradientReducer : public moe::AllToAllWatch {
  public:
-  // Borrows gradients and group.  shared: of all dense gradients, or of none.  Errors: ReducePolicyOf's;
+  // Borrows gradients and group.  sharded: of all dense gradients, or of none.  Errors: ReducePolicyOf's;
   // InvalidArgument for several dtypes; ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(const jobs::CommunicationSpec& spec,
                                                                  const TrainerGroup& group,
                                                                  const model::ModelGradients& gradients,
-                                                                 const SharedGradients& shared = {});
+                                                                 const ShardedGradients& sharded = {});
   ~GradientReducer() override { Cancel(); }
 
   // Begins a pass, which obeys the caller's gate (yield_point.h).  REQUIRES: none is under way.
@@ -80,13 +80,13 @@ class GradientReducer : public moe::AllToAllWatch {
  private:
   struct Sum {
     std::vector<TensorView> parts;  // [n] each, summed together
-    comm::PartViews shares = {};    // of what is shared out: each rank's part of them
+    comm::PartViews shards = {};    // of what is sharded: each rank's part of them
     comm::Communicator* over = nullptr;
     uint32_t tag = 0;
     int32_t stage = 0;      // of backward, after which the gradients are complete
     int64_t count() const;  // of elements
     // Whether its parts are copied to one memory, in which they are summed.
-    bool bucketed() const { return shares.empty() && parts.size() > 1; }
+    bool bucketed() const { return shards.empty() && parts.size() > 1; }
   };
   struct UnderWay {
     const Sum* sum = nullptr;
@@ -95,11 +95,11 @@ class GradientReducer : public moe::AllToAllWatch {
   struct Gradients {
     std::vector<TensorView> views;  // [n] each, as they become complete
     std::vector<int32_t> stages;    // when
-    // Of each where it is shared out, else empty.
+    // Of each where it is sharded, else empty.
     std::vector<std::vector<int64_t>> borders;
   };
   GradientReducer(const jobs::ReducePolicy& policy, const TrainerGroup& group, const model::ModelGradients& gradients,
-                  const SharedGradients& shared);
+                  const ShardedGradients& sharded);
   absl::Status Plan(const Gradients& gradients, comm::Communicator* over, comm::CallUse use);
   absl::Status FinishPlan();
 

@@ -74,7 +74,7 @@ Trainer::Trainer(const Stream& stream, model::Model* model, Parameters* paramete
 absl::Status Trainer::SetGroup(const TrainerGroup& group) {
   RETURN_IF_ERROR(CheckTrainerGroup(group, model_->weights().residents));
   ASSIGN_OR_RETURN(sync_, GradientReducer::Create(options_.communication, group, parameters_->gradients(),
-                                                  parameters_->SharedGradients()));
+                                                  parameters_->ShardedGradients()));
   parameters_->SetReplica(group.replicas == nullptr ? 0 : group.replicas->rank());
   group_ = group;
   return absl::OkStatus();

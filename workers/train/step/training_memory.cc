@@ -101,8 +101,8 @@ TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNee
   } else {
     // The gradients, all of which are everywhere, and this rank's part of masters and moments (dense_shards.h).
     const absl::int128 dense = model::WeightBytes(config, AccDType(need.dtype), 0);
-    bytes.parameters = dense + 3 * dense / need.dense_shares + experts.parameters;
-    bytes.parameters -= wide * (need.frozen.dense + 2 * need.frozen.dense / need.dense_shares);
+    bytes.parameters = dense + 3 * dense / need.dense_shards + experts.parameters;
+    bytes.parameters -= wide * (need.frozen.dense + 2 * need.frozen.dense / need.dense_shards);
   }
   bytes.experts = experts.weights + experts.parameters;
   bytes.offloaded = experts.offloaded;
@@ -166,10 +166,10 @@ std::string MemoryRemedy(const model::ModelConfig& config, const TrainingNeed& n
   }
   const std::string most = absl::StrFormat("most are parameters that every worker has, %d bytes: ", everywhere);
   std::string zero;
-  if (need.dense_shares == 1 && choices.world > 1 && need.frozen.adapters == 0) {
-    TrainingNeed shared = need;
-    shared.dense_shares = choices.world;
-    const TrainingBytes with = TrainingMemory(config, shared);
+  if (need.dense_shards == 1 && choices.world > 1 && need.frozen.adapters == 0) {
+    TrainingNeed sharded = need;
+    sharded.dense_shards = choices.world;
+    const TrainingBytes with = TrainingMemory(config, sharded);
     zero =
         absl::StrFormat("zero=1, with which each has %d bytes less of them, is ", bytes.parameters - with.parameters);
     if (with.total() <= available_bytes) return absl::StrCat(most, zero, "enough");

@@ -23,7 +23,7 @@ struct TrainingNeed {
   pipeline::RestoreStrategy restore = {};  // what MoE layers do not keep counts as nothing
   bool offload = false;                    // masters and moments of experts are in a file
   FrozenElements frozen = {};              // have neither gradients nor moments
-  int dense_shares = 1;                    // ranks that share dense masters and moments out
+  int dense_shards = 1;                    // ranks that dense masters and moments are sharded over
   int64_t full_ranks = 0;                  // ranks with so many experts; 0: all, others have one less
 };
 

@@ -220,7 +220,7 @@ absl::Status JobSetup::LoadStart() {
   return absl::OkStatus();
 }
 
-// Collective if dense state is shared out.
+// Collective if dense state is sharded.
 absl::Status JobSetup::Publish() {
   return job_.parameters->Publish({.comm = context_.comm(), .deadline = absl::Now() + context_.input().step_limit});
 }

@@ -44,7 +44,7 @@ TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec,
           .restore = spec.restore,
           .offload = offload,
           .frozen = share.frozen,
-          .dense_shares = spec.zero == 1 && spec.lora.rank == 0 ? share.world : 1,
+          .dense_shards = spec.zero == 1 && spec.lora.rank == 0 ? share.world : 1,
           .full_ranks = config.num_experts % holders};
 }
 
