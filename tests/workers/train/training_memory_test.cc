@@ -300,13 +300,18 @@ TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
                          " bytes: workers with more memory are needed, as each of ", config.num_experts,
                          " has one of a layer already"))
       << "more workers than experts are refused";
+}
 
+TEST(MemoryRemedyTest, IsOfWhatEveryWorkerHas) {
+  model::ModelConfig config = *model::ReadModelConfig(LoadTrainingGolden(TrainingGoldenNames().front()).dir);
   config.vocab_size = 1 << 24;
+  const TrainingNeed need = {.experts_per_layer = config.num_experts, .rows = 1, .recompute = true};
+  const auto size = [](absl::int128 value) { return static_cast<int64_t>(value); };
   const TrainingBytes wide = TrainingMemory(config, need);
   const std::string dense =
       absl::StrCat("most are parameters that every worker has, ", size(wide.weights + wide.parameters - wide.experts),
                    " bytes: workers with more memory are needed");
-  EXPECT_EQ(MemoryRemedy(config, need, choices, 0), dense);
+  EXPECT_EQ(MemoryRemedy(config, need, {.world = 1}, 0), dense);
   const std::string head = absl::StrCat("most are parameters that every worker has, ",
                                         size(wide.weights + wide.parameters - wide.experts), " bytes: ");
   const std::string more = "workers with more memory are needed, or fewer of them on a machine (2 share this one's)";
