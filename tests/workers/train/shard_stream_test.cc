@@ -190,6 +190,7 @@ TEST(ShardStreamTest, ExpertsOfARankDelayNoOther) {
     const std::vector<checkpoint::CheckpointFile> files = ParameterFiles(mine.blocks, rank, 2, DType::kF32, &stream);
     absl::Status status = WriteAll(files, rank == 1 ? "expert1.master" : "", first_is_done);
     if (status.ok()) status = stream.Finish();
+    if (!status.ok()) comm->Abort(status.message());
     if (rank == 0) first_is_done.Notify();
     return status;
   });
