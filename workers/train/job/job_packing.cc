@@ -1,7 +1,9 @@
 #include "workers/train/job/job_packing.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -61,11 +63,12 @@ void JobPacking::PackAnew(const std::string& why) {
 // If a rank lacks room for the journal's packing, the journal is not used: no job fails because of packing.
 absl::Status JobPacking::CheckFits() {
   const int32_t first = controller_->packing();
-  int32_t most = first, files = most;  // on the disk at a time
+  int32_t most = first;
+  std::vector<int32_t> files = {first};  // packings whose files are on the disk at a time
   for (const jobs::PackingDecision& each : journalled_) {
     if (each.step <= start_.state().step || each.to == each.from) continue;
     most = std::max(most, each.to);
-    files = std::max(files, each.from + each.to);
+    if (each.from + each.to > std::accumulate(files.begin(), files.end(), 0)) files = {each.from, each.to};
   }
   if (most == 1) return absl::OkStatus();  // the same on all ranks
   const absl::StatusOr<bool> offloads = fit_.CheckPacked(most, files, first);

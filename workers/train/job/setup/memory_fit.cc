@@ -117,10 +117,15 @@ absl::StatusOr<bool> MemoryFit::MustOffload(int32_t packing, int64_t available) 
   return must;
 }
 
-absl::Status MemoryFit::CheckOffloadRoom(int32_t packing, bool offload) const {
+absl::Status MemoryFit::CheckOffloadRoom(absl::Span<const int32_t> packings, bool offload) const {
   const TrainJobInput& input = context_.input();
-  const TrainingBytes need = TrainingMemory(config_, NeedOf(config_, context_.spec(), Share(), packing, offload));
-  const auto bytes = static_cast<int64_t>(need.offloaded + need.offloaded_activations);
+  absl::int128 experts = 0, activations = 0;
+  for (const int32_t packing : packings) {
+    const TrainingBytes need = TrainingMemory(config_, NeedOf(config_, context_.spec(), Share(), packing, offload));
+    experts += need.offloaded;
+    activations = need.offloaded_activations;
+  }
+  const auto bytes = static_cast<int64_t>(experts + activations);
   if (bytes == 0 || input.open_offload || input.offload_dir.empty()) return absl::OkStatus();
   return CheckStateRoom(input.offload_dir, bytes, ranks_here_);
 }
@@ -131,10 +136,10 @@ absl::Status MemoryFit::Check() {
         "restore: offload, but this worker has no --train_offload_dir for rows that backward needs"));
   }
   ASSIGN_OR_RETURN(offloads_, MustOffload(/*packing=*/1, Available()));
-  return CheckOffloadRoom(1, offloads_);
+  return CheckOffloadRoom({1}, offloads_);
 }
 
-absl::StatusOr<bool> MemoryFit::CheckPacked(int32_t most, int32_t files, int32_t first) const {
+absl::StatusOr<bool> MemoryFit::CheckPacked(int32_t most, absl::Span<const int32_t> files, int32_t first) const {
   const int64_t available = Available();
   ASSIGN_OR_RETURN(const bool must_offload, MustOffload(most, available));
   RETURN_IF_ERROR(CheckOffloadRoom(files, must_offload));

@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "workers/model/config/config.h"
 #include "workers/tensor/machine_memory.h"
 #include "workers/train/job/job_context.h"
@@ -46,9 +47,9 @@ class MemoryFit {
   void set_frozen(const FrozenElements& frozen) { frozen_ = frozen; }
   // Checks that the job fits without packing, which is decided later, and decides whether it begins offloaded.
   absl::Status Check();
-  // Checks that the job fits with up to `most` replicas of every expert, with `files` files on the disk at a time.
-  // Returns whether it begins offloaded with `first` replicas.  REQUIRES: first <= most.
-  absl::StatusOr<bool> CheckPacked(int32_t most, int32_t files, int32_t first) const;
+  // Checks that the job fits with up to `most` replicas of every expert, with files of these packings on the disk at a
+  // time.  Returns whether it begins offloaded with `first` replicas.  REQUIRES: first <= most.
+  absl::StatusOr<bool> CheckPacked(int32_t most, absl::Span<const int32_t> files, int32_t first) const;
   // Whether masters and moments of experts begin in a file.
   bool offloads() const { return offloads_; }
   void set_offloads(bool offloads) { offloads_ = offloads; }
@@ -66,8 +67,9 @@ class MemoryFit {
   RankShare Share() const;
   // The function above for this rank, with errors that end the job.
   absl::StatusOr<bool> MustOffload(int32_t packing, int64_t available) const;
-  // Checks that the disk has room for what is offloaded, activations and, if `offload`, masters and moments.
-  absl::Status CheckOffloadRoom(int32_t packing, bool offload) const;
+  // Checks that the disk has room for what is offloaded, activations and, if `offload`, masters and moments of experts
+  // in a file for each packing.
+  absl::Status CheckOffloadRoom(absl::Span<const int32_t> packings, bool offload) const;
 
   JobContext& context_;
   const model::ModelConfig& config_;
