@@ -12,7 +12,7 @@
    -DSTEPS=n takes n steps.  With REPACK experts move within the old groups behind the first, then a barrier of class control;
    from there on rows travel among all four, and a replica's gradients are its own (workers/train/packing/repack.h).
 
-   -DZERO has dense state shared out: a sum over all is then a reduce-scatter, one exchange in its place; after a step's last sum
+   -DZERO has dense state sharded: a sum over all is then a reduce-scatter, one exchange in its place; after a step's last sum
    the trainer's thread gathers weights over all four, in the class of sums (workers/train/parameters/weight_gather.h).
 
    The designs (-D), and what must come out:
@@ -25,7 +25,7 @@
      EARLY_WORDS   TWO_CHANNELS, but rank 3 tells its word within backward, as a saver with its own clock   a deadlock
      OWN_DECISION  TWO_CHANNELS with REPACK, but rank 3 repacks nothing                                     a deadlock
      LAYER_SUMS    TWO_CHANNELS with layers' sums                                                           no deadlock
-     ZERO          TWO_CHANNELS with dense state shared out                                                 no deadlock
+     ZERO          TWO_CHANNELS with dense state sharded                                                    no deadlock
      EARLY_WEIGHTS ZERO, but rank 3 gathers weights within backward, as if each stage's were done by itself a deadlock
      COLUMNS_FIRST LAYER_SUMS, but ranks 0 and 3 sum over their column first                                a deadlock
      ONE_CLASS     LAYER_SUMS, but the sums over columns are of the same group and class as those of experts' gradients, which

@@ -46,8 +46,8 @@ check collectives none "two channels, two sums at a time" -DLAYERS="$layers" -DT
 check collectives none "tickets of rank 0" -DLAYERS="$layers" -DTICKETS
 check collectives none "two steps of one layer" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS
 check collectives none "a repack between two steps" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS -DWINDOW=2 -DREPACK
-check collectives none "dense state shared out" -DLAYERS="$layers" -DTWO_CHANNELS -DZERO
-check collectives none "dense state shared out, a repack" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS -DWINDOW=2 -DREPACK -DZERO
+check collectives none "dense state sharded" -DLAYERS="$layers" -DTWO_CHANNELS -DZERO
+check collectives none "dense state sharded, a repack" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS -DWINDOW=2 -DREPACK -DZERO
 check collectives deadlock "weights within backward on one rank" -DLAYERS="$layers" -DTWO_CHANNELS -DZERO -DEARLY_WEIGHTS
 check collectives none "layers' sums in a mesh" -DLAYERS="$layers" -DTWO_CHANNELS -DLAYER_SUMS
 check collectives none "layers' sums, and a repack" -DLAYERS=1 -DSTEPS=2 -DTWO_CHANNELS -DWINDOW=2 -DREPACK -DLAYER_SUMS
