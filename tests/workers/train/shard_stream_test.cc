@@ -142,6 +142,7 @@ TEST(ShardStreamTest, OverConnections) {
 // A rank that gives up says so at once, and so do those that wait for it when they give up, too.
 TEST(ShardStreamTest, GivingUpEndsTheWait) {
   std::atomic<bool> given_up = false;
+  absl::Notification waits;  // rank 0
   std::vector<std::unique_ptr<comm::Communicator>> ranks = test::MakeGroup(test::Backend::kLocal, 2);
   const absl::Time begin = absl::Now();
   const std::vector<absl::Status> ended = test::RunRanks(&ranks, [&](comm::Communicator* comm) -> absl::Status {
@@ -150,11 +151,16 @@ TEST(ShardStreamTest, GivingUpEndsTheWait) {
       ShardStream stream(comm, mine.blocks, {.given_up = [] { return true; }, .round_elements = 7});
       const absl::Status status = stream.Finish();
       EXPECT_TRUE(comm->status().ok()) << "between two rounds it does not end the group";
-      absl::SleepFor(absl::Milliseconds(300));  // rank 0 waits
+      EXPECT_TRUE(waits.WaitForNotificationWithTimeout(absl::Seconds(20)));
       given_up = true;
       return status;
     }
-    ShardStream stream(comm, mine.blocks, {.given_up = [&] { return given_up.load(); }, .round_elements = 7});
+    int asked = 0;  // before a round, then while it waits for it
+    const auto asks = [&] {
+      if (++asked == 2) waits.Notify();
+      return given_up.load();
+    };
+    ShardStream stream(comm, mine.blocks, {.given_up = asks, .round_elements = 7});
     std::vector<char> values(100 * sizeof(float));
     return stream.Read(absl::MakeSpan(values));
   });
