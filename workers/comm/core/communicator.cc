@@ -158,7 +158,7 @@ WorkOr Communicator::AllReduceSum(const CommCall& call, const TensorView& values
     ASSIGN_OR_RETURN(
         std::unique_ptr<Work> work,
         StartToAll(call, {.op = CommOp::kAllReduceSum, .bytes = static_cast<int64_t>(bytes.size())}, Copies(bytes)));
-    return MakeReduceScatterWork(this, std::move(work), values);
+    return MakeReduceScatterWork(this, std::move(work), {values});
   }
   // Each part is summed on one rank, then parts are gathered.  The second exchange gets its number now: it starts when
   // the first is over here, and ranks need not agree on the order of Waits among works.

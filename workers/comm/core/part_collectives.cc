@@ -12,14 +12,8 @@
 namespace switchyard::comm {
 namespace {
 
-int64_t BytesOf(const std::vector<TensorView>& pieces) {
-  int64_t bytes = 0;
-  for (const TensorView& piece : pieces) bytes += NumBytes(piece);
-  return bytes;
-}
-
 Message Packed(Communicator* comm, const std::vector<TensorView>& pieces) {
-  Message message = comm->NewMessage(BytesOf(pieces));
+  Message message = comm->NewMessage(BytesOfPieces(pieces));
   char* to = message.payload();
   for (const TensorView& piece : pieces) {
     CopyBehindGate(to, piece.raw(), NumBytes(piece));
@@ -40,34 +34,6 @@ absl::Status CheckParts(const PartViews& parts, int world) {
   return absl::OkStatus();
 }
 
-class PartSumWork : public OnceWork {
- public:
-  PartSumWork(Communicator* comm, std::unique_ptr<Work> exchange, std::vector<TensorView> mine)
-      : comm_(comm), exchange_(std::move(exchange)), mine_(std::move(mine)) {
-    received_.resize(static_cast<size_t>(comm->world()));
-  }
-  std::vector<int> AwaitMessages(absl::Time until) override {
-    return exchange_ == nullptr ? std::vector<int>() : exchange_->AwaitMessages(until);
-  }
-
- private:
-  absl::Status Finish() override {
-    const std::unique_ptr<Work> exchange = std::move(exchange_);
-    RETURN_IF_ERROR(exchange->Wait());
-    RETURN_IF_ERROR(CheckReceivedBytes(comm_, exchange->received(), BytesOf(mine_)));
-    int64_t at = 0;
-    for (const TensorView& piece : mine_) {
-      SumReceived(exchange->received(), at, piece);
-      at += NumBytes(piece);
-    }
-    return absl::OkStatus();
-  }
-
-  Communicator* const comm_;
-  std::unique_ptr<Work> exchange_;
-  const std::vector<TensorView> mine_;
-};
-
 class PartGatherWork : public OnceWork {
  public:
   PartGatherWork(Communicator* comm, std::unique_ptr<Work> exchange, PartViews parts)
@@ -85,10 +51,10 @@ class PartGatherWork : public OnceWork {
     for (int r = 0; r < comm_->world(); ++r) {
       if (r == comm_->rank()) continue;
       const Message& message = exchange->received()[r];
-      if (message.bytes() != BytesOf(parts_[r])) {
-        const absl::Status status =
-            absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gives a part of ", message.bytes(),
-                                             " bytes where rank ", comm_->rank(), " expects ", BytesOf(parts_[r])));
+      if (message.bytes() != BytesOfPieces(parts_[r])) {
+        const absl::Status status = absl::InternalError(
+            absl::StrCat("collectives differ: rank ", r, " gives a part of ", message.bytes(), " bytes where rank ",
+                         comm_->rank(), " expects ", BytesOfPieces(parts_[r])));
         comm_->Abort(status.message());
         return status;
       }
@@ -113,7 +79,7 @@ WorkOr ReduceScatterSum(Communicator* comm, const CommCall& call, const PartView
   std::vector<Message> out;
   for (const std::vector<TensorView>& pieces : parts) out.push_back(Packed(comm, pieces));
   ASSIGN_OR_RETURN(std::unique_ptr<Work> exchange, comm->AllToAllV(call, std::move(out)));
-  return std::make_unique<PartSumWork>(comm, std::move(exchange), parts[static_cast<size_t>(comm->rank())]);
+  return MakeReduceScatterWork(comm, std::move(exchange), parts[static_cast<size_t>(comm->rank())]);
 }
 
 WorkOr AllGatherParts(Communicator* comm, const CommCall& call, const PartViews& parts) {

@@ -12,6 +12,19 @@
 namespace switchyard::comm {
 namespace {
 
+// Checks that all ranks sent the same size; a mismatch shows only here.
+absl::Status CheckSizes(Communicator* comm, const std::vector<Message>& received, int64_t wanted) {
+  for (int r = 0; r < comm->world(); ++r) {
+    if (received[r].bytes() == wanted) continue;
+    const absl::Status status =
+        absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gave ", received[r].bytes(),
+                                         " bytes to a sum where rank ", comm->rank(), " has ", wanted));
+    comm->Abort(status.message());
+    return status;
+  }
+  return absl::OkStatus();
+}
+
 constexpr int64_t kPieceBytes = 256 << 10;  // between passes of the gate; stays in the cache, too
 
 // Messages, from a byte of each on.
@@ -60,25 +73,48 @@ void SumInRankOrder(const Received& received, Elem* out, int64_t n) {
   }
 }
 
+// out = the sum of the values from byte `at` of each message on.
+void Sum(const std::vector<Message>& messages, int64_t at, const TensorView& out) {
+  const Received received = {messages, at};
+  const int64_t n = out.NumElements();
+  if (n == 0) return;
+  if (out.dtype() == DType::kF32) {
+    SumInRankOrder(received, out.data<float>(), n);
+  } else if (out.dtype() == DType::kF64) {
+    SumInRankOrder(received, out.data<double>(), n);
+  } else if (out.dtype() == DType::kBf16) {
+    SumInRankOrder(received, out.data<Bf16>(), n);
+  } else {
+    SumInRankOrder(received, out.data<int64_t>(), n);
+  }
+}
+
 class ReduceScatterWork : public OnceWork {
  public:
-  ReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, const TensorView& out)
-      : comm_(comm), exchange_(std::move(exchange)), out_(out) {
+  ReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, std::vector<TensorView> pieces)
+      : comm_(comm), exchange_(std::move(exchange)), pieces_(std::move(pieces)) {
     received_.resize(comm->world());
+  }
+  std::vector<int> AwaitMessages(absl::Time until) override {
+    return exchange_ == nullptr ? std::vector<int>() : exchange_->AwaitMessages(until);
   }
 
  private:
   absl::Status Finish() override {
     const std::unique_ptr<Work> exchange = std::move(exchange_);
     RETURN_IF_ERROR(exchange->Wait());
-    RETURN_IF_ERROR(CheckReceivedBytes(comm_, exchange->received(), NumBytes(out_)));
-    SumReceived(exchange->received(), 0, out_);
+    RETURN_IF_ERROR(CheckSizes(comm_, exchange->received(), BytesOfPieces(pieces_)));
+    int64_t at = 0;
+    for (const TensorView& piece : pieces_) {
+      Sum(exchange->received(), at, piece);
+      at += NumBytes(piece);
+    }
     return absl::OkStatus();
   }
 
   Communicator* const comm_;
   std::unique_ptr<Work> exchange_;
-  const TensorView out_;
+  const std::vector<TensorView> pieces_;
 };
 
 class AllReduceWork : public OnceWork {
@@ -100,8 +136,8 @@ class AllReduceWork : public OnceWork {
     RETURN_IF_ERROR(parts->Wait());
     const TensorView mine = PartOfValues(comm_->rank());
     const int64_t mine_bytes = NumBytes(mine);
-    RETURN_IF_ERROR(CheckReceivedBytes(comm_, parts->received(), mine_bytes));
-    SumReceived(parts->received(), 0, mine);
+    RETURN_IF_ERROR(CheckSizes(comm_, parts->received(), mine_bytes));
+    Sum(parts->received(), 0, mine);
 
     std::vector<Message> out(static_cast<size_t>(comm_->world()));
     for (int r = 0; r < comm_->world(); ++r) {
@@ -139,35 +175,15 @@ class AllReduceWork : public OnceWork {
 
 }  // namespace
 
-absl::Status CheckReceivedBytes(Communicator* comm, const std::vector<Message>& received, int64_t wanted) {
-  for (int r = 0; r < comm->world(); ++r) {
-    if (received[r].bytes() == wanted) continue;
-    const absl::Status status =
-        absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gave ", received[r].bytes(),
-                                         " bytes to a sum where rank ", comm->rank(), " has ", wanted));
-    comm->Abort(status.message());
-    return status;
-  }
-  return absl::OkStatus();
+int64_t BytesOfPieces(const std::vector<TensorView>& pieces) {
+  int64_t bytes = 0;
+  for (const TensorView& piece : pieces) bytes += NumBytes(piece);
+  return bytes;
 }
 
-void SumReceived(const std::vector<Message>& messages, int64_t at, const TensorView& out) {
-  const Received received = {messages, at};
-  const int64_t n = out.NumElements();
-  if (n == 0) return;
-  if (out.dtype() == DType::kF32) {
-    SumInRankOrder(received, out.data<float>(), n);
-  } else if (out.dtype() == DType::kF64) {
-    SumInRankOrder(received, out.data<double>(), n);
-  } else if (out.dtype() == DType::kBf16) {
-    SumInRankOrder(received, out.data<Bf16>(), n);
-  } else {
-    SumInRankOrder(received, out.data<int64_t>(), n);
-  }
-}
-
-std::unique_ptr<Work> MakeReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, const TensorView& out) {
-  return std::make_unique<ReduceScatterWork>(comm, std::move(exchange), out);
+std::unique_ptr<Work> MakeReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange,
+                                            std::vector<TensorView> pieces) {
+  return std::make_unique<ReduceScatterWork>(comm, std::move(exchange), std::move(pieces));
 }
 
 std::unique_ptr<Work> MakeAllReduceWork(Communicator* comm, std::unique_ptr<Work> parts, const OpKey& key,

@@ -26,14 +26,12 @@ inline PartOfRank PartOf(int64_t n, int rank, int world) {
   return {begin, n * (rank + 1) / world - begin};
 }
 
-// Ends the group unless all ranks sent so many bytes (Internal): a mismatch shows only here.
-absl::Status CheckReceivedBytes(Communicator* comm, const std::vector<Message>& received, int64_t wanted);
-// out = Σ over ranks, in rank order, of the values from byte `at` of each message on.  The calling thread passes its
-// gate.
-void SumReceived(const std::vector<Message>& received, int64_t at, const TensorView& out);
+int64_t BytesOfPieces(const std::vector<TensorView>& pieces);
 
-// `exchange` brings every rank's contribution to `out`; Wait leaves their sum in it.  `comm` must outlive the work.
-std::unique_ptr<Work> MakeReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange, const TensorView& out);
+// `exchange` brings every rank's contribution to `pieces`, one after another; Wait leaves their sum in them.  `comm`
+// must outlive the work.
+std::unique_ptr<Work> MakeReduceScatterWork(Communicator* comm, std::unique_ptr<Work> exchange,
+                                            std::vector<TensorView> pieces);
 
 // `parts` brings every rank's contribution to this rank's part of `values`; Wait sums it and gathers the parts under
 // `key`.  (work_thread.h calls it where nobody else would in time.)
