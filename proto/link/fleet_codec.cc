@@ -30,21 +30,21 @@ constexpr auto WorkerFields() {
 constexpr auto ModelFields() {
   using M = v1::ModelFacts;
   using S = fleet::WorkerInfo;
-  return FieldTable(Field(&M::architecture, &M::mutable_architecture, &S::architecture),
-                    Field(&M::dtype, &M::mutable_dtype, &S::dtype),
-                    Field(&M::quantization, &M::mutable_quantization, &S::quantization),
-                    Field(&M::kv_cache_dtype, &M::mutable_kv_cache_dtype, &S::kv_cache_dtype),
-                    Field(&M::vocab_size, &M::set_vocab_size, &S::vocab_size),
-                    Field(&M::context, &M::set_context, &S::context),
-                    Field(&M::num_layers, &M::set_num_layers, &S::num_layers),
-                    Field(&M::num_moe_layers, &M::set_num_moe_layers, &S::num_moe_layers),
-                    Field(&M::num_experts, &M::set_num_experts, &S::num_experts),
-                    Field(&M::experts_per_token, &M::set_experts_per_token, &S::experts_per_token),
-                    Field(&M::eos_token_ids, &M::mutable_eos_token_ids, &S::eos_token_ids),
-                    Field(&M::long_rope_above, &M::set_long_rope_above, &S::long_rope_above),
-                    Field(&M::min_rebalance_rows, &M::set_min_rebalance_rows, &S::min_rebalance_rows),
-                    Field(&M::expert_bytes, &M::set_expert_bytes, &S::expert_bytes),
-                    Field(&M::row_bytes, &M::set_row_bytes, &S::row_bytes));
+  return FieldTable(
+      Field(&M::architecture, &M::mutable_architecture, &S::architecture),
+      Field(&M::dtype, &M::mutable_dtype, &S::dtype),
+      Field(&M::quantization, &M::mutable_quantization, &S::quantization),
+      Field(&M::kv_cache_dtype, &M::mutable_kv_cache_dtype, &S::kv_cache_dtype),
+      Field(&M::vocab_size, &M::set_vocab_size, &S::vocab_size), Field(&M::context, &M::set_context, &S::context),
+      Field(&M::num_layers, &M::set_num_layers, &S::num_layers),
+      Field(&M::num_moe_layers, &M::set_num_moe_layers, &S::num_moe_layers),
+      Field(&M::num_experts, &M::set_num_experts, &S::num_experts),
+      Field(&M::experts_per_token, &M::set_experts_per_token, &S::experts_per_token),
+      Field(&M::eos_token_ids, &M::mutable_eos_token_ids, &S::eos_token_ids),
+      Field(&M::long_rope_above, &M::set_long_rope_above, &S::long_rope_above),
+      Field(&M::min_rebalance_rows, &M::set_min_rebalance_rows, &S::min_rebalance_rows),
+      Field(&M::expert_bytes, &M::set_expert_bytes, &S::expert_bytes),
+      Field(&M::row_bytes, &M::set_row_bytes, &S::row_bytes), Field(&M::adapters, &M::mutable_adapters, &S::adapters));
 }
 
 constexpr auto SettingsFields() {

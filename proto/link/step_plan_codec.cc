@@ -28,7 +28,8 @@ constexpr auto InitFields() {
   using M = v1::SlotInit;
   using S = batching::SlotInit;
   return FieldTable(Field(&M::tokens, &M::mutable_tokens, &S::tokens),
-                    Field(&M::num_prompt_tokens, &M::set_num_prompt_tokens, &S::num_prompt_tokens));
+                    Field(&M::num_prompt_tokens, &M::set_num_prompt_tokens, &S::num_prompt_tokens),
+                    Field(&M::adapter, &M::set_adapter, &S::adapter));
 }
 
 constexpr auto ItemFields() {

@@ -12,7 +12,8 @@ namespace {
 uint64_t Mix(uint64_t hash, uint64_t value) { return SplitMix(hash ^ value); }
 
 uint64_t HashRoot(const PrefixRoot& root) {
-  uint64_t hash = Mix(root.weights_version, root.long_rope ? 1 : 0);
+  uint64_t hash =
+      Mix(root.weights_version, uint64_t{2} * static_cast<uint32_t>(root.adapter) + (root.long_rope ? 1 : 0));
   for (const char c : root.salt) hash = Mix(hash, static_cast<unsigned char>(c));
   return Mix(hash, root.salt.size());
 }

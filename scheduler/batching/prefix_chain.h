@@ -1,5 +1,6 @@
 // The names of a sequence's full KV blocks: hash of block i = H(hash of block i-1, its tokens); the first block's
-// predecessor is the root (tenant salt, weights version, long RoPE), and only sequences of equal roots share blocks.
+// predecessor is the root (tenant salt, weights version, long RoPE, adapter), and only sequences of equal roots share
+// blocks.
 //
 // A hash only finds candidates: BlockPool compares tokens and predecessors, so a collision cannot return another
 // prompt's block.  Deterministic over processes.  Thread-compatible.
@@ -18,6 +19,7 @@ struct PrefixRoot {
   std::string salt;  // the tenant's; requests of different salts never share
   uint64_t weights_version = 0;
   bool long_rope = false;  // the prompt is one of GroupShape::long_rope_above
+  int32_t adapter = 0;     // as SlotInit's
 
   bool operator==(const PrefixRoot&) const = default;
 };

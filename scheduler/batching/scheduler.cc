@@ -28,7 +28,8 @@ absl::Status Scheduler::Submit(Request request, absl::Time now) {
   }
   const PrefixRoot root{.salt = request.cache_salt,
                         .weights_version = running_.group().weights_version,
-                        .long_rope = running_.group().IsLong(static_cast<int64_t>(request.prompt.size()))};
+                        .long_rope = running_.group().IsLong(static_cast<int64_t>(request.prompt.size())),
+                        .adapter = request.adapter};
   int64_t mask_work = policy_.mask_work_at_once;
   for (Sequence* sequence : requests_.Add(request, root, policy_.block_size, now)) {
     waiting_.Push(sequence);
@@ -54,6 +55,9 @@ absl::Status Scheduler::CheckRequest(const Request& request) const {
   if (request.num_choices < 1 || request.num_choices > policy_.max_choices) {
     return absl::InvalidArgumentError(
         absl::StrCat("n=", request.num_choices, " must be between 1 and ", policy_.max_choices));
+  }
+  if (request.adapter < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("adapter=", request.adapter, " must be at least 0"));
   }
   if (request.prompt.size() + 1 > static_cast<size_t>(max_context())) {
     return absl::InvalidArgumentError(

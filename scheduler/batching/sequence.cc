@@ -75,7 +75,10 @@ SequenceUsage Sequence::Usage() const {
 
 SlotInit Sequence::MakeSlotInit() const {
   SY_CHECK_EQ(num_pending_, 0);
-  SlotInit init{.tokens = tokens_, .num_prompt_tokens = num_prompt_tokens(), .sampling = spec_.sampling};
+  SlotInit init{.tokens = tokens_,
+                .num_prompt_tokens = num_prompt_tokens(),
+                .sampling = spec_.sampling,
+                .adapter = spec_.root.adapter};
   if (!NeedsPromptLogprobs()) init.sampling.num_prompt_logprobs = -1;  // delivered before a preemption
   init.sampling.expert_paths_from = next_expert_path_;
   return init;

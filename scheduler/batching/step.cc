@@ -40,6 +40,7 @@ std::string StepPlan::DebugString() const {
     for (const StepItem& item : rank.items) {
       absl::StrAppend(&out, "    slot ", item.slot, " pos ", item.start_pos, "+", item.num_query);
       if (item.init) absl::StrAppend(&out, " init(", item.init->tokens.size(), " tokens)");
+      if (item.init && item.init->adapter > 0) absl::StrAppend(&out, " adapter ", item.init->adapter);
       if (!item.new_blocks.empty()) absl::StrAppend(&out, " blocks +[", absl::StrJoin(item.new_blocks, " "), "]");
       absl::StrAppend(&out, item.masked ? " masked" : "", item.sample ? " sample\n" : "\n");
     }

@@ -53,6 +53,7 @@ struct SlotInit {
   std::vector<int32_t> tokens;    // prompt and, after a preemption, the tokens emitted so far
   int32_t num_prompt_tokens = 0;  // of `tokens`, how many are the client's prompt (penalties, index of outputs)
   SamplingParams sampling;
+  int32_t adapter = 0;  // low-rank adapter of the sequence's rows, from 1, in the order of --adapters; 0 = none
   bool operator==(const SlotInit& other) const = default;
 };
 

@@ -30,6 +30,7 @@ struct Request {
   std::shared_ptr<grammar::Automaton> constraint;
   std::vector<int32_t> end_ids;  // of stop_ids, those that may come only where a constraint is met (end of sequence)
   std::string cache_salt;        // tenants of different salts never share KV blocks
+  int32_t adapter = 0;           // as SlotInit's; requests of different ones never share KV blocks
 };
 
 class RequestTable {

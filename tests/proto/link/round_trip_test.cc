@@ -50,8 +50,8 @@ batching::StepPlan Plan() {
   items[1].slot = 7;
   auto& [slot, start, num_query, init, blocks, sample, masked] = items[0];
   values.Fill(slot, start, num_query, blocks, sample, masked);
-  auto& [tokens, num_prompt, sampling] = init.emplace();
-  values.Fill(tokens, num_prompt);
+  auto& [tokens, num_prompt, sampling, adapter] = init.emplace();
+  values.Fill(tokens, num_prompt, adapter);
   sampling = Sampling();
   return out;
 }
@@ -170,11 +170,13 @@ TEST(LinkRoundTrip, ARegistration) {
   fleet::WorkerInfo info;
   auto& [incarnation, host, pid, role, device, isa, weights_hash, join_token, local_index, collective, metrics,
          architecture, dtype, quantization, kv_cache, vocab, context, layers, moe_layers, experts, top_k, eos,
-         long_rope, transfer_rows, expert_bytes, row_bytes, budget, peer, also_trains, in_place, links] = info;
+         long_rope, transfer_rows, expert_bytes, row_bytes, adapters, budget, peer, also_trains, in_place, links] =
+      info;
   auto& [percent, bytes] = budget.emplace();
   test::Distinct().Fill(percent, bytes, incarnation, host, pid, role, device, isa, weights_hash, join_token,
                         local_index, collective, metrics, architecture, dtype, quantization, kv_cache, vocab, context,
-                        layers, moe_layers, experts, top_k, eos, long_rope, transfer_rows, expert_bytes, row_bytes);
+                        layers, moe_layers, experts, top_k, eos, long_rope, transfer_rows, expert_bytes, row_bytes,
+                        adapters);
   const v1::Register message = test::OverTheWire(ToProto(info));
   EXPECT_THAT(test::Unset(message), IsEmpty());
   EXPECT_EQ(message.protocol_version(), kProtocolVersion);

@@ -68,15 +68,17 @@ TEST(BlockPoolTest, SharedBlocksAreFreeWhenTheLastHolderIsGone) {
   Invariants::Check(pool);
 }
 
-TEST(BlockPoolTest, RootsSeparateTenantsWeightsAndRopes) {
+TEST(BlockPoolTest, RootsSeparateTenantsWeightsRopesAndAdapters) {
   BlockPool pool(16, 2);
   const std::vector<int32_t> tokens = Range(0, 4);
   Holder base(&pool, tokens, 2);
-  for (const PrefixRoot& root : {PrefixRoot{.salt = "a"}, PrefixRoot{.salt = "", .weights_version = 1},
-                                 PrefixRoot{.salt = "", .weights_version = 0, .long_rope = true}}) {
+  for (const PrefixRoot& root :
+       {PrefixRoot{.salt = "a"}, PrefixRoot{.salt = "", .weights_version = 1},
+        PrefixRoot{.salt = "", .weights_version = 0, .long_rope = true}, PrefixRoot{.salt = "", .adapter = 1}}) {
     PrefixChain chain(root, 2);
     chain.Extend(tokens);
     EXPECT_TRUE(pool.Lookup(chain, tokens, 10).blocks.empty());
+    EXPECT_NE(chain.hashes().front(), base.chain.hashes().front());
   }
 }
 

@@ -122,6 +122,48 @@ TEST_F(SchedulerTest, EachChoiceHasItsOwnNumberAndOnlyTheFirstPromptLogprobs) {
   EXPECT_EQ(second.sampling.num_prompt_logprobs, -1);
 }
 
+// Its choices, and what is computed again after its group was lost, have a request's adapter; blocks of the same tokens
+// are shared with requests of that adapter alone.
+TEST_F(SchedulerTest, ARequestsAdapterGoesWhereItsSequencesGo) {
+  BatchingPolicy policy;
+  policy.max_in_flight = 1;
+  Scheduler scheduler(policy);
+  Start(&scheduler);
+  std::vector<int32_t> prompt(static_cast<size_t>(3 * policy.block_size + 1), 7);
+  RequestId id = 0;
+  const auto run = [&](int32_t adapter, int32_t choices) {
+    Request request = MakeRequest(++id, prompt, 1);
+    request.adapter = adapter;
+    request.num_choices = choices;
+    EXPECT_TRUE(scheduler.Submit(request, kStart).ok());
+    const StepPlan plan = *scheduler.Plan(kStart, &events_);
+    std::vector<int32_t> starts;
+    for (const StepItem& item : plan.ranks[0].items) {
+      EXPECT_EQ(item.init->adapter, adapter);
+      starts.push_back(item.start_pos);
+    }
+    EXPECT_TRUE(scheduler.Commit(Answer(plan), kStart, &events_).ok());
+    return starts;
+  };
+  EXPECT_EQ(run(0, 1), (std::vector<int32_t>{0}));
+  EXPECT_EQ(run(2, 1), (std::vector<int32_t>{0}));
+  EXPECT_EQ(run(1, 1), (std::vector<int32_t>{0}));
+  EXPECT_EQ(run(2, 2), (std::vector<int32_t>(2, 3 * policy.block_size)));
+  EXPECT_EQ(run(0, 1), (std::vector<int32_t>{3 * policy.block_size}));
+  Request lost = MakeRequest(++id, {1, 2}, 8);
+  lost.adapter = 3;
+  ASSERT_TRUE(scheduler.Submit(lost, kStart).ok());
+  ASSERT_TRUE(scheduler.Commit(Answer(*scheduler.Plan(kStart, &events_)), kStart, &events_).ok());
+  scheduler.LoseGroup(/*fail_waiting=*/false, kStart, &events_);
+  scheduler.StartGroup({.epoch = 2, .num_ranks = 1, .num_blocks = 64}, kStart, &events_);
+  const StepPlan again = *scheduler.Plan(kStart, &events_);
+  EXPECT_EQ(again.ranks[0].items.at(0).init->tokens.size(), 3u);
+  EXPECT_EQ(again.ranks[0].items.at(0).init->adapter, 3);
+  Request bad = MakeRequest(++id, {1}, 1);
+  bad.adapter = -1;
+  EXPECT_EQ(scheduler.Submit(bad, kStart).code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(SchedulerTest, StatsAndHintsFollowTheLoad) {
   BatchingPolicy policy;
   policy.max_in_flight = 1;
