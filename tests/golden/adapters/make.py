@@ -10,9 +10,12 @@ lora-NAME.safetensors, PEFT's adapters of the attention of ../models/NAME:
   logits                          of the first batch's first sequence, [T, V], after the steps
   greedy.{i}.prompt, greedy.{i}.tokens     greedy continuations, after the steps; the best two logits differ by MIN_GAP
 lora-NAME/                        the same adapters as PEFT saves them, in fp32
+other-NAME/                       a second adapter of the same model, drawn, not trained (OTHERS)
+beside-NAME.safetensors, PEFT with both loaded, of which one or none is active:
+  {base,lora,other}.{i}.prompt, {base,lora,other}.{i}.tokens    greedy continuations of the same prompts, as above
 rules-NAME.safetensors, some weights frozen and others with rates of their own (RULES):
   last.PARAMETER                  some weights after the steps
-Both:
+lora-NAME and rules-NAME:
   steps.tokens [20, S, T], steps.loss [20], steps.norm [20]   as ../training/make.py's, with its optimizer
 """
 import fnmatch
@@ -21,7 +24,7 @@ import os
 import sys
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from peft.utils import get_peft_model_state_dict
 from safetensors.torch import save_file
 
@@ -36,6 +39,9 @@ from training import AUX, BETAS, CLIP, DECAY, EPS, FIXTURES, LENGTH, RATE, SEQUE
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 # Fixture, rank, alpha, targets.
 ADAPTERS = (("olmoe-clip", 4, 8, (0, 1, 2, 3)), ("qwen2-shared", 3, 3, (0, 2)), ("mixtral-window", 8, 4, (1, 3)))
+# Fixture, rank, alpha, targets, whether its scale is alpha / sqrt(rank), size of B's elements.
+OTHERS = (("olmoe-clip", 6, 3, (0, 3), True, 0.4), ("qwen2-shared", 5, 5, (1, 2, 3), False, 0.4))
+BESIDE_PROMPTS, BESIDE_GREEDY = (3, 20, 40), 20
 # Pattern, frozen, rate, weight decay.  The first that fits holds.
 RULES = (("model.embed_tokens.weight", True, 1, None), ("*.self_attn.k_proj.*", True, 1, None),
          ("*.experts.*", True, 1, None), ("*.gate.weight", False, 0.1, None), ("*.self_attn.*", False, 3, 0.5),
@@ -81,13 +87,15 @@ def fixture_of(name):
 
 
 @torch.no_grad()
-def greedy(model, prompt):
-    """Tokens, and the least gap between the best two logits."""
+def greedy(model, prompt, count=GREEDY):
+    """Tokens, and the least gap between the best two logits; ends with the first gap below MIN_GAP."""
     tokens, gap = prompt.tolist(), float("inf")
-    for _ in range(GREEDY):
+    for _ in range(count):
         best = model(torch.tensor([tokens]), use_cache=False).logits[0, -1].topk(2)
         gap = min(gap, (best.values[0] - best.values[1]).item())
         tokens.append(best.indices[0].item())
+        if gap < MIN_GAP:
+            break
     return tokens[len(prompt):], gap
 
 
@@ -120,9 +128,58 @@ def make_adapters(name, rank, alpha, targets):
     model.eval()
     add_greedy(model, torch.Generator().manual_seed(900 + fixture.seed), out)
     save("lora-" + name, out)
+    save_adapter(base, model, os.path.join(HERE, "lora-" + name))
+
+
+def save_adapter(base, model, folder):
+    name = os.path.basename(folder).split("-", 1)[1]
     base.config._name_or_path = base.name_or_path = model.peft_config["default"].base_model_name_or_path = name
-    model.float().save_pretrained(os.path.join(HERE, "lora-" + name))
-    os.remove(os.path.join(HERE, "lora-" + name, "README.md"))
+    model.float().save_pretrained(folder)
+    os.remove(os.path.join(folder, "README.md"))
+
+
+def make_other(name, rank, alpha, targets, stabilized, size):
+    fixture = fixture_of(name)
+    torch.manual_seed(1100 + fixture.seed)
+    base = training.load(fixture, training.Golden(name))
+    model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, use_rslora=stabilized,
+                                            target_modules=[TARGETS[t] for t in targets]))
+    with torch.no_grad():
+        for key, p in model.named_parameters():
+            if "lora_B" in key:
+                p.copy_(size * torch.randn(p.shape, dtype=p.dtype))
+    save_adapter(base, model, os.path.join(HERE, "other-" + name))
+
+
+@torch.no_grad()
+def make_beside(name):
+    fixture = fixture_of(name)
+    base = training.load(fixture, training.Golden(name)).eval()
+    model = PeftModel.from_pretrained(base, os.path.join(HERE, "lora-" + name), adapter_name="lora")
+    model.load_adapter(os.path.join(HERE, "other-" + name), adapter_name="other")
+    model = model.double().eval()
+    generator = torch.Generator().manual_seed(1300 + fixture.seed)
+    out = {}
+    for i, length in enumerate(BESIDE_PROMPTS):
+        found, gap = {}, 0.0
+        while gap < MIN_GAP or len({tuple(tokens) for tokens in found.values()}) < 3:
+            prompt = torch.randint(4, base.config.vocab_size, (length,), generator=generator)
+            found, gap = {}, float("inf")
+            for adapter in ("lora", "other", "base"):
+                if adapter == "base":
+                    with model.disable_adapter():
+                        found[adapter], least = greedy(model, prompt, BESIDE_GREEDY)
+                else:
+                    model.set_adapter(adapter)
+                    found[adapter], least = greedy(model, prompt, BESIDE_GREEDY)
+                gap = min(gap, least)
+                if gap < MIN_GAP:
+                    break
+        for key, tokens in found.items():
+            out[f"{key}.{i}.prompt"] = prompt.int()
+            out[f"{key}.{i}.tokens"] = torch.tensor(tokens, dtype=torch.int32)
+    save_file(out, os.path.join(HERE, f"beside-{name}.safetensors"))
+    print(f"beside-{name}: " + ", ".join(f"{key} {value[:6].tolist()}" for key, value in out.items() if "tokens" in key))
 
 
 def rule_of(name):
@@ -151,6 +208,11 @@ if __name__ == "__main__":
     for each in ADAPTERS:
         if not sys.argv[1:] or "lora-" + each[0] in sys.argv:
             make_adapters(*each)
+    for each in OTHERS:
+        if not sys.argv[1:] or "other-" + each[0] in sys.argv:
+            make_other(*each)
+        if not sys.argv[1:] or "beside-" + each[0] in sys.argv:
+            make_beside(each[0])
     for each in RULED:
         if not sys.argv[1:] or "rules-" + each in sys.argv:
             make_rules(each)

@@ -85,6 +85,8 @@ batching::StepItem GreedyPlanner::Item(Planned* sequence) {
     item.init =
         batching::SlotInit{.tokens = prompts_[sequence->id], .num_prompt_tokens = sequence->length, .sampling = {}};
     item.init->sampling.temperature = 0;
+    if (const auto id = static_cast<size_t>(sequence->id); id < options_.adapter_of.size())
+      item.init->adapter = options_.adapter_of[id];
   }
   std::vector<batching::BlockId>& free = free_[sequence->rank];
   while (static_cast<int32_t>(sequence->blocks.size()) * options_.block_size < sequence->done) {

@@ -32,6 +32,11 @@ TEST(MemoryPlanTest, SaysWhatItNeeds) {
   const MemoryNeed store = {.dtype = DType::kBf16, .experts_per_layer = 8, .expert_slots = 5};
   EXPECT_TRUE(CheckMemory(*c, store, with_slots).ok());
   EXPECT_THAT(std::string(CheckMemory(*c, store, with_slots - 1).message()), HasSubstr("5 experts at a time"));
+  MemoryNeed adapters = store;
+  adapters.adapter_bytes = 100;
+  EXPECT_TRUE(CheckMemory(*c, adapters, with_slots + 100).ok());
+  EXPECT_THAT(std::string(CheckMemory(*c, adapters, with_slots + 99).message()),
+              HasSubstr("5 experts at a time, adapters 100 bytes, KV cache"));
   c->hidden = 1 << 20;
   c->layers.resize(4096);
   c->num_experts = 65536;

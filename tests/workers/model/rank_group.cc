@@ -19,6 +19,7 @@
 #include "workers/model/runner/token_rebalancer.h"
 #include "workers/model/runner/warm_up.h"
 #include "workers/model/weights/loader.h"
+#include "workers/model/weights/served_adapters.h"
 #include "workers/moe/experts/device_expert_copier.h"
 #include "workers/tensor/copy.h"
 
@@ -48,6 +49,16 @@ void SendBatch(const Stream& stream, const ops::KvCacheView& cache, Batch* batch
   sent->batch = *std::move(created);
   SY_CHECK_OK(sent->numbers.Begin(stream));
   SY_CHECK_OK(sent->batch.Send(stream, &sent->numbers, cache, batch));
+}
+
+void AddAdapter(const std::string& folder, const ModelConfig& config, DType dtype, ModelWeights* weights) {
+  const auto adapter = checkpoint::LoraAdapter::Open(folder);
+  SY_CHECK_OK(adapter.status());
+  SY_CHECK_OK(CheckServedAdapter(config, dtype, **adapter));
+  auto layers = PackServedAdapter(config, dtype, **adapter);
+  SY_CHECK_OK(layers.status());
+  weights->adapters.resize(layers->size());
+  for (size_t i = 0; i < layers->size(); ++i) weights->adapters[i].push_back(std::move((*layers)[i]));
 }
 
 }  // namespace
@@ -191,6 +202,7 @@ void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelCon
   load.experts = !offloaded();
   absl::StatusOr<ModelWeights> weights = LoadWeights(checkpoint, config, std::move(load));
   SY_CHECK_OK(weights.status());
+  for (const std::string& folder : options_.adapters) AddAdapter(folder, config, options_.dtype, &*weights);
   if (options_.expert_slots > 0) MakeOffload(config, added.get());
   if (placed()) MakeBalancer(config, added.get());
   moe::ExpertWeightProvider* experts = added->experts.get();
@@ -309,6 +321,7 @@ std::vector<double> RankGroup::Logits(const std::vector<int32_t>& tokens) {
         batch.rope_rows.push_back(model.rope().RowOf(p, num_rows));
         batch.logit_rows.push_back(p);
       }
+      if (!options_.adapter_of.empty()) batch.adapters.assign(tokens.size(), options_.adapter_of.front());
       batch.sequences.push_back({.row_begin = 0, .num_query = num_rows, .start_pos = 0, .block_table = blocks});
     }
     absl::StatusOr<KvCache> cache =

@@ -34,13 +34,15 @@ struct RankGroupOptions {
   int32_t chunk = 512;  // most queries of one sequence in a step
   int32_t batch = 32;   // most sequences at a time, on all ranks together
   int32_t micro_batches = 1;
-  int32_t min_rebalance_rows = 0;               // as in BatchingPolicy
-  bool deterministic = true;                    // of a device
-  bool graphs = true;                           // of a device
-  bool warm_up = false;                         // takes all scratch before the steps, as a worker on a device does
-  bool capture = false;                         // graphs are captured before the first step
-  int in_flight = 1;                            // steps that are started before the first of them is finished
-  MaskInbox* masks = nullptr;                   // of all ranks, borrowed
+  int32_t min_rebalance_rows = 0;          // as in BatchingPolicy
+  bool deterministic = true;               // of a device
+  bool graphs = true;                      // of a device
+  bool warm_up = false;                    // takes all scratch before the steps, as a worker on a device does
+  bool capture = false;                    // graphs are captured before the first step
+  int in_flight = 1;                       // steps that are started before the first of them is finished
+  std::vector<std::string> adapters = {};  // folders of those that prompts choose from
+  std::vector<int32_t> adapter_of = {};    // of each prompt, from 1; 0 or none: the model as it is; Logits: the first
+  MaskInbox* masks = nullptr;              // of all ranks, borrowed
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
   // > 0: so many slots of each rank, over all layers, have its experts in turns, the least recently used one goes; with
   // a placement those that rows may come for.

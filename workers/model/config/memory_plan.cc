@@ -100,7 +100,7 @@ absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need) {
   const bool store = need.expert_slots >= 0;
   const absl::int128 slots = store ? need.expert_slots * Sizes{config, need.type(), need.device}.Expert() : 0;
   return WeightBytes(config, need.type(), store ? 0 : need.experts_per_layer, need.device) + slots +
-         need.kv_cache_bytes;
+         need.adapter_bytes + need.kv_cache_bytes;
 }
 
 absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes,
@@ -109,9 +109,10 @@ absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int6
   if (total <= worker_bytes) return absl::OkStatus();
   const std::string experts = need.expert_slots >= 0 ? absl::StrFormat("%d experts at a time", need.expert_slots)
                                                      : absl::StrFormat("%d experts a layer", need.experts_per_layer);
+  const std::string adapters = need.adapter_bytes > 0 ? absl::StrFormat(", adapters %d bytes", need.adapter_bytes) : "";
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "config needs %d bytes (weights in %s with %s, KV cache %d bytes), worker has %d bytes available%s", total,
-      ops::ToString(need.type()), experts, need.kv_cache_bytes, std::max<int64_t>(worker_bytes, 0), why));
+      "config needs %d bytes (weights in %s with %s%s, KV cache %d bytes), worker has %d bytes available%s", total,
+      ops::ToString(need.type()), experts, adapters, need.kv_cache_bytes, std::max<int64_t>(worker_bytes, 0), why));
 }
 
 absl::Status CheckKvCapacity(const KvCapacity& room) {

@@ -36,11 +36,12 @@ struct MemoryNeed {
   int64_t expert_slots = -1;
   DeviceKind device = DeviceKind::kCpu;
   ops::WeightFormats format = {};
+  int64_t adapter_bytes = 0;  // of adapters that requests choose from
 
   ops::WeightType type() const { return {dtype, format}; }
 };
 
-// The bytes of weights, slots and cache.
+// The bytes of weights, adapters, slots and cache.
 absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need);
 
 // ResourceExhausted "config needs X bytes ..., worker has Y bytes available" when they do not fit into worker_bytes

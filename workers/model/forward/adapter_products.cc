@@ -14,7 +14,10 @@ namespace {
 
 constexpr int64_t kGrain = 64;  // rows
 
-void Scale(const Stream& stream, double scale, const TensorView& rows) {
+}  // namespace
+
+void ScaleRows(const Stream& stream, double scale, const TensorView& rows) {
+  if (scale == 1) return;
   VisitDType(rows.dtype(), [&]<class Elem>() {
     const auto factor = static_cast<Acc<Elem>>(scale);
     stream.pool().ParallelFor(rows.dim(0), kGrain, [&](int64_t begin, int64_t end) {
@@ -25,6 +28,8 @@ void Scale(const Stream& stream, double scale, const TensorView& rows) {
     });
   });
 }
+
+namespace {
 
 // y += sums, in AccDType, each element rounded once.
 void AddRounded(const Stream& stream, const TensorView& sums, const TensorView& y) {
@@ -76,7 +81,7 @@ absl::StatusOr<TensorView> AdapterProducts::Scaled(const Stream& stream, const T
                                                    double scale, moe::RowScratch* scratch) {
   const TensorView y = scratch->Rows(x.dim(0), w.n(), w.dtype());
   RETURN_IF_ERROR(ops::Gemm(stream, {}, x, w, TensorView(), y));
-  if (scale != 1) Scale(stream, scale, y);
+  ScaleRows(stream, scale, y);
   return y;
 }
 

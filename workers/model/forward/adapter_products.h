@@ -20,6 +20,9 @@
 
 namespace switchyard::model {
 
+// rows *= scale, each element rounded once.
+void ScaleRows(const Stream& stream, double scale, const TensorView& rows);
+
 class AdapterProducts {
  public:
   absl::Status Add(const Stream& stream, const std::vector<AdapterWeights>& adapters,

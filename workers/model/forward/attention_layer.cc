@@ -40,7 +40,15 @@ absl::Status AttentionLayer::ProjectIn(const Stream& stream, const AttentionCall
   const TensorView x = normed_.Rows(residual.dim(0));
   RETURN_IF_ERROR(Normalize(stream, config_, {call.weights->norm, call.weights->norm_bias}, residual, x));
   RETURN_IF_ERROR(ops::Gemm(stream, {}, x, call.weights->qkv, call.weights->qkv_bias, qkv));
-  return adapters_.Add(stream, call.weights->qkv_adapters, x, qkv, call.noise.adapters());
+  RETURN_IF_ERROR(adapters_.Add(stream, call.weights->qkv_adapters, x, qkv, call.noise.adapters()));
+  return AddRowAdapters(stream, call, &LayerAdapter::qkv, x, qkv);
+}
+
+absl::Status AttentionLayer::AddRowAdapters(const Stream& stream, const AttentionCall& call,
+                                            std::vector<AdapterWeights> LayerAdapter::*projections, const TensorView& x,
+                                            const TensorView& y) {
+  if (call.adapters == nullptr) return absl::OkStatus();
+  return row_adapters_.Add(stream, *call.adapters, projections, call.batch->adapters, x, y);
 }
 
 absl::Status AttentionLayer::Attend(const Stream& stream, const AttentionCall& call,
@@ -85,6 +93,7 @@ absl::Status AttentionLayer::ProjectOut(const Stream& stream, const AttentionCal
   const TensorView y = dropout.on() ? added_.Rows(computed) : residual;
   RETURN_IF_ERROR(ops::Gemm(stream, {.accumulate = !dropout.on()}, x, weights.o, weights.o_bias, y));
   RETURN_IF_ERROR(adapters_.Add(stream, weights.o_adapters, x, y, call.noise.adapters()));
+  RETURN_IF_ERROR(AddRowAdapters(stream, call, &LayerAdapter::o, x, y));
   return dropout.on() ? ops::AddDropped(stream, dropout, y, residual) : absl::OkStatus();
 }
 

@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "workers/model/config/config.h"
 #include "workers/model/forward/adapter_products.h"
 #include "workers/model/forward/batch.h"
+#include "workers/model/forward/row_adapters.h"
 #include "workers/model/forward/saved_forward.h"
 #include "workers/model/forward/training_noise.h"
 #include "workers/model/runner/token_rebalancer.h"
@@ -30,6 +32,7 @@ struct AttentionCall {
   ops::KvCacheView cache;
   const SavedLayer* saved = nullptr;  // kept for a backward pass; null: nothing is.  Not with rows that are given away.
   LayerNoise noise = {};
+  const std::vector<LayerAdapter>* adapters = nullptr;  // that the batch's rows choose from; null: there are none
 };
 
 // Describes what the model does between the projection and attention.
@@ -51,6 +54,10 @@ class AttentionLayer {
   // residual → q, k, v as projected.
   absl::Status ProjectIn(const Stream& stream, const AttentionCall& call, const TensorView& residual,
                          const TensorView& qkv);  // [T, N*D + 2*Nkv*D]
+  // Adds what the adapters of the batch's rows make of x to y.
+  absl::Status AddRowAdapters(const Stream& stream, const AttentionCall& call,
+                              std::vector<AdapterWeights> LayerAdapter::*projections, const TensorView& x,
+                              const TensorView& y);
   absl::Status Attend(const Stream& stream, const AttentionCall& call, const ops::SequenceBatch& sequences,
                       const TensorView& qkv,        // [own rows or more, N*D + 2*Nkv*D]
                       const TensorView& attended);  // [own rows or more, N*D]
@@ -70,6 +77,7 @@ class AttentionLayer {
   ScratchTensor attended_;  // [T, N*D]
   ScratchTensor added_;     // [T, H] AccDType: the layer's output, with dropout
   AdapterProducts adapters_;
+  RowAdapters row_adapters_;
 };
 
 }  // namespace switchyard::model

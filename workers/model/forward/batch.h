@@ -26,8 +26,9 @@ struct BatchOnDevice {
 };
 
 struct Batch {
-  std::vector<int32_t> tokens;               // [T] of the computed rows
-  std::vector<int32_t> rope_rows;            // [T] of the model's RopeTable (RowOf): the position, but for long prompts
+  std::vector<int32_t> tokens;     // [T] of the computed rows
+  std::vector<int32_t> rope_rows;  // [T] of the model's RopeTable (RowOf): the position, but for long prompts
+  std::vector<int32_t> adapters;   // [T] of the rows, from 1 (row_adapters.h), 0 = none; empty: no row has one
   std::vector<ops::SequenceRows> sequences;  // cover the own rows in order; block tables are borrowed from the slots
   std::vector<int32_t> logit_rows;           // own rows whose logits are wanted, rising
 
@@ -50,6 +51,7 @@ struct Batch {
   void Clear() {
     tokens.clear();
     rope_rows.clear();
+    adapters.clear();
     sequences.clear();
     logit_rows.clear();
     num_decode_rows = 0;

@@ -263,7 +263,8 @@ absl::Status Model::RunLayer(const Stream& stream, const LayerCall& call) {
                                   .window = config_.layers[call.layer_idx].window,
                                   .cache = call.cache->layer(call.layer_idx),
                                   .saved = call.saved,
-                                  .noise = {call.in->noise, call.layer_idx}},
+                                  .noise = {call.in->noise, call.layer_idx},
+                                  .adapters = weights_.adapters.empty() ? nullptr : &weights_.adapters[call.layer_idx]},
                                  call.residual));
   call.out->attention_seconds += SecondsSince(start);
   if (rebalancing != nullptr) call.out->attention_seconds -= rebalancing->exchange_seconds() - exchanged;

@@ -98,6 +98,8 @@ class Model {
   }
   // The number of MoE layers before this one.
   int moe_index(int64_t layer_idx) const { return moe_idx_[layer_idx]; }
+  // That rows choose from.
+  size_t num_adapters() const { return weights_.adapters.empty() ? 0 : weights_.adapters.front().size(); }
   DType dtype() const { return dtype_; }
   int64_t max_positions() const { return rope_.max_positions(); }
   const ops::RopeTable& rope() const { return rope_; }

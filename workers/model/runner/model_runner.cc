@@ -43,7 +43,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Model* model, c
                              .block_size = options.block_size,
                              .vocab_size = static_cast<int32_t>(model->config().vocab_size),
                              .context = options.context,
-                             .max_rows = options.max_rows};
+                             .max_rows = options.max_rows,
+                             .num_adapters = static_cast<int32_t>(model->num_adapters())};
   std::unique_ptr<ModelRunner> runner(new ModelRunner(model, stream, std::move(cache), limits));
   runner->pace_ = options.pace;
   runner->add_outputs_ = options.add_outputs;
@@ -259,6 +260,7 @@ void ModelRunner::BuildBatch(const batching::RankPlan& plan) {
       batch_.tokens.push_back(slot.tokens[p] == kPendingToken ? -1 - item.slot : slot.tokens[p]);
       batch_.rope_rows.push_back(model_->rope().RowOf(p, slot.num_prompt_tokens));
     }
+    if (model_->num_adapters() > 0) batch_.adapters.resize(batch_.tokens.size(), slot.adapter);
     batch_.sequences.push_back({.row_begin = row_begin,
                                 .num_query = item.num_query,
                                 .start_pos = item.start_pos,

@@ -14,13 +14,16 @@ absl::Status BadPlan(batching::SlotId slot, const Parts&... parts) {
   return absl::InternalError(absl::StrCat("plan: slot ", slot, ": ", parts...));
 }
 
-absl::Status CheckTokens(batching::SlotId slot, const batching::SlotInit& init, const SlotLimits& limits) {
+absl::Status CheckInit(batching::SlotId slot, const batching::SlotInit& init, const SlotLimits& limits) {
   const auto num_tokens = static_cast<int64_t>(init.tokens.size());
   if (num_tokens < 1 || num_tokens > limits.context) {
     return BadPlan(slot, num_tokens, " tokens, expected [1, ", limits.context, "]");
   }
   if (init.num_prompt_tokens < 1 || init.num_prompt_tokens > num_tokens) {
     return BadPlan(slot, "num_prompt_tokens ", init.num_prompt_tokens, " of ", num_tokens, " tokens");
+  }
+  if (init.adapter < 0 || init.adapter > limits.num_adapters) {
+    return BadPlan(slot, "adapter ", init.adapter, " of ", limits.num_adapters);
   }
   for (const int32_t token : init.tokens) {
     if (token < 0 || token >= limits.vocab_size) {
@@ -80,7 +83,7 @@ absl::Status SequenceSlots::Validate(const batching::RankPlan& plan) const {
 
 absl::Status SequenceSlots::ValidateItem(const batching::StepItem& item, const Slot& before) const {
   const bool fresh = item.init.has_value();
-  if (fresh) RETURN_IF_ERROR(CheckTokens(item.slot, *item.init, limits_));
+  if (fresh) RETURN_IF_ERROR(CheckInit(item.slot, *item.init, limits_));
   const bool constrained = (fresh ? item.init->sampling : before.sampling).constrained;
   if (item.masked != (item.sample && constrained)) {
     return BadPlan(item.slot, item.masked ? "a mask, and no constraint" : "a constraint, and no mask");
@@ -137,6 +140,7 @@ void SequenceSlots::Apply(const batching::RankPlan& plan) {
       slot.in_use = true;
       slot.tokens = item.init->tokens;
       slot.num_prompt_tokens = item.init->num_prompt_tokens;
+      slot.adapter = item.init->adapter;
       slot.num_computed = item.start_pos;
       slot.sampling = item.init->sampling;
       slot.history.Reset(slot.tokens, slot.num_prompt_tokens);

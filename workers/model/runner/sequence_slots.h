@@ -17,6 +17,7 @@ struct Slot {
   bool broken = false;          // its logits were NaN or Inf: later items are not run
   std::vector<int32_t> tokens;  // prompt, then what was emitted or sampled; kPendingToken: the device knows it
   int32_t num_prompt_tokens = 0;
+  int32_t adapter = 0;       // of its rows, from 1; 0 = none
   int32_t num_computed = 0;  // positions whose keys are in the cache; the next item starts there
   std::vector<batching::BlockId> block_table;
   batching::SamplingParams sampling;
@@ -36,6 +37,7 @@ struct SlotLimits {
   int32_t vocab_size = 0;
   int64_t context = 0;   // positions that a sequence may have
   int32_t max_rows = 0;  // of one plan
+  int32_t num_adapters = 0;
 };
 
 class SequenceSlots {

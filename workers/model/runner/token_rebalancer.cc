@@ -112,7 +112,8 @@ void TokenRebalancer::SplitSequences(int64_t kept) {
   }
 }
 
-// A message: rows, wanted rows, then tokens [rows], RoPE rows [rows], which rows are wanted [wanted]; all int32.
+// A message: rows, wanted rows, then tokens [rows], RoPE rows [rows], adapters [rows] (0 where there are none), which
+// rows are wanted [wanted]; all int32.
 absl::Status TokenRebalancer::SendTokens() {
   std::vector<comm::Message> out(comm_->world());
   for (Stretch& stretch : given_) {
@@ -122,17 +123,20 @@ absl::Status TokenRebalancer::SendTokens() {
     }
     const auto wanted = static_cast<int64_t>(stretch.wanted.size());
     comm::Message& message = out[stretch.peer];
-    message = comm_->NewMessage((2 + 2 * stretch.count + wanted) * static_cast<int64_t>(sizeof(int32_t)));
+    message = comm_->NewMessage((2 + 3 * stretch.count + wanted) * static_cast<int64_t>(sizeof(int32_t)));
     auto* at = reinterpret_cast<int32_t*>(message.payload());
     *at++ = static_cast<int32_t>(stretch.count);
     *at++ = static_cast<int32_t>(wanted);
     at = std::copy_n(batch_->tokens.begin() + stretch.row, stretch.count, at);
     at = std::copy_n(batch_->rope_rows.begin() + stretch.row, stretch.count, at);
+    at = batch_->adapters.empty() ? std::fill_n(at, stretch.count, 0)
+                                  : std::copy_n(batch_->adapters.begin() + stretch.row, stretch.count, at);
     std::copy(stretch.wanted.begin(), stretch.wanted.end(), at);
   }
   if (!given_.empty()) {
     batch_->tokens.resize(given_.front().row);
     batch_->rope_rows.resize(given_.front().row);
+    if (!batch_->adapters.empty()) batch_->adapters.resize(given_.front().row);
   }
   return Exchange(std::move(out));
 }
@@ -147,14 +151,16 @@ absl::Status TokenRebalancer::TakeTokens(const comm::Message& message, Stretch* 
     return absl::InternalError(absl::StrCat("token rebalancing: rank ", stretch->peer, " sends ", rows, " rows, ",
                                             wanted, " of them wanted; the plan has ", stretch->count));
   }
-  const int64_t expected = (2 + 2 * rows + wanted) * kWord;
+  const int64_t expected = (2 + 3 * rows + wanted) * kWord;
   if (message.bytes() != expected) return Mismatch(stretch->peer, message.bytes(), expected);
   stretch->row = batch_->num_rows();
   stretch->count = rows;
   const int32_t* tokens = at + 2;
   batch_->tokens.insert(batch_->tokens.end(), tokens, tokens + rows);
   batch_->rope_rows.insert(batch_->rope_rows.end(), tokens + rows, tokens + 2 * rows);
-  stretch->wanted.assign(tokens + 2 * rows, tokens + 2 * rows + wanted);
+  batch_->adapters.resize(static_cast<size_t>(stretch->row));  // (there may be none yet)
+  batch_->adapters.insert(batch_->adapters.end(), tokens + 2 * rows, tokens + 3 * rows);
+  stretch->wanted.assign(tokens + 3 * rows, tokens + 3 * rows + wanted);
   for (const int32_t row : stretch->wanted) {
     if (row >= 0 && row < rows) continue;
     return absl::InternalError(

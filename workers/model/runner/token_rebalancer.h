@@ -5,7 +5,7 @@
 // the ones that it borrows, by giver in the order of the transfers.  Attention works on own rows, everything else on
 // computed ones; a giver does not borrow.  Each of these is an all-to-all of the whole group:
 //
-//   Begin           to the borrower: tokens, RoPE rows, which rows' residual is wanted at the end
+//   Begin           to the borrower: tokens, RoPE rows, adapters, which rows' residual is wanted at the end
 //   …Home           in each layer, to the giver: q, k and v of the rows that it gave
 //   …Out            in each layer, to the borrower: the attended rows
 //   ReturnWanted    to the giver: the residual of the logit rows that it gave

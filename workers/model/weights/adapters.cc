@@ -16,19 +16,10 @@ namespace {
 
 constexpr char kA[] = ".lora_A.weight", kB[] = ".lora_B.weight";
 
-// A projection that may have an adapter: rows [first_row, first_row + n) of a weight [, k].
-struct Projection {
-  const char* name;
-  int64_t first_row, n, k;
-  std::vector<AdapterWeights> AttentionWeights::*adapters;
-};
+using Projection = AdaptedProjection;
 
-std::vector<Projection> ProjectionsOf(const ModelConfig& c) {
-  constexpr auto kIn = &AttentionWeights::qkv_adapters;
-  return {{"q_proj", 0, c.q_width(), c.hidden, kIn},
-          {"k_proj", c.q_width(), c.kv_width(), c.hidden, kIn},
-          {"v_proj", c.q_width() + c.kv_width(), c.kv_width(), c.hidden, kIn},
-          {"o_proj", 0, c.hidden, c.q_width(), &AttentionWeights::o_adapters}};
+std::vector<AdapterWeights>& AdaptersOf(const Projection& of, AttentionWeights* weights) {
+  return of.is_out ? weights->o_adapters : weights->qkv_adapters;
 }
 
 absl::StatusOr<AdapterWeights> Allocate(const Projection& of, DType dtype, const AdapterDesc& desc) {
@@ -60,8 +51,15 @@ void Append(int64_t layer_idx, std::vector<AdapterWeights>* adapters, std::vecto
 
 }  // namespace
 
+std::vector<AdaptedProjection> AdaptedProjections(const ModelConfig& c) {
+  return {{"q_proj", false, 0, c.q_width(), c.hidden},
+          {"k_proj", false, c.q_width(), c.kv_width(), c.hidden},
+          {"v_proj", false, c.q_width() + c.kv_width(), c.kv_width(), c.hidden},
+          {"o_proj", true, 0, c.hidden, c.q_width()}};
+}
+
 absl::Status AllocateAdapters(const ModelConfig& config, DType dtype, const AdapterDesc& desc, ModelWeights* weights) {
-  const std::vector<Projection> projections = ProjectionsOf(config);
+  const std::vector<Projection> projections = AdaptedProjections(config);
   for (const std::string& target : desc.targets) {
     if (std::none_of(projections.begin(), projections.end(), [&](const Projection& of) { return of.name == target; })) {
       return absl::InvalidArgumentError(absl::StrCat("adapters: ", target, " is no projection of attention"));
@@ -71,7 +69,7 @@ absl::Status AllocateAdapters(const ModelConfig& config, DType dtype, const Adap
     for (const Projection& of : projections) {
       if (std::find(desc.targets.begin(), desc.targets.end(), of.name) == desc.targets.end()) continue;
       ASSIGN_OR_RETURN(AdapterWeights adapter, Allocate(of, dtype, desc));
-      (layer.attention.*of.adapters).push_back(std::move(adapter));
+      AdaptersOf(of, &layer.attention).push_back(std::move(adapter));
     }
   }
   return absl::OkStatus();
@@ -89,7 +87,7 @@ std::vector<Param> ListAdapterParams(ModelWeights* weights) {
 std::vector<Param> DescribeAdapterParams(const ModelConfig& config, const AdapterDesc& desc) {
   std::vector<Param> params;
   for (int64_t i = 0; i < config.num_layers(); ++i) {
-    for (const Projection& of : ProjectionsOf(config)) {
+    for (const Projection& of : AdaptedProjections(config)) {
       if (std::find(desc.targets.begin(), desc.targets.end(), of.name) == desc.targets.end()) continue;
       const std::array<Param, 2> both = ParamsOf(i, of.name, {desc.rank, of.k}, {of.n, desc.rank});
       params.insert(params.end(), both.begin(), both.end());

@@ -17,6 +17,14 @@
 
 namespace switchyard::model {
 
+// A projection of attention that may have an adapter: rows [first_row, first_row + n) of a weight [, k].
+struct AdaptedProjection {
+  const char* name;  // "q_proj"
+  bool is_out;       // of o, not of q, k and v together
+  int64_t first_row, n, k;
+};
+std::vector<AdaptedProjection> AdaptedProjections(const ModelConfig& config);
+
 struct AdapterDesc {
   int64_t rank = 0;
   double scale = 1;

@@ -159,6 +159,12 @@ int64_t FfnBytes(const FfnWeights& ffn) {
   return ffn.gate_up.bytes() + ffn.down.bytes() + ffn.up_bias.bytes() + ffn.down_bias.bytes();
 }
 
+int64_t AdapterBytes(const std::vector<AdapterWeights>& adapters) {
+  int64_t bytes = 0;
+  for (const AdapterWeights& each : adapters) bytes += each.a.bytes() + each.b.bytes();
+  return bytes;
+}
+
 int64_t LayerBytes(const LayerWeights& layer) {
   const AttentionWeights& a = layer.attention;
   int64_t bytes = a.norm.bytes() + a.norm_bias.bytes() + a.qkv.bytes() + a.qkv_bias.bytes() + a.q_norm.bytes() +
@@ -178,6 +184,9 @@ int64_t ModelWeights::bytes() const {
   int64_t bytes =
       embedding.bytes() + positions.bytes() + final_norm.bytes() + final_norm_bias.bytes() + lm_head.bytes();
   for (const LayerWeights& layer : layers) bytes += LayerBytes(layer);
+  for (const std::vector<LayerAdapter>& of_layer : adapters) {
+    for (const LayerAdapter& adapter : of_layer) bytes += AdapterBytes(adapter.qkv) + AdapterBytes(adapter.o);
+  }
   return bytes;
 }
 

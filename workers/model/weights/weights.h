@@ -23,6 +23,12 @@ struct AdapterWeights {
   const char* projection = "";  // "q_proj"
 };
 
+// What one adapter of several that rows choose from (served_adapters.h) has in a layer.
+struct LayerAdapter {
+  std::vector<AdapterWeights> qkv = {};  // at most one each for q, k and v
+  std::vector<AdapterWeights> o = {};    // at most one
+};
+
 struct AttentionWeights {
   Tensor norm;            // [H] gamma before attention
   Tensor norm_bias;       // [H] its beta; empty: RMSNorm, and so below
@@ -69,6 +75,8 @@ struct ModelWeights {
   Tensor final_norm;                 // [H]
   Tensor final_norm_bias;            // [H]
   ops::Weight lm_head;               // [V, H]
+  // [L, adapters] in serving alone: those that rows choose from; empty: none.
+  std::vector<std::vector<LayerAdapter>> adapters;
   // The memory of all of them on a device, of all but the routed experts on a host; empty: each has its own.
   Buffer arena;
 
