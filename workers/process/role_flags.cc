@@ -9,6 +9,7 @@
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/fleet/adapter_list.h"
 #include "workers/tensor/device_backend.h"
 
 namespace switchyard::worker {
@@ -83,6 +84,8 @@ std::string CheckServing(const WorkerFlags& values, const FlagSet& flags) {
   if (values.load_format != "auto" && values.load_format != "dummy")
     absl::StrAppend(&problems, "--load_format=", values.load_format, ": must be auto or dummy\n");
   absl::StrAppend(&problems, CheckExpertFlags(values));
+  if (const absl::Status status = fleet::ParseAdapterList(values.adapters).status(); !status.ok())
+    absl::StrAppend(&problems, "--adapters=", values.adapters, ": ", status.message(), "\n");
   if (const absl::Status status = CheckForecastOptions(values.forecast); !status.ok())
     absl::StrAppend(&problems, status.message(), "\n");
   return problems;
@@ -126,6 +129,7 @@ WorkerOptions ServingOptions(const WorkerFlags& values) {
   WorkerOptions options;
   options.model_dir = values.model;
   options.adapter_dir = values.adapter;
+  options.adapters = fleet::ParseAdapterList(values.adapters).value();
   options.dtype = values.dtype;
   options.quantization = values.quantization;
   options.kv_cache_dtype = values.kv_cache_dtype;

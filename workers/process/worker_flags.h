@@ -22,6 +22,7 @@ struct WorkerFlags {
 
   std::string model;
   std::string adapter;
+  std::string adapters;
   std::string dtype = "auto";
   std::string quantization = "auto";
   std::string kv_cache_dtype = "auto";

@@ -98,6 +98,19 @@ absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> OpenAdapter(const
   return adapter;
 }
 
+// Whether --adapters is possible with the other options.
+absl::Status CheckAdapters(const WorkerOptions& options) {
+  if (options.adapters.empty()) return absl::OkStatus();
+  if (options.dummy_weights) return absl::InvalidArgumentError("--adapters: goes with no --load_format=dummy");
+  if (!options.adapter_dir.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("--adapters: goes with no --adapter=", options.adapter_dir,
+                                                   ", as adapters are of the model as it is"));
+  }
+  if (options.device.is_cpu()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("--adapters: is for workers on CPUs so far, not --device=", options.device.ToString()));
+}
+
 // The hash of config.json, which is all that random weights depend on.
 absl::StatusOr<std::string> DummyHash(const std::string& model_path) {
   ASSIGN_OR_RETURN(const ModelDir dir, checkpoint::OpenModelFiles(model_path));
@@ -125,6 +138,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
     ASSIGN_OR_RETURN(manifest, checkpoint::CheckServedFolder(dir));
   }
   ASSIGN_OR_RETURN(model::ModelConfig config, model::ReadModelConfig(options.model_dir));
+  RETURN_IF_ERROR(CheckAdapters(options));
   ASSIGN_OR_RETURN(std::unique_ptr<const checkpoint::LoraAdapter> adapter, OpenAdapter(options));
   std::optional<checkpoint::Checkpoint> checkpoint;
   DType dtype = config.file_dtype.value_or(DType::kBf16);
@@ -142,12 +156,14 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
                                        ReadMachineMemory().total_bytes));
     ASSIGN_OR_RETURN(stored, CheckTensors(*checkpoint, config, dtype, adapter.get()));
   }
+  ASSIGN_OR_RETURN(RankAdapters adapters, RankAdapters::Open(options.adapters, config, dtype));
   ASSIGN_OR_RETURN(const ops::WeightFormats format,
                    ServingFormats(options.quantization, dtype, options.device, stored));
   ASSIGN_OR_RETURN(const ops::KvFormat kv_format, ServingKvFormat(options.kv_cache_dtype, dtype, options.device));
   // What one rank needs is checked when its assignment is known.
   if (checkpoint.has_value()) {
-    RETURN_IF_ERROR(model::CheckMemory(config, {.dtype = dtype, .format = format}, ReadMachineMemory().total_bytes));
+    RETURN_IF_ERROR(model::CheckMemory(config, {.dtype = dtype, .format = format, .adapter_bytes = adapters.bytes()},
+                                       ReadMachineMemory().total_bytes));
   }
   auto worker = std::unique_ptr<Worker>(new Worker(std::move(options), std::move(config), std::move(checkpoint)));
   worker->dtype_ = dtype;
@@ -156,10 +172,12 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
   if (worker->checkpoint_.has_value()) {
     worker->weights_hash_ = worker->checkpoint_->Hash(worker->config_.reading());
     if (adapter != nullptr) worker->weights_hash_.replace(16, 16, adapter->Hash());
+    if (!adapters.empty()) worker->weights_hash_.replace(16, 16, adapters.Hash());
   } else {
     ASSIGN_OR_RETURN(worker->weights_hash_, DummyHash(worker->options_.model_dir));
   }
   worker->adapter_ = std::move(adapter);
+  worker->adapters_ = std::move(adapters);
   if (const ForecastOptions& forecast = worker->options_.forecast; !forecast.profile.empty())
     RETURN_IF_ERROR(ReadProfile(forecast, worker->weights_hash_).status());
   const WorkerOptions& made = worker->options_;

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
@@ -22,6 +23,7 @@
 #include "absl/time/time.h"
 #include "scheduler/base/env.h"
 #include "scheduler/batching/step.h"
+#include "scheduler/fleet/adapter_list.h"
 #include "scheduler/fleet/engine_settings.h"
 #include "scheduler/fleet/group_ready.h"
 #include "scheduler/fleet/load_progress.h"
@@ -39,6 +41,7 @@
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/serving/device_setup.h"
 #include "workers/serving/memory_budget.h"
+#include "workers/serving/rank_adapters.h"
 #include "workers/serving/rank_experts.h"
 #include "workers/serving/rank_experts_in_place.h"
 #include "workers/serving/rank_load_predictor.h"
@@ -52,10 +55,11 @@ namespace switchyard::worker {
 
 struct WorkerOptions {
   std::string model_dir;
-  std::string adapter_dir;              // low-rank adapters that are merged into the weights; "" = none
-  std::string dtype = "auto";           // or fp32, bf16, fp16, fp64
-  std::string quantization = "auto";    // of matrices: as the checkpoint has them; or none, int8, int4
-  std::string kv_cache_dtype = "auto";  // of keys and values: the dtype; or int8, fp8
+  std::string adapter_dir;                         // low-rank adapters that are merged into the weights; "" = none
+  std::vector<fleet::AdapterPlace> adapters = {};  // those that requests choose from; on the CPU, without adapter_dir
+  std::string dtype = "auto";                      // or fp32, bf16, fp16, fp64
+  std::string quantization = "auto";               // of matrices: as the checkpoint has them; or none, int8, int4
+  std::string kv_cache_dtype = "auto";             // of keys and values: the dtype; or int8, fp8
   int threads = 1;
   Device device = Device::Cpu();
   double gpu_memory_fraction = 0.9;  // of a device's memory that may be in use: kGpuMemoryFractionHelp
@@ -90,6 +94,7 @@ class Worker final {
   // Memory that weights and cache may take: the machine's or the device's.
   int64_t memory_bytes() const;
   const std::string& weights_hash() const { return weights_hash_; }
+  std::vector<std::string> adapter_names() const { return adapters_.names(); }  // that requests choose from
   const offload::ExpertBudgetOptions& expert_budget() const { return expert_budget_; }
 
   // Takes the assignment: loads weights if this assignment's are not there, makes the KV cache, meets the others, and
@@ -211,6 +216,7 @@ class Worker final {
   const model::ModelConfig config_;
   const std::optional<checkpoint::Checkpoint> checkpoint_;  // none for dummy weights
   std::unique_ptr<const checkpoint::LoraAdapter> adapter_;  // null: none
+  RankAdapters adapters_;
   DType dtype_ = DType::kF32;
   ops::WeightFormats format_;
   ops::KvFormat kv_format_ = ops::KvFormat::kPlain;

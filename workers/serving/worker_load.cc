@@ -69,6 +69,7 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
                                                  const fleet::EngineSettings& settings) const {
   model::MemoryNeed need = {
       .dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes, .device = options_.device.kind, .format = format_};
+  need.adapter_bytes = adapters_.bytes();
   if (config_.num_experts > 0) {
     need.experts_per_layer =
         static_cast<int64_t>(LayoutOf(config_, assignment.world).Residents(assignment.rank).size());
@@ -134,7 +135,8 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   if (options_.device.is_cpu()) {
     RETURN_IF_ERROR(model::CheckMemory(config_, need, host, budget_.ToString()));
     // The expert file may have to be built in the same memory.
-    host -= static_cast<int64_t>(model::WeightBytes(config_, weight_type(), 0)) + settings.kv_cache_bytes;
+    host -= static_cast<int64_t>(model::WeightBytes(config_, weight_type(), 0)) + adapters_.bytes() +
+            settings.kv_cache_bytes;
   } else {
     ASSIGN_OR_RETURN(const MemoryPool memory, DeviceMemory());
     RETURN_IF_ERROR(model::CheckMemory(config_, need, memory.available_bytes, absl::StrCat(": ", memory.limit)));
@@ -162,7 +164,9 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   load.device = options_.device;
   load.progress = progress;
   if (!checkpoint_.has_value()) return model::MakeDummyWeights(config_, std::move(load));
-  return model::LoadWeights(*checkpoint_, config_, std::move(load));
+  ASSIGN_OR_RETURN(model::ModelWeights weights, model::LoadWeights(*checkpoint_, config_, std::move(load)));
+  RETURN_IF_ERROR(adapters_.LoadInto(config_, dtype_, &weights));
+  return weights;
 }
 
 void Worker::SumExpertFile(const moe::ExpertFile& file) {

@@ -47,6 +47,7 @@ void ServingRole::Describe(fleet::WorkerInfo* out) const {
   out->device = worker.device().ToString();
   out->isa = worker.isa();
   out->weights_hash = worker.weights_hash();
+  out->adapters = worker.adapter_names();
   DescribeModel(worker, out);
   if (worker.expert_budget().empty() || worker.expert_budget().automatic()) return;
   const absl::StatusOr<MemoryShare> share = ParseMemoryShare(worker.expert_budget().budget);

@@ -1,0 +1,75 @@
+#include "workers/serving/rank_adapters.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/base/io/fnv1a.h"
+#include "scheduler/base/log.h"
+#include "scheduler/base/status_macros.h"
+#include "workers/checkpoint/adapters/lora_adapter.h"
+#include "workers/model/weights/served_adapters.h"
+
+namespace switchyard::worker {
+namespace {
+
+absl::Status Named(const fleet::AdapterPlace& place, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("--adapters: ", place.name, "=", place.dir, ": ", status.message()));
+}
+
+absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> OpenFolder(const fleet::AdapterPlace& place) {
+  absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> adapter = checkpoint::LoraAdapter::Open(place.dir);
+  if (!adapter.ok()) return Named(place, adapter.status());
+  return adapter;
+}
+
+}  // namespace
+
+absl::StatusOr<RankAdapters> RankAdapters::Open(absl::Span<const fleet::AdapterPlace> places,
+                                                const model::ModelConfig& config, DType dtype) {
+  RankAdapters all;
+  for (const fleet::AdapterPlace& place : places) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<const checkpoint::LoraAdapter> adapter, OpenFolder(place));
+    RETURN_IF_ERROR(Named(place, model::CheckServedAdapter(config, dtype, *adapter)));
+    all.adapters_.push_back(
+        {.place = place, .hash = adapter->Hash(), .bytes = model::ServedAdapterBytes(dtype, *adapter)});
+    LogInfo("--adapters: ", place.name, "=", place.dir, ": adapts ", adapter->matrices().size(), " matrices");
+  }
+  return all;
+}
+
+std::vector<std::string> RankAdapters::names() const {
+  std::vector<std::string> names;
+  for (const Adapter& adapter : adapters_) names.push_back(adapter.place.name);
+  return names;
+}
+
+std::string RankAdapters::Hash() const {
+  std::string all;
+  for (const Adapter& adapter : adapters_) absl::StrAppend(&all, adapter.place.name, "=", adapter.hash, ",");
+  return absl::StrCat(absl::Hex(Fnv1a(all), absl::kZeroPad16));
+}
+
+int64_t RankAdapters::bytes() const {
+  int64_t bytes = 0;
+  for (const Adapter& adapter : adapters_) bytes += adapter.bytes;
+  return bytes;
+}
+
+absl::Status RankAdapters::LoadInto(const model::ModelConfig& config, DType dtype, model::ModelWeights* weights) const {
+  if (empty()) return absl::OkStatus();
+  weights->adapters = std::vector<std::vector<model::LayerAdapter>>(static_cast<size_t>(config.num_layers()));
+  for (const Adapter& each : adapters_) {
+    ASSIGN_OR_RETURN(const std::unique_ptr<const checkpoint::LoraAdapter> adapter, OpenFolder(each.place));
+    if (adapter->Hash() != each.hash) {
+      return Named(each.place, absl::FailedPreconditionError("has other contents than when this worker started"));
+    }
+    absl::StatusOr<std::vector<model::LayerAdapter>> layers = model::PackServedAdapter(config, dtype, *adapter);
+    if (!layers.ok()) return Named(each.place, layers.status());
+    for (size_t i = 0; i < layers->size(); ++i) weights->adapters[i].push_back(std::move((*layers)[i]));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace switchyard::worker
