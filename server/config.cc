@@ -10,6 +10,7 @@
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -21,6 +22,7 @@
 #include "scheduler/base/gguf/gguf_file.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/io/root_dir.h"
+#include "scheduler/fleet/adapter_list.h"
 #include "scheduler/popularity/path_profile.h"
 #include "server/observe/otlp_exporter.h"
 #include "server/server_flags.h"
@@ -252,6 +254,7 @@ void CheckNoServing(const ServerConfig& config, Problems* problems) {
   problems->OnlyFor(false, "workers", config.workers, defaults.workers, kIsFor);
   problems->OnlyFor(false, "served_model_name", config.served_model_name, defaults.served_model_name, kIsFor);
   problems->OnlyFor(false, "adapter", config.adapter, defaults.adapter, kIsFor);
+  problems->OnlyFor(false, "adapters", config.adapters, defaults.adapters, kIsFor);
   problems->OnlyFor(false, "tokenizer", config.tokenizer, defaults.tokenizer, kIsFor);
   problems->OnlyFor(false, "chat_template", config.chat_template, defaults.chat_template, kIsFor);
   problems->OnlyFor(false, "profile", config.profile, defaults.profile, kIsFor);
@@ -265,6 +268,38 @@ void CheckNoServing(const ServerConfig& config, Problems* problems) {
   problems->OnlyFor(false, "threads", config.threads, defaults.threads, kIsFor);
   problems->OnlyFor(false, "max_model_len", config.batching.max_model_len, defaults.batching.max_model_len, kIsFor);
   problems->Check(!config.train_on_serving, absl::StrCat("--train_on_serving: is for ", kIsFor));
+}
+
+// Checks --adapter and --adapters, as far as that is possible without the model.
+void CheckAdapters(const ServerConfig& config, Problems* problems) {
+  const auto check_folder = [&](const std::string& flag, const std::string& dir) {
+    problems->Check(IsFile(dir + "/adapter_config.json"),
+                    absl::StrCat(flag, ": is no directory with an adapter_config.json, as PEFT saves it"));
+  };
+  if (!config.adapter.empty()) check_folder(absl::StrCat("--adapter=", config.adapter), config.adapter);
+  if (!config.adapters.empty()) {
+    const absl::StatusOr<std::vector<fleet::AdapterPlace>> places = fleet::ParseAdapterList(config.adapters);
+    if (!places.ok()) {
+      problems->Check(false, absl::StrCat("--adapters=", config.adapters, ": ", places.status().message()));
+    } else {
+      for (const fleet::AdapterPlace& each : *places)
+        check_folder(absl::StrCat("--adapters: ", each.name, "=", each.dir), each.dir);
+    }
+    problems->Check(config.adapter.empty(),
+                    absl::StrCat("--adapters=", config.adapters, ": goes with no --adapter=", config.adapter,
+                                 ", as adapters are of the model as it is; add that one to the list"));
+    problems->Check(config.device == "cpu",
+                    absl::StrCat("--adapters=", config.adapters, ": is for workers on CPUs so far, not --device=",
+                                 config.device, "; --adapter merges one, on any device"));
+  }
+  for (const auto& [flag, value] : {std::pair("adapter", &config.adapter), std::pair("adapters", &config.adapters)}) {
+    if (value->empty()) continue;
+    problems->Check(config.local_workers > 0 || config.only_trains,
+                    absl::StrCat("--", flag, "=", *value,
+                                 ": is of local workers, but --local_workers=0; give it to each switchyard-worker"));
+    problems->Check(config.load_format != "dummy",
+                    absl::StrCat("--", flag, "=", *value, ": goes with no --load_format=dummy"));
+  }
 }
 
 }  // namespace
@@ -301,15 +336,7 @@ absl::Status ServerConfig::Finish() {
     problems.Check(!S_ISDIR(ModeOf(model)) || IsFile(model + "/config.json"),
                    absl::StrCat("--model=", model, ": ", WhyNoConfig(model)));
   }
-  problems.Check(
-      adapter.empty() || IsFile(adapter + "/adapter_config.json"),
-      absl::StrCat("--adapter=", adapter, ": is no directory with an adapter_config.json, as PEFT saves it"));
-  problems.Check(adapter.empty() || local_workers > 0 || only_trains,
-                 absl::StrCat("--adapter=", adapter,
-                              ": is of local workers, but --local_workers=0; give it to each "
-                              "switchyard-worker"));
-  problems.Check(adapter.empty() || load_format != "dummy",
-                 absl::StrCat("--adapter=", adapter, ": goes with no --load_format=dummy"));
+  CheckAdapters(*this, &problems);
   for (const FlagProblem& problem : FlagsOfServer(this).OutOfRange(/*given_only=*/false)) {
     problems.Check(false, problem.ToString());
   }

@@ -19,6 +19,7 @@ struct ServerConfig {
   std::string version = "unknown";  // of this program, for clients
   std::string model;                // directory of a HuggingFace checkpoint, or a GGUF file
   std::string adapter;              // directory of a LoRA adapter that workers merge into the model; "" = none
+  std::string adapters;             // NAME=DIR,NAME=DIR: those that requests choose from (adapter_list.h); "" = none
   std::string served_model_name;    // default: NameOfModel
   std::string tokenizer;            // file; default: the model's, if it has one
   std::string chat_template;        // file; default: the model's

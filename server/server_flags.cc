@@ -28,6 +28,11 @@ void AddModelFlags(ServerConfig* c, FlagSet* set) {
          "directory of a LoRA adapter as PEFT saves it (adapter_config.json, adapter_model.safetensors), which workers "
          "merge into the model's weights as they load them")
       .Mark(kToServingWorkers);
+  set->Add(
+         "adapters=NAME=DIR,...", &c->adapters,
+         "LoRA adapters that workers on CPUs hold beside the model; a request asks for one as model=MODEL:NAME. Names "
+         "are of letters, digits, '.', '_' and '-'; only attention's projections may be adapted")
+      .Mark(kToServingWorkers);
   set->Add("served_model_name=NAME", &c->served_model_name,
            "the model's name in requests (default: the last part of --model; ORG/NAME for a snapshot of the "
            "HuggingFace hub)");

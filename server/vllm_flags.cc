@@ -29,6 +29,8 @@ std::map<std::string, std::string> AdviceForUsersOfVllm() {
           {"otlp_traces_endpoint", "is --otlp_endpoint here (over HTTP, not gRPC)"},
           {"enable_eplb", "is --placement=auto with --spare_slots here"},
           {"cpu_offload_gb", "is --expert_memory here: what stays in memory, of the experts"},
+          {"enable_lora", "adapters are given by --adapters=NAME=DIR,NAME=DIR; requests ask for MODEL:NAME"},
+          {"lora_modules", "is --adapters=NAME=DIR,NAME=DIR here; requests ask for MODEL:NAME"},
           {"enforce_eager", "is --cuda_graphs=false here"}};
 }
 

@@ -9,6 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "server/api/convert_constraint.h"
 #include "server/api/convert_messages.h"
+#include "server/api/model_names.h"
 
 namespace switchyard::server {
 namespace {
@@ -210,19 +211,16 @@ absl::Status CheckAnswerBytes(const char* field, const std::vector<int32_t>& ids
 }  // namespace
 
 absl::Status CheckModelName(const std::string& name, const ServedModel& model) {
-  if (name.empty() || name == model.name) return absl::OkStatus();
-  return rpc::MakeError(
-      absl::StatusCode::kNotFound, v1::MODEL_NOT_FOUND,
-      absl::StrCat("model ", Quote(name), " is not served here; this server has \"", model.name, "\""),
-      {{"field", "model"}});
+  return FindAdapter(name, model).status();
 }
 
 absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::GenerateRequest& message,
                                                                   const ConvertArgs& args) {
-  RETURN_IF_ERROR(CheckModelName(message.model(), *args.model));
+  ASSIGN_OR_RETURN(const int32_t adapter, FindAdapter(message.model(), *args.model));
   const RequestLimits& limits = args.limits;
   RETURN_IF_ERROR(CheckCount("request_id", message.request_id().size(), "bytes", limits.max_request_id_bytes));
   auto out = std::make_unique<InferenceRequest>();
+  out->adapter = adapter;
   out->request_id = message.request_id().empty() ? args.drawn_id : message.request_id();
   out->arrival = args.now;
   out->deadline = args.deadline;

@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<InferenceRequest>> ConvertGenerate(const v1::Gene
 absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& message, const ConvertArgs& args);
 absl::StatusOr<v1::DetokenizeResponse> ConvertDetokenize(const v1::DetokenizeRequest& message, const ConvertArgs& args);
 
-// Returns NOT_FOUND unless `name` is empty or the served model's.
+// Returns NOT_FOUND unless `name` is empty or one of the served model's (model_names.h).
 absl::Status CheckModelName(const std::string& name, const ServedModel& model);
 
 v1::GenerateResponse ToProto(OutputChunk chunk, const text::TextProcessor& text);

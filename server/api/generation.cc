@@ -6,6 +6,7 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 #include "server/admission/peer_name.h"
+#include "server/api/model_names.h"
 #include "server/clock.h"
 
 namespace switchyard::server {
@@ -66,7 +67,7 @@ absl::Status Generation::Prepare(ParseFn parse, ArgsFn make_args) {
     request_id_ = request.ok() ? (*request)->request_id : message.request_id();
     if (request.ok()) {
       seed_ = (*request)->sampling.seed;
-      model_ = model->name;
+      model_ = ModelName(*model, (*request)->adapter);
       prompt_tokens_ = static_cast<int64_t>((*request)->prompt.size());
     }
   }

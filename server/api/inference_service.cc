@@ -32,8 +32,10 @@ UnaryCall* Convert(UnaryCall* call, absl::StatusOr<Response> (*convert)(const Re
   return call;
 }
 
-void FillInfo(const RequestContext& request_context, const ServedModel& model, v1::GetModelInfoResponse* out) {
-  out->set_model(model.name);
+// `name`: as it was asked for; empty: the model's own.
+void FillInfo(const RequestContext& request_context, const ServedModel& model, const std::string& name,
+              v1::GetModelInfoResponse* out) {
+  out->set_model(name.empty() ? model.name : name);
   out->set_architecture(model.architecture);
   out->set_dtype(model.dtype);
   out->set_quantization(model.quantization);
@@ -157,7 +159,7 @@ grpc::ServerUnaryReactor* InferenceServiceImpl::GetModelInfo(grpc::CallbackServe
   v1::GetModelInfoResponse info;
   std::shared_ptr<const ServedModel> model;
   const absl::Status status = request_context_->Read(*context, *request, &message, &model);
-  if (status.ok()) FillInfo(*request_context_, *model, &info);
+  if (status.ok()) FillInfo(*request_context_, *model, message.model(), &info);
   call->Answer(status, info);
   return call;
 }

@@ -35,6 +35,7 @@ LiveRequest::LiveRequest(std::unique_ptr<InferenceRequest> request, std::shared_
       unfinished_(request_->num_choices) {
   metrics_->request_prompt_tokens->Observe(static_cast<double>(request_->prompt.size()));
   metrics_->prompt_tokens->Increment(static_cast<double>(request_->prompt.size()));
+  if (request_->adapter > 0) metrics_->adapter_requests(request_->adapter).Increment();
   metrics_->request_params_n->Observe(request_->num_choices);
   metrics_->request_params_max_tokens->Observe(request_->max_tokens);
   for (int choice = 0; choice < request_->num_choices; ++choice) {

@@ -31,6 +31,7 @@ struct ServedModel {
   int32_t experts_per_token = 0;
   int32_t num_workers = 0;
   std::vector<int32_t> eos_token_ids;
+  std::vector<std::string> adapters;  // that requests choose from; adapter i of a request is [i - 1]
 };
 
 // The scheduler's request (the engine sets its `id`) with the fields that only the server uses.

@@ -134,6 +134,7 @@ void ServingGroup::Up(int64_t epoch, int world, int32_t num_kv_blocks, const fle
   metrics_->SetMaxModelLen(policy.max_model_len);
   metrics_->SetCacheConfig(policy.block_size, int64_t{world} * num_kv_blocks,
                            first.kv_cache_dtype.empty() ? first.dtype : first.kv_cache_dtype, policy.prefix_reuse);
+  metrics_->SetAdapters(first.adapters);
   PublishModel(world, first);
 }
 
@@ -153,6 +154,7 @@ void ServingGroup::PublishModel(int world, const fleet::WorkerInfo& info) {
   model->experts_per_token = info.experts_per_token;
   model->num_workers = world;
   model->eos_token_ids = info.eos_token_ids;
+  model->adapters = info.adapters;
   for (int32_t id : text_->defaults().eos_token_ids) {
     if (std::find(model->eos_token_ids.begin(), model->eos_token_ids.end(), id) == model->eos_token_ids.end()) {
       model->eos_token_ids.push_back(id);

@@ -9,6 +9,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/fleet/adapter_list.h"
 #include "server/admission/join_tokens.h"
 #include "server/fleet/worker_group.h"
 
@@ -23,7 +24,7 @@ absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& 
   if (group.weights_hash != info.weights_hash) {
     return absl::FailedPreconditionError(absl::StrCat("weights hash ", info.weights_hash, ": the group serves ",
                                                       group.weights_hash,
-                                                      "; give the worker the same --model and --adapter"));
+                                                      "; give the worker the same --model, --adapter and --adapters"));
   }
   if (group.isa != info.isa) {
     return absl::FailedPreconditionError(absl::StrCat("ISA ", info.isa, ": the group runs ", group.isa,
@@ -77,6 +78,7 @@ bool WorkerGroup::IsOwn(const fleet::WorkerInfo& info) const {
 
 absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
   RETURN_IF_ERROR(CheckExperts(info));
+  RETURN_IF_ERROR(fleet::CheckAdapterNames(info.adapters));
   if (options_.encrypt_links && options_.world > 1 && !absl::StartsWith(info.device, "cpu") &&
       !info.collective_address.empty() && !rpc::IsLoopback(info.collective_address)) {
     return absl::FailedPreconditionError(
@@ -87,7 +89,7 @@ absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
   if (!served_weights_.empty() && info.weights_hash != served_weights_) {
     return absl::FailedPreconditionError(
         absl::StrCat("weights hash ", info.weights_hash, ": this server has served ", served_weights_,
-                     "; give the worker that --model and --adapter, or start the server again"));
+                     "; give the worker that --model, --adapter and --adapters, or start the server again"));
   }
   if (options_.dtype != "auto" && info.dtype != options_.dtype) {
     return absl::FailedPreconditionError(

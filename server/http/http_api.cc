@@ -13,6 +13,7 @@
 #include "proto/support/host_port.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
+#include "server/api/model_names.h"
 #include "server/clock.h"
 #include "server/http/api_errors.h"
 #include "server/http/apis/anthropic.h"
@@ -93,32 +94,38 @@ class HttpApi::Handlers {
   static void Metrics(const Call& call) {
     call.exchange->Reply({.type = "text/plain; version=0.0.4; charset=utf-8", .body = call.context->metrics->Page()});
   }
-  static Json ModelJson(const RequestContext& context) {
-    const std::shared_ptr<const ServedModel> model = context.engine->model();
-    Json json = {{"id", context.config->served_model_name},
+  // The served model; before it is known its name alone.
+  static std::shared_ptr<const ServedModel> ModelOf(const RequestContext& context) {
+    if (auto model = context.engine->model(); model != nullptr) return model;
+    auto unknown = std::make_shared<ServedModel>();
+    unknown->name = context.config->served_model_name;
+    return unknown;
+  }
+  // The model with that adapter, whose parent it then is; 0: without.
+  static Json ModelJson(const RequestContext& context, const ServedModel& model, int32_t adapter) {
+    Json json = {{"id", ModelName(model, adapter)},
                  {"object", "model"},
                  {"created", context.start_time},
                  {"owned_by", "switchyard"},
-                 {"root", context.config->served_model_name},
-                 {"parent", nullptr}};
-    if (model != nullptr) json["max_model_len"] = model->max_model_len;
+                 {"root", model.name},
+                 {"parent", adapter > 0 ? Json(model.name) : Json(nullptr)}};
+    if (model.max_model_len > 0) json["max_model_len"] = model.max_model_len;
     return json;
   }
   static void Models(const Call& call) {
     Json models = Json::array();
-    if (!call.context->config->only_trains) models.push_back(ModelJson(*call.context));
+    const std::shared_ptr<const ServedModel> model = ModelOf(*call.context);
+    for (int32_t i = 0; !call.context->config->only_trains && i <= static_cast<int32_t>(model->adapters.size()); ++i)
+      models.push_back(ModelJson(*call.context, *model, i));
     call.Reply({{"object", "list"}, {"data", std::move(models)}});
   }
   static void Model(const Call& call) {
     const std::string name =
         PercentDecoded(absl::string_view(call.exchange->request().path).substr(std::string("/v1/models/").size()));
-    if (name == call.context->config->served_model_name && !name.empty()) return call.Reply(ModelJson(*call.context));
-    call.exchange->Reply(
-        ErrorReply(ErrorShape::kOpenAi,
-                   rpc::MakeError(absl::StatusCode::kNotFound, v1::MODEL_NOT_FOUND,
-                                  absl::StrCat("model ", Quote(name), " is not served here; this server has \"",
-                                               call.context->config->served_model_name, "\""),
-                                  {{"field", "model"}})));
+    const std::shared_ptr<const ServedModel> model = ModelOf(*call.context);
+    const absl::StatusOr<int32_t> adapter = FindAdapter(name, *model);
+    if (adapter.ok() && !name.empty()) return call.Reply(ModelJson(*call.context, *model, *adapter));
+    call.exchange->Reply(ErrorReply(ErrorShape::kOpenAi, UnknownModel(name, *model)));
   }
   static void Chat(const Call& call) {
     AnswerByGenerating(call.context, call.exchange, call.caller, NewChatWriter(call.context->text, Now()));

@@ -246,6 +246,13 @@ void ServerMetrics::SetCacheConfig(int32_t block_size, int64_t num_blocks, const
   cache_config_->Set(1);
 }
 
+void ServerMetrics::SetAdapters(const std::vector<std::string>& names) {
+  if (names.empty() || !adapter_requests_.empty()) return;
+  auto& requests = NewFamily(prometheus::BuildCounter(), "switchyard_adapter_requests_total",
+                             "Accepted requests for a LoRA adapter (--adapters), by its name.", registry_.get());
+  for (const std::string& name : names) adapter_requests_.push_back(&requests.Add(With(labels_, {{"adapter", name}})));
+}
+
 prometheus::Counter& ServerMetrics::request_success(batching::FinishReason reason) {
   prometheus::Counter* counter = success_[static_cast<int>(reason)];
   SY_CHECK(counter != nullptr);

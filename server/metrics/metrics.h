@@ -56,6 +56,12 @@ class ServerMetrics {
   prometheus::Counter& otlp_spans(const std::string& result);
   // Counts answers over HTTP that ended before their end, by reason (slow_reader, client_gone).
   prometheus::Counter& http_answer_cut(const std::string& reason);
+  // Registers the counters of requests by adapter; no adapters, or a later call: does nothing.
+  void SetAdapters(const std::vector<std::string>& names);
+  // adapter: from 1, of SetAdapters' names.
+  prometheus::Counter& adapter_requests(int32_t adapter) {
+    return *adapter_requests_[static_cast<size_t>(adapter) - 1];
+  }
   prometheus::Counter& key_requests(const std::string& key);
   prometheus::Counter& key_tokens(const std::string& key);
   prometheus::Histogram* time_to_first_token = nullptr;
@@ -140,8 +146,9 @@ class ServerMetrics {
  private:
   std::shared_ptr<prometheus::Registry> registry_;
   std::unique_ptr<prometheus::Exposer> exposer_;
-  const prometheus::Labels labels_;              // of every metric
-  std::vector<prometheus::Counter*> success_;    // [kNumFinishReasons], null where the end was an error
+  const prometheus::Labels labels_;            // of every metric
+  std::vector<prometheus::Counter*> success_;  // [kNumFinishReasons], null where the end was an error
+  std::vector<prometheus::Counter*> adapter_requests_;
   prometheus::Histogram* balancedness_[2] = {};  // by Phase
   prometheus::Family<prometheus::Counter>* errors_ = nullptr;
   prometheus::Family<prometheus::Counter>* refused_calls_ = nullptr;

@@ -186,6 +186,31 @@ TEST_F(ConfigTest, AnAdapterIsOfLocalWorkers) {
   EXPECT_THAT(std::string(config_.Finish().message()), HasSubstr(": is of local workers, but --local_workers=0"));
 }
 
+TEST_F(ConfigTest, AdaptersAreNamedFoldersOfLocalWorkersOnCpus) {
+  const std::string dir = "tests/golden/adapters/lora-olmoe-clip";
+  const auto refusal = [&](const std::string& adapters) {
+    config_.adapters = adapters;
+    return std::string(config_.Finish().message());
+  };
+  EXPECT_EQ(refusal(absl::StrCat("a=", dir, ",b=", dir)), "");
+  EXPECT_THAT(refusal("a"), HasSubstr("--adapters=a: \"a\": is no NAME=DIR"));
+  EXPECT_THAT(refusal("a:b=x"), HasSubstr("adapter name \"a:b\": must be of letters"));
+  EXPECT_THAT(refusal("a=/nonexistent"),
+              HasSubstr("--adapters: a=/nonexistent: is no directory with an adapter_config"));
+  config_.adapter = dir;
+  EXPECT_THAT(refusal(absl::StrCat("a=", dir)), HasSubstr(absl::StrCat(": goes with no --adapter=", dir)));
+  config_.adapter.clear();
+  config_.load_format = "dummy";
+  EXPECT_THAT(refusal(absl::StrCat("a=", dir)), HasSubstr(": goes with no --load_format=dummy"));
+  config_.load_format = "auto";
+  config_.device = "cuda";
+  EXPECT_THAT(refusal(absl::StrCat("a=", dir)), HasSubstr("is for workers on CPUs so far, not --device=cuda"));
+  config_.device = "cpu";
+  config_.local_workers = 0;
+  config_.workers = 2;
+  EXPECT_THAT(refusal(absl::StrCat("a=", dir)), HasSubstr(": is of local workers, but --local_workers=0"));
+}
+
 TEST_F(ConfigTest, AServerWithoutAModelTrains) {
   ServerConfig config;
   config.dataset_root = dir_.path() + "/data";
@@ -201,12 +226,14 @@ TEST_F(ConfigTest, AServerWithoutAModelTrains) {
   serving.workers = serving.local_workers = 2;
   serving.tokenizer = "t.json";
   serving.adapter = "a";
+  serving.adapters = "b=c";
   serving.quantization = "int8";
   serving.train_on_serving = true;
   EXPECT_THAT(std::string(serving.Finish().message()),
               testing::AllOf(HasSubstr("--local_workers=2: is for a server with --model\n--workers=2: is for"),
                              HasSubstr("--tokenizer=t.json: is for a server with --model"),
                              HasSubstr("--adapter=a: is for a server with --model"),
+                             HasSubstr("--adapters=b=c: is for a server with --model"),
                              HasSubstr("--quantization=int8: is for a server with --model"),
                              HasSubstr("--train_on_serving: is for a server with --model")));
 }

@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "server/api/model_names.h"
 #include "tests/server/api/convert_fixture.h"
 
 namespace switchyard::server {
@@ -148,6 +151,30 @@ TEST_F(ConvertTest, ReservedIdsOfThePaddingAreLegalAndHaveNoText) {
   EXPECT_EQ(ConvertDetokenize(detokenize, args_)->text(), "a");
   detokenize.add_token_ids(300);
   EXPECT_EQ(std::string(ConvertDetokenize(detokenize, args_).status().message()), "token_ids[2]: 300 outside [0, 300)");
+}
+
+// A model with adapters has a name for each; any other is refused with those that there are.
+TEST_F(ConvertTest, AModelsAdaptersAreAskedForByName) {
+  ServedModel model = model_;
+  model.adapters = {"first", "second"};
+  args_.model = &model;
+  for (const auto& [name, adapter] :
+       {std::pair("", 0), std::pair("tiny", 0), std::pair("tiny:first", 1), std::pair("tiny:second", 2)}) {
+    request_.set_model(name);
+    EXPECT_EQ(Convert()->adapter, adapter) << name;
+    if (adapter > 0) EXPECT_EQ(ModelName(model, adapter), name);
+  }
+  const auto refusal = [&](const std::string& name) {
+    request_.set_model(name);
+    EXPECT_EQ(Refusal(absl::StatusCode::kNotFound).reason, "MODEL_NOT_FOUND") << name;
+    return std::string(ConvertGenerate(request_, args_).status().message());
+  };
+  for (const char* const name : {"first", "tiny:", "tiny:third", "tiny:first ", ":first", "tiny:first:second"}) {
+    EXPECT_THAT(refusal(name), testing::HasSubstr("this server has \"tiny\", \"tiny:first\", \"tiny:second\"")) << name;
+  }
+  for (int i = 0; i < 20; ++i) model.adapters.push_back(absl::StrCat("more", i));
+  EXPECT_THAT(refusal("big"), testing::AllOf(testing::HasSubstr("\"tiny:more13\" and 6 more"),
+                                             testing::Not(testing::HasSubstr("more14"))));
 }
 
 TEST_F(ConvertTest, AnotherModelIsNotFound) {

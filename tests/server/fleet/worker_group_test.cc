@@ -153,6 +153,17 @@ TEST_F(GroupTest, WhatTheServersOwnWorkersSetOutlivesThem) {
   EXPECT_TRUE(Register(4, Info("right")).ok()) << "it need not wait for the local one to come back";
 }
 
+TEST_F(GroupTest, AWorkersAdaptersHaveNamesThatUsersCanGive) {
+  Make(2);
+  fleet::WorkerInfo bad = Info("bad");
+  bad.adapters = {"good", "a:b"};
+  EXPECT_EQ(Register(1, bad).code(), absl::StatusCode::kInvalidArgument);
+  bad.adapters = {"good", "good"};
+  EXPECT_EQ(Register(2, bad).code(), absl::StatusCode::kInvalidArgument);
+  bad.adapters = {"good", "b"};
+  EXPECT_TRUE(Register(3, bad).ok());
+}
+
 // Before anything was served, a local worker may come back with other weights, for example if its model was changed.
 TEST_F(GroupTest, ALocalWorkerSendsAwayWhoeverDiffersFromIt) {
   Make(3, /*local_workers=*/1);
@@ -164,7 +175,7 @@ TEST_F(GroupTest, ALocalWorkerSendsAwayWhoeverDiffersFromIt) {
   ASSERT_TRUE(Register(3, changed).ok());
   EXPECT_EQ(workers[2]->closed.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(std::string(workers[2]->closed.message()),
-            "weights hash h1: the group serves h2; give the worker the same --model and --adapter");
+            "weights hash h1: the group serves h2; give the worker the same --model, --adapter and --adapters");
   EXPECT_EQ(group->members().size(), 1u);
   fleet::WorkerInfo remote = Info("remote2");
   remote.weights_hash = "h2";
