@@ -3,13 +3,13 @@
 
     python3 make.py [NAME ...]             (needs torch, transformers, peft, safetensors; seconds a fixture)
 
-lora-NAME.safetensors, PEFT's adapters of the attention of ../models/NAME:
-  rank, alpha, targets            the adapters; targets: indices into (q_proj, k_proj, v_proj, o_proj)
+lora-NAME.safetensors, PEFT's adapters of the attention of ../models/NAME, experts-NAME.safetensors, of its experts, too:
+  rank, alpha, targets            the adapters; targets: indices into TARGETS + PARAMETERS
   first.PARAMETER                 PEFT's initial lora_A, by PEFT's names (lora_B is 0)
   last.PARAMETER                  lora_A and lora_B after the steps
   logits                          of the first batch's first sequence, [T, V], after the steps
   greedy.{i}.prompt, greedy.{i}.tokens     greedy continuations, after the steps; the best two logits differ by MIN_GAP
-lora-NAME/                        the same adapters as PEFT saves them, in fp32
+lora-NAME/, experts-NAME/         the same adapters as PEFT saves them, in fp32
 other-NAME/                       a second adapter of the same model, drawn, not trained (OTHERS)
 beside-NAME.safetensors, PEFT with both loaded, of which one or none is active:
   {base,lora,other}.{i}.prompt, {base,lora,other}.{i}.tokens    greedy continuations of the same prompts, as above
@@ -37,11 +37,13 @@ spec.loader.exec_module(training)
 from training import AUX, BETAS, CLIP, DECAY, EPS, FIXTURES, LENGTH, RATE, SEQUENCES, STEPS  # noqa: E402
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
+PARAMETERS = ("gate_up_proj", "down_proj")
 # Fixture, rank, alpha, targets.
 ADAPTERS = (("olmoe-clip", 4, 8, (0, 1, 2, 3)), ("qwen2-shared", 3, 3, (0, 2)), ("mixtral-window", 8, 4, (1, 3)))
 # Fixture, rank, alpha, targets, whether its scale is alpha / sqrt(rank), size of B's elements.
 OTHERS = (("olmoe-clip", 6, 3, (0, 3), True, 0.4), ("qwen2-shared", 5, 5, (1, 2, 3), False, 0.4))
 BESIDE_PROMPTS, BESIDE_GREEDY = (3, 20, 40), 20
+EXPERTS = (("olmoe-clip", 4, 8, (0, 4, 5)), ("qwen2-shared", 3, 3, (4, 5)), ("mixtral-window", 2, 4, (2, 5)))
 # Pattern, frozen, rate, weight decay.  The first that fits holds.
 RULES = (("model.embed_tokens.weight", True, 1, None), ("*.self_attn.k_proj.*", True, 1, None),
          ("*.experts.*", True, 1, None), ("*.gate.weight", False, 0.1, None), ("*.self_attn.*", False, 3, 0.5),
@@ -109,12 +111,14 @@ def add_greedy(model, generator, out):
         out[f"greedy.{i}.tokens"] = torch.tensor(tokens, dtype=torch.int32)
 
 
-def make_adapters(name, rank, alpha, targets):
+def make_adapters(to, name, rank, alpha, targets):
     fixture = fixture_of(name)
     torch.manual_seed(700 + fixture.seed)
     base = training.load(fixture, training.Golden(name))
     model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha,
-                                            target_modules=[TARGETS[t] for t in targets]))
+                                            target_modules=[TARGETS[t] for t in targets if t < len(TARGETS)],
+                                            target_parameters=[PARAMETERS[t - len(TARGETS)] for t in targets
+                                                               if t >= len(TARGETS)] or None))
     state = lambda: {key: value.detach().clone() for key, value in get_peft_model_state_dict(model).items()}
     out = {"rank": torch.tensor([rank], dtype=torch.int32), "alpha": torch.tensor([alpha], dtype=torch.float64),
            "targets": torch.tensor(targets, dtype=torch.int32)}
@@ -127,8 +131,8 @@ def make_adapters(name, rank, alpha, targets):
         out["logits"] = model(batches[0, :1, :-1], use_cache=False).logits[0].float()
     model.eval()
     add_greedy(model, torch.Generator().manual_seed(900 + fixture.seed), out)
-    save("lora-" + name, out)
-    save_adapter(base, model, os.path.join(HERE, "lora-" + name))
+    save(to, out)
+    save_adapter(base, model, os.path.join(HERE, to))
 
 
 def save_adapter(base, model, folder):
@@ -205,9 +209,10 @@ def make_rules(name):
 
 
 if __name__ == "__main__":
-    for each in ADAPTERS:
-        if not sys.argv[1:] or "lora-" + each[0] in sys.argv:
-            make_adapters(*each)
+    for kind, all_of_kind in (("lora-", ADAPTERS), ("experts-", EXPERTS)):
+        for each in all_of_kind:
+            if not sys.argv[1:] or kind + each[0] in sys.argv:
+                make_adapters(kind + each[0], *each)
     for each in OTHERS:
         if not sys.argv[1:] or "other-" + each[0] in sys.argv:
             make_other(*each)
