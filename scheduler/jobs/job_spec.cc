@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "scheduler/jobs/lora_targets.h"
 #include "scheduler/jobs/trainer_limits.h"
 
 namespace switchyard::jobs {
@@ -230,9 +231,15 @@ void CheckLoraTargets(const LoraSpec& lora, Problems* problems) {
   for (size_t i = 0; i < lora.targets.size(); ++i) {
     const std::string& target = lora.targets[i];
     const std::string field = absl::StrCat("lora.targets[", i, "]");
-    if (std::find(std::begin(kLoraTargets), std::end(kLoraTargets), target) == std::end(kLoraTargets)) {
+    const bool of_attention =
+        std::find(std::begin(kLoraTargets), std::end(kLoraTargets), target) != std::end(kLoraTargets);
+    if (target == "gate_proj" || target == "up_proj") {
+      problems->Add(field, absl::StrCat(Shown(target), "; gate and up of an expert are one matrix, as in PEFT, which ",
+                                        kExpertLoraTargets[0], " adapts"));
+    } else if (!of_attention && !IsExpertTarget(target)) {
       problems->Add(field, absl::StrCat(Shown(target), "; known are ", absl::StrJoin(kLoraTargets, ", "),
-                                        ": adapters are for attention, not for experts, routers and embeddings"));
+                                        " of attention and ", absl::StrJoin(kExpertLoraTargets, ", "),
+                                        " of experts; routers, embeddings and other feed-forwards have no adapters"));
     } else if (std::find(lora.targets.begin(), lora.targets.begin() + static_cast<int64_t>(i), target) !=
                lora.targets.begin() + static_cast<int64_t>(i)) {
       problems->Add(field, absl::StrCat(Shown(target), " is there twice"));
@@ -251,6 +258,10 @@ void CheckLora(const JobSpec& spec, Problems* problems) {
   if (lora.alpha != 0) problems->CheckReal("lora.alpha", lora.alpha, kLoraAlphas);
   problems->CheckReal("lora.dropout", lora.dropout, kNoiseRates);
   CheckLoraTargets(lora, problems);
+  if (lora.dropout > 0 && AdaptsExperts(lora)) {
+    problems->Add("lora.dropout",
+                  absl::StrCat(lora.dropout, ", but adapters of experts have none, as in PEFT, which refuses it"));
+  }
   if (spec.base_checkpoint.empty()) problems->Add("lora", "wants a base_checkpoint, whose weights adapters go with");
   if (spec.balance_bias_rate > 0) problems->Add("balance_bias_rate", "with lora routers' biases are the base's");
   if (spec.communication.mode == CommMode::kFull) {

@@ -24,17 +24,17 @@ struct Continuation {
   std::vector<int32_t> prompt, tokens;
 };
 
-std::vector<Continuation> Golden(const std::string& model) {
+std::vector<Continuation> Golden(const std::string& name) {
   const absl::StatusOr<ModelDir> dir = ModelDir::Open(kAdapters);
   SY_CHECK_OK(dir.status());
-  const auto file = checkpoint::WeightsFile::OpenSafetensors(*dir, absl::StrCat("lora-", model, ".safetensors"));
+  const auto file = checkpoint::WeightsFile::OpenSafetensors(*dir, absl::StrCat(name, ".safetensors"));
   SY_CHECK_OK(file.status());
   std::vector<Continuation> all(3);
-  for (const auto& [name, entry] : (*file)->tensors()) {
+  for (const auto& [tensor, entry] : (*file)->tensors()) {
     for (size_t i = 0; i < all.size(); ++i) {
-      std::vector<int32_t>* const to = name == absl::StrCat("greedy.", i, ".prompt")   ? &all[i].prompt
-                                       : name == absl::StrCat("greedy.", i, ".tokens") ? &all[i].tokens
-                                                                                       : nullptr;
+      std::vector<int32_t>* const to = tensor == absl::StrCat("greedy.", i, ".prompt")   ? &all[i].prompt
+                                       : tensor == absl::StrCat("greedy.", i, ".tokens") ? &all[i].tokens
+                                                                                         : nullptr;
       if (to == nullptr) continue;
       to->resize(static_cast<size_t>(entry.bytes) / sizeof(int32_t));
       SY_CHECK_OK((*file)->Read(entry.begin, entry.bytes, to->data()));
@@ -44,7 +44,10 @@ std::vector<Continuation> Golden(const std::string& model) {
 }
 
 class AdapterServedTest : public testing::TestWithParam<std::string> {
- protected:
+ public:
+  static std::string ModelOf(const std::string& adapter) {
+    return "tests/golden/models/" + adapter.substr(adapter.find('-') + 1);
+  }
   static std::vector<std::vector<int32_t>> Tokens(TestServer* server, const std::vector<Continuation>& golden) {
     std::vector<std::vector<int32_t>> tokens;
     for (const Continuation& each : golden) {
@@ -63,8 +66,8 @@ TEST_P(AdapterServedTest, AnswersAsPeft) {
   std::vector<std::vector<int32_t>> wanted;
   for (const Continuation& each : golden) wanted.push_back(each.tokens);
   ASSERT_EQ(wanted[0].size(), 24u);
-  const std::string model = "tests/golden/models/" + GetParam();
-  const std::string adapter = absl::StrCat("--adapter=", kAdapters, "/lora-", GetParam());
+  const std::string model = ModelOf(GetParam());
+  const std::string adapter = absl::StrCat("--adapter=", kAdapters, "/", GetParam());
   for (const int workers : {1, 2}) {
     const auto server =
         TestServer::Start({.model = model, .workers = workers, .flags = {"--threads=1", "--dtype=fp32", adapter}});
@@ -76,13 +79,37 @@ TEST_P(AdapterServedTest, AnswersAsPeft) {
   EXPECT_NE(Tokens(base.get(), golden), wanted);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, AdapterServedTest, testing::Values("olmoe-clip", "qwen2-shared", "mixtral-window"),
+INSTANTIATE_TEST_SUITE_P(Models, AdapterServedTest,
+                         testing::Values("lora-olmoe-clip", "lora-qwen2-shared", "lora-mixtral-window",
+                                         "experts-olmoe-clip", "experts-qwen2-shared", "experts-mixtral-window"),
                          [](const auto& info) {
                            return absl::StrReplaceAll(info.param, {{"-", "_"}});
                          });
 
+// Experts that are not all in memory are of a file, into which the adapter is merged, too; a file of the base is not
+// mistaken for it.
+TEST(AdapterExpertMemoryTest, IsMergedIntoTheExpertFile) {
+  const std::vector<Continuation> golden = Golden("experts-olmoe-clip");
+  std::vector<std::vector<int32_t>> wanted;
+  for (const Continuation& each : golden) wanted.push_back(each.tokens);
+  const auto answers = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--threads=1", "--dtype=fp32", "--expert_memory=50%"});
+    const auto server = TestServer::Start({.model = "tests/golden/models/olmoe-clip", .flags = std::move(flags)});
+    if (server == nullptr) return std::vector<std::vector<int32_t>>();
+    return AdapterServedTest::Tokens(server.get(), golden);
+  };
+  EXPECT_NE(answers({}), wanted);
+  EXPECT_EQ(answers({absl::StrCat("--adapter=", kAdapters, "/experts-olmoe-clip")}), wanted);
+}
+
 // What a job with lora leaves is served with its base.
-TEST(AdapterJobTest, ItsFolderIsAnAdapter) {
+class AdapterJobTest : public testing::TestWithParam<std::vector<std::string>> {};
+INSTANTIATE_TEST_SUITE_P(Targets, AdapterJobTest,
+                         testing::Values(std::vector<std::string>(),
+                                         std::vector<std::string>{"gate_up_proj", "down_proj"}),
+                         [](const auto& info) { return info.param.empty() ? "Attention" : "Experts"; });
+
+TEST_P(AdapterJobTest, ItsFolderIsAnAdapter) {
   TrainingServer training;
   ASSERT_TRUE(training.Start());
   v1::JobSpec spec = TrainingServer::TinySpec();
@@ -92,6 +119,7 @@ TEST(AdapterJobTest, ItsFolderIsAnAdapter) {
   spec.mutable_optimizer()->set_learning_rate(0.05);
   spec.mutable_lora()->set_rank(4);
   spec.mutable_lora()->set_alpha(16);
+  for (const std::string& target : GetParam()) spec.mutable_lora()->add_targets(target);
   const auto submitted = training.Submit(spec);
   ASSERT_TRUE(submitted.ok()) << submitted.status();
   const v1::Job job = training.WaitUntilIn(submitted->id(), v1::JOB_STATE_SUCCEEDED);
@@ -112,7 +140,7 @@ TEST(AdapterJobTest, ItsFolderIsAnAdapter) {
 }
 
 // The workers' program looks at a submitted job's patterns.
-TEST(AdapterJobTest, APatternThatFitsNothingIsRefusedWhenItIsSubmitted) {
+TEST(AdapterPatternTest, APatternThatFitsNothingIsRefusedWhenItIsSubmitted) {
   TrainingServer training;
   ASSERT_TRUE(training.Start());
   const auto refusal = [&](const std::string& pattern, int rank) {

@@ -104,6 +104,7 @@ absl::Status LoadExpertsOf(const RankExpertFileInput& input, std::vector<int32_t
   load.format = input.type.format;
   load.device = input.device;
   load.residents = std::move(experts);
+  load.adapter = input.adapter;
   load.num_threads = input.num_threads;
   load.progress = [&](int64_t done, int64_t total) { return progress(done, total); };
   if (input.checkpoint == nullptr) return model::MakeDummyExperts(*input.config, std::move(load), std::move(place));

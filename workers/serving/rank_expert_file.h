@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "workers/checkpoint/adapters/lora_adapter.h"
 #include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/model/config/config.h"
 #include "workers/moe/experts/expert_copier.h"
@@ -24,6 +25,7 @@ namespace switchyard::worker {
 struct RankExpertFileInput {
   const model::ModelConfig* config = nullptr;
   const checkpoint::Checkpoint* checkpoint = nullptr;  // null: random weights
+  const checkpoint::LoraAdapter* adapter = nullptr;    // merged into them; null: none
   std::string weights;                                 // what reports them from others
   ops::WeightType type = {};
   int num_threads = 1;

@@ -202,6 +202,10 @@ RankExpertFileInput Worker::ExpertFileInput(int64_t available) const {
   input.config = &config_;
   input.checkpoint = checkpoint_.has_value() ? &*checkpoint_ : nullptr;
   input.weights = checkpoint_.has_value() ? checkpoint_->Stamp(config_.reading()) : weights_hash_;
+  if (adapter_ != nullptr && adapter_->adapts_experts()) {
+    input.adapter = adapter_.get();
+    absl::StrAppend(&input.weights, " adapter ", adapter_->Hash());
+  }
   input.type = weight_type();
   input.num_threads = options_.threads;
   input.dir = expert_budget_.file_dir;

@@ -187,11 +187,12 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
     {"freeze", kTexts, "do not train the weights whose names fit this pattern: \"*.experts.*\"; may be repeated",
      SetFrozen, nullptr, "parameters"},
     Row<"lora.rank">("lora_rank", kNumber,
-                     "train low-rank adapters of attention in place of the base's weights; the result is a folder that "
-                     "PEFT loads; 0 = none (default)"),
+                     "train low-rank adapters of attention, or of experts, in place of the base's weights; the result "
+                     "is a folder that PEFT loads; 0 = none (default)"),
     Row<"lora.alpha">("lora_alpha", kNumber, "adapters are added times this over their rank; default: the rank"),
     Row<"lora.targets">("lora_target", kTexts,
-                        "an adapted projection: q_proj, k_proj, v_proj or o_proj; may be repeated; default: all four"),
+                        "an adapted matrix: q_proj, k_proj, v_proj or o_proj of attention, gate_up_proj or down_proj "
+                        "of experts; may be repeated; default: all four of attention"),
     Row<"dpo.beta">("dpo_beta", kNumber,
                     "direct preference optimization with this beta, on lines of prompt, chosen and rejected; the "
                     "reference is the base checkpoint; 0 = none (default)"),

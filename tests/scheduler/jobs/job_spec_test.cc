@@ -198,10 +198,17 @@ TEST(JobSpecTest, Adapters) {
   EXPECT_EQ(lora({.rank = -1}), "lora.rank: -1 is outside [1, 1024]");
   EXPECT_EQ(lora({.rank = 1025}), "lora.rank: 1025 is outside [1, 1024]");
   EXPECT_EQ(lora({.rank = 8, .alpha = -2}), "lora.alpha: -2 is outside [1e-06, 1e+06)");
-  EXPECT_EQ(
-      lora({.rank = 8, .targets = {"q_proj", "down_proj"}}),
-      "lora.targets[1]: \"down_proj\"; known are q_proj, k_proj, v_proj, o_proj: adapters are for attention, not for "
-      "experts, routers and embeddings");
+  EXPECT_EQ(lora({.rank = 8, .targets = {"q_proj", "gate_up_proj", "down_proj"}}), "");
+  EXPECT_EQ(lora({.rank = 8, .targets = {"q_proj", "gate"}}),
+            "lora.targets[1]: \"gate\"; known are q_proj, k_proj, v_proj, o_proj of attention and gate_up_proj, "
+            "down_proj of experts; routers, embeddings and other feed-forwards have no adapters");
+  for (const std::string target : {"gate_proj", "up_proj"}) {
+    EXPECT_EQ(lora({.rank = 8, .targets = {target, "down_proj"}}),
+              "lora.targets[0]: \"" + target +
+                  "\"; gate and up of an expert are one matrix, as in PEFT, which gate_up_proj adapts");
+  }
+  EXPECT_EQ(lora({.rank = 8, .targets = {"q_proj", "down_proj"}, .dropout = 0.1}),
+            "lora.dropout: 0.1, but adapters of experts have none, as in PEFT, which refuses it");
   EXPECT_EQ(lora({.rank = 8, .targets = {"q_proj", "q_proj"}}), "lora.targets[1]: \"q_proj\" is there twice");
   EXPECT_EQ(lora({.rank = 8},
                  [](JobSpec* s) {

@@ -4,8 +4,10 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
@@ -36,8 +38,9 @@ struct Loaded {
   ModelWeights weights;
 };
 
+// experts: that it has; none: all.
 Loaded Load(const std::string& model, const LoraAdapter* adapter, DType dtype = DType::kF32,
-            ops::WeightFormats format = {}) {
+            ops::WeightFormats format = {}, const std::vector<int32_t>& experts = {}) {
   Loaded loaded = {.config = *ReadModelConfig(kModels + model), .weights = {}};
   const auto checkpoint = checkpoint::Checkpoint::Open(kModels + model);
   SY_CHECK_OK(checkpoint.status());
@@ -46,7 +49,8 @@ Loaded Load(const std::string& model, const LoraAdapter* adapter, DType dtype = 
   options.format = format;
   options.num_threads = 2;
   options.adapter = adapter;
-  for (int32_t e = 0; e < loaded.config.num_experts; ++e) options.residents.push_back(e);
+  options.residents = experts;
+  for (int32_t e = 0; experts.empty() && e < loaded.config.num_experts; ++e) options.residents.push_back(e);
   auto weights = LoadWeights(*checkpoint, loaded.config, std::move(options));
   SY_CHECK_OK(weights.status());
   loaded.weights = *std::move(weights);
@@ -108,6 +112,75 @@ TEST_P(MergedAdapterTest, IsAddedToWhatItAdapts) {
   EXPECT_EQ(adapted, static_cast<int>((*adapter)->matrices().size()));
 }
 
+struct ExpertsCase {
+  const char *model, *adapter;
+};
+
+// Of experts that the checkpoint has one by one, and (mixtral-fused) of fused ones.
+class MergedExpertsTest : public testing::TestWithParam<ExpertsCase> {
+ protected:
+  // W + scale B A, which a model without an adapter has as W.
+  static std::vector<float> Sum(const LoraAdapter& adapter, int64_t layer, int32_t expert, const char* projection,
+                                const ops::Weight& weight) {
+    std::vector<float> sum = Rows(weight, 0, weight.n());
+    const auto found =
+        adapter.matrices().find(absl::StrCat("model.layers.", layer, ".mlp.experts.", expert, ".", projection));
+    if (found == adapter.matrices().end()) return sum;
+    const AdaptedMatrix& m = found->second;
+    EXPECT_EQ(m.rows, weight.n());
+    for (int64_t i = 0; i < m.rows; ++i) {
+      for (int64_t j = 0; j < m.columns; ++j) {
+        double added = 0;
+        for (int64_t r = 0; r < m.rank; ++r) {
+          added += m.scale * m.b[static_cast<size_t>(i * m.rank + r)] * m.a[static_cast<size_t>(r * m.columns + j)];
+        }
+        float& value = sum[static_cast<size_t>(i * m.columns + j)];
+        value = static_cast<float>(value + added);
+      }
+    }
+    EXPECT_NE(sum, Rows(weight, 0, weight.n()));
+    return sum;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, MergedExpertsTest,
+                         testing::Values(ExpertsCase{"olmoe-clip", "experts-olmoe-clip"},
+                                         ExpertsCase{"qwen2-shared", "experts-qwen2-shared"},
+                                         ExpertsCase{"mixtral-window", "experts-mixtral-window"},
+                                         ExpertsCase{"mixtral-fused", "experts-olmoe-clip"}),
+                         [](const auto& info) {
+                           return absl::StrReplaceAll(info.param.model, {{"-", "_"}});
+                         });
+
+// Whichever experts a rank has, and where they are loaded apart from the rest.
+TEST_P(MergedExpertsTest, AreAddedToEachExpert) {
+  const auto adapter = LoraAdapter::Open(absl::StrCat(kAdapters, GetParam().adapter));
+  ASSERT_TRUE(adapter.ok()) << adapter.status();
+  EXPECT_TRUE((*adapter)->adapts_experts());
+  const Loaded plain = Load(GetParam().model, nullptr), merged = Load(GetParam().model, adapter->get());
+  const Loaded some = Load(GetParam().model, adapter->get(), DType::kF32, {}, {1, 3});
+  int adapted = 0;
+  for (size_t i = 0; i < plain.weights.layers.size(); ++i) {
+    if (!plain.weights.layers[i].moe.has_value()) continue;
+    for (int32_t e = 0; e < plain.config.num_experts; ++e) {
+      const FfnWeights& was = plain.weights.layers[i].moe->experts[static_cast<size_t>(e)];
+      const FfnWeights& is = merged.weights.layers[i].moe->experts[static_cast<size_t>(e)];
+      for (const auto& [name, matrix] :
+           {std::make_pair("gate_up_proj", &FfnWeights::gate_up), std::make_pair("down_proj", &FfnWeights::down)}) {
+        const std::vector<float> want = Sum(**adapter, static_cast<int64_t>(i), e, name, was.*matrix);
+        EXPECT_EQ(Rows(is.*matrix, 0, want.size() / (is.*matrix).k()), want) << name << " of " << e;
+        adapted += want != Rows(was.*matrix, 0, (was.*matrix).n()) ? 1 : 0;
+        if (e != 1 && e != 3) continue;
+        const ops::Weight& alone = some.weights.layers[i].moe->experts[e == 1 ? 0 : 1].*matrix;
+        EXPECT_EQ(Rows(alone, 0, alone.n()), want) << name << " of " << e << ", which is here";
+      }
+    }
+  }
+  int named = 0;
+  for (const auto& [name, matrix] : (*adapter)->matrices()) named += absl::StrContains(name, ".experts.") ? 1 : 0;
+  EXPECT_EQ(adapted, named);
+}
+
 // What is quantized is the sum, not the base.
 TEST(MergedAdapterQuantizedTest, IsAddedBeforeWeightsAreQuantized) {
   const auto adapter = LoraAdapter::Open(absl::StrCat(kAdapters, "lora-olmoe-clip"));
@@ -150,6 +223,34 @@ TEST_F(BadAdapterTest, ConfigurationsThatAreNotUnderstood) {
   EXPECT_THAT(Refused("\"r\": 4", "\"r\": 0"), HasSubstr("r: a whole number in [1, "));
   EXPECT_THAT(Refused("\"r\": 4", "\"r\": 8"), HasSubstr("], r in adapter_config.json is 8"));
   EXPECT_THAT(Refused("{", "[{"), HasSubstr("adapter_config.json"));
+}
+
+// Of experts' parameters: what is known are theirs in all layers, and a rank and an alpha of their own.
+TEST_F(BadAdapterTest, ParametersOfExperts) {
+  const std::string source = absl::StrCat(kAdapters, "experts-olmoe-clip/");
+  const std::string config = ReadAll(source + "adapter_config.json");
+  dir_.Write("adapter_model.safetensors", ReadAll(source + "adapter_model.safetensors"));
+  const auto with = [&](const std::string& from, const std::string& to) {
+    EXPECT_THAT(config, HasSubstr(from));
+    dir_.Write("adapter_config.json", absl::StrReplaceAll(config, {{from, to}}));
+    const auto adapter = LoraAdapter::Open(dir_.path());
+    return adapter.ok()
+               ? absl::StrCat("scale ", (*adapter)->matrices().at("model.layers.1.mlp.experts.7.gate_up_proj").scale)
+               : std::string(adapter.status().message());
+  };
+  EXPECT_EQ(with("\"gate_up_proj\"", "\"mlp.experts.gate_up_proj\""), "scale 2");
+  EXPECT_EQ(with("\"alpha_pattern\": {}", R"("alpha_pattern": {".*\\.gate_up_proj": 2})"), "scale 0.5");
+  EXPECT_THAT(with("\"rank_pattern\": {}", R"("rank_pattern": {".*\\.gate_up_proj": 5})"),
+              HasSubstr("is [32, 48], r in adapter_config.json is 5 for each expert"));
+  EXPECT_THAT(with("\"rank_pattern\": {}", R"("rank_pattern": {"gate_up_proj": 0})"),
+              HasSubstr("rank_pattern: a whole number in [1, "));
+  EXPECT_THAT(with("\"alpha_pattern\": {}", R"("alpha_pattern": {"layers.1.mlp.experts.gate_up_proj": 2})"),
+              HasSubstr("alpha_pattern: "));
+  EXPECT_THAT(with("\"gate_up_proj\"", "\"model.layers.0.mlp.experts.gate_up_proj\""),
+              HasSubstr("target_parameters: "));
+  // (PEFT writes them in any order.)
+  EXPECT_THAT(with("\"down_proj\"", "\"gate_up_proj\""),
+              HasSubstr("target_parameters in adapter_config.json names one"));
 }
 
 TEST_F(BadAdapterTest, ScalesFollowTheConfiguration) {

@@ -86,6 +86,12 @@ TEST_F(CheckJobTest, WhatIsFrozenIsCounted) {
   facts = nlohmann::json::parse(JobCheckLine(CheckSpec(spec)));
   EXPECT_EQ(facts["frozen"], 0);
   EXPECT_EQ(facts["adapters"], 2 * (8 + 4));
+  spec.lora.targets = {"k_proj", "gate_up_proj", "down_proj"};
+  facts = nlohmann::json::parse(JobCheckLine(CheckSpec(spec)));
+  EXPECT_EQ(facts["adapters"], 2 * (8 + 4) + 4 * 2 * ((8 + 2 * 16) + (16 + 8)));  // of four experts
+  spec.parameters = {{.pattern = "*.experts.9.*", .frozen = true}};
+  EXPECT_THAT(std::string(CheckSpec(spec).status().message()),
+              HasSubstr("parameters[0]: \"*.experts.9.*\" fits no weight of "));
 }
 
 TEST_F(CheckJobTest, WhatNoWorkerTrains) {

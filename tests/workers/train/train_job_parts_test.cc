@@ -49,6 +49,11 @@ class TrainJobPartsTest : public JobFixture {
     spec.lora = {.rank = 4, .alpha = 8, .targets = {"q_proj", "v_proj", "o_proj"}};
     return spec;
   }
+  jobs::JobSpec OfExperts() const {
+    jobs::JobSpec spec = Spec();
+    spec.lora = {.rank = 3, .alpha = 6, .targets = {"v_proj", "gate_up_proj", "down_proj"}};
+    return spec;
+  }
   jobs::JobSpec Ruled() const {
     jobs::JobSpec spec = Spec();
     spec.parameters = {{.pattern = "*.experts.1.*", .frozen = true},
@@ -99,19 +104,65 @@ TEST_F(TrainJobPartsTest, AdaptersAreSavedAsPeftDoes) {
   EXPECT_LT(stories[0].steps.back().report.loss, stories[0].steps.front().report.loss);
 }
 
+// Each rank saves what training needs of its own experts' adapters; rank 0 all of them, in PEFT's tensors of all
+// experts.
+TEST_F(TrainJobPartsTest, AdaptersOfExpertsAreSavedAsPeftDoes) {
+  std::map<std::string, std::string> first;
+  for (const int world : {1, 2, 4}) {
+    ASSERT_EQ(Run(OfExperts(), {.world = world})[0].end.outcome, jobs::TrainOutcome::kFinished);
+    const nlohmann::json config = nlohmann::json::parse(ReadAll(StepPath(12) + "/adapter_config.json"));
+    EXPECT_EQ(config["target_modules"], nlohmann::json({"v_proj"}));
+    EXPECT_EQ(config["target_parameters"], nlohmann::json({"gate_up_proj", "down_proj"}));
+    const std::map<std::string, std::string> tensors = TensorsOf(StepPath(12), "adapter_model.safetensors");
+    EXPECT_EQ(tensors.size(), 2u * 3 * 2);
+    std::map<std::string, std::string> state;
+    for (int r = 0; r < world; ++r) {
+      state.merge(TensorsOf(StepPath(12), absl::StrCat("optimizer-rank0000", r, ".safetensors")));
+    }
+    EXPECT_EQ(state.size(), 3u * 2 * 2 * (1 + 8 * 2));  // kinds, layers, A and B, matrices
+    constexpr int64_t kExperts = 8, kRank = 3, kHidden = 48, kFfn = 24;
+    for (const int layer : {0, 1}) {
+      const auto expect = [&](const char* module, const char* projection, int64_t n, int64_t k) {
+        const std::string fused = absl::StrCat("base_model.model.model.layers.", layer, ".mlp.experts", module);
+        const std::string all_a = tensors.at(fused + ".lora_A.weight"), all_b = tensors.at(fused + ".lora_B.weight");
+        ASSERT_EQ(all_a.size(), static_cast<size_t>(kExperts * kRank * k) * 4);
+        ASSERT_EQ(all_b.size(), static_cast<size_t>(n * kRank * kExperts) * 4);
+        for (int64_t e = 0; e < kExperts; ++e) {
+          const std::string own =
+              absl::StrCat("base_model.model.model.layers.", layer, ".mlp.experts.", e, ".", projection);
+          const std::string a = state.at(own + ".lora_A.weight.master"), b = state.at(own + ".lora_B.weight.master");
+          EXPECT_EQ(all_a.substr(static_cast<size_t>(e * kRank * k) * 4, a.size()), a) << own;
+          EXPECT_NE(b, std::string(b.size(), '\0')) << own;
+          for (int64_t i = 0; i < n * kRank; ++i) {
+            const int64_t at = i / kRank * kRank * kExperts + i % kRank * kExperts + e;
+            ASSERT_EQ(all_b.substr(static_cast<size_t>(at) * 4, 4), b.substr(static_cast<size_t>(i) * 4, 4)) << own;
+          }
+        }
+      };
+      expect(".base_layer", "gate_up_proj", 2 * kFfn, kHidden);
+      expect("", "down_proj", kHidden, kFfn);
+    }
+    ForgetJob();
+  }
+}
+
 // A folder as PEFT's own of the same adapters: shapes and data types of all tensors, and no key that PEFT does not
 // have.
 TEST_F(TrainJobPartsTest, AFolderOfAdaptersHasTheFormOfPefts) {
-  for (const std::string name : {"olmoe-clip", "qwen2-shared"}) {
+  for (const std::string name :
+       {"lora-olmoe-clip", "lora-qwen2-shared", "experts-olmoe-clip", "experts-qwen2-shared"}) {
     ForgetJob();
-    UseModel(name);
-    const std::string peft = "tests/golden/adapters/lora-" + name;
+    UseModel(name.substr(name.find('-') + 1));
+    const std::string peft = "tests/golden/adapters/" + name;
     const nlohmann::json wanted = nlohmann::json::parse(ReadAll(peft + "/adapter_config.json"));
     jobs::JobSpec spec = Spec();
     spec.lora = {.rank = wanted["r"].get<int32_t>(),
                  .alpha = wanted["lora_alpha"].get<double>(),
                  .targets = wanted["target_modules"].get<std::vector<std::string>>()};
-    ASSERT_EQ(Run(spec, {})[0].end.outcome, jobs::TrainOutcome::kFinished) << name;
+    if (wanted["target_parameters"].is_array()) {
+      for (const nlohmann::json& target : wanted["target_parameters"]) spec.lora.targets.push_back(target);
+    }
+    ASSERT_EQ(Run(spec, {.world = 2})[0].end.outcome, jobs::TrainOutcome::kFinished) << name;
     const auto forms = [](const std::string& folder) {
       std::map<std::string, std::string> forms;
       const absl::StatusOr<ModelDir> dir = ModelDir::Open(folder);
@@ -131,7 +182,7 @@ TEST_F(TrainJobPartsTest, AFolderOfAdaptersHasTheFormOfPefts) {
 }
 
 TEST_F(TrainJobPartsTest, AnInterruptedAttemptEndsWithTheSameBits) {
-  for (const jobs::JobSpec& spec : {Adapted(), Ruled()}) {
+  for (const jobs::JobSpec& spec : {Adapted(), OfExperts(), Ruled()}) {
     for (const int world : {1, 2}) {
       const std::map<std::string, std::string> whole = Undisturbed(spec, world);
       EXPECT_TRUE(Interrupted(spec, world) == whole);
@@ -174,7 +225,7 @@ TEST_F(TrainJobPartsTest, AForkTrainsWhatItsParentTrains) {
     std::filesystem::remove(JobPath("LATEST"));
     return Run(spec, {.attempt = 2, .origin = jobs::ForkOrigin{.job = "parent", .step = 8, .attempts = 1}});
   };
-  for (const jobs::JobSpec& parent : {Adapted(), Ruled()}) {
+  for (const jobs::JobSpec& parent : {Adapted(), OfExperts(), Ruled()}) {
     ForgetJob();
     const std::map<std::string, std::string> whole = Undisturbed(parent, 1);
     ASSERT_EQ(fork(parent, parent)[0].end.outcome, jobs::TrainOutcome::kFinished);
@@ -247,16 +298,41 @@ TEST_F(TrainJobPartsTest, RefusesRulesThatFitNothing) {
 }
 
 TEST_F(TrainJobPartsTest, AdaptersTrainInEveryMode) {
-  const std::map<std::string, std::string> whole = Undisturbed(Adapted(), 2);
-  for (const jobs::CommMode mode :
-       {jobs::CommMode::kFair, jobs::CommMode::kPriorityTicketed, jobs::CommMode::kPartition}) {
-    jobs::JobSpec spec = Adapted();
-    spec.communication.mode = mode;
-    EXPECT_TRUE(Undisturbed(spec, 2) == whole);
+  for (const jobs::JobSpec& adapted : {Adapted(), OfExperts()}) {
+    const std::map<std::string, std::string> whole = Undisturbed(adapted, 2);
+    for (const jobs::CommMode mode :
+         {jobs::CommMode::kFair, jobs::CommMode::kPriorityTicketed, jobs::CommMode::kPartition}) {
+      jobs::JobSpec spec = adapted;
+      spec.communication.mode = mode;
+      EXPECT_TRUE(Undisturbed(spec, 2) == whole);
+    }
+    jobs::JobSpec again = adapted;
+    again.recompute = true;
+    EXPECT_TRUE(Undisturbed(again, 2) == whole);
   }
-  jobs::JobSpec again = Adapted();
-  again.recompute = true;
-  EXPECT_TRUE(Undisturbed(again, 2) == whole);
+}
+
+// In chunks (pipelining), whose bits are others, and on another number of workers than before.
+TEST_F(TrainJobPartsTest, AdaptersOfExpertsTrainInChunksAndMove) {
+  jobs::JobSpec spec = OfExperts();
+  spec.communication.mode = jobs::CommMode::kPipelining;
+  const std::map<std::string, std::string> whole = Undisturbed(spec, 2);
+  EXPECT_TRUE(Interrupted(spec, 2) == whole);
+  AttemptOptions first = {.world = 4};
+  first.on_step = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
+    if (progress.step == 6) job->Stop(jobs::StopKind::kSave);
+  };
+  ASSERT_EQ(Run(OfExperts(), first)[0].end.outcome, jobs::TrainOutcome::kStopped);
+  const std::vector<RankStory> moved = Run(OfExperts(), {.world = 2, .attempt = 2});
+  ASSERT_EQ(moved[0].end.outcome, jobs::TrainOutcome::kFinished) << moved[0].end.status;
+  EXPECT_EQ(moved[0].start_step, 6);
+}
+
+TEST_F(TrainJobPartsTest, ExpertsWithoutGatesHaveNoAdapters) {
+  UseModel("gpt2-top2");
+  jobs::JobSpec spec = OfExperts();
+  ExpectEnd(Run(spec, {.world = 2}), jobs::TrainOutcome::kFailed, absl::StatusCode::kInvalidArgument,
+            "lora.targets: gate_up_proj: experts of ");
 }
 
 TEST_F(TrainJobPartsTest, RulesTrainInAnotherModeToo) {

@@ -1,7 +1,9 @@
-// Training of parts of a model: rules of parameters and low-rank adapters, against PyTorch and PEFT
+// Training of parts of a model: rules of parameters and low-rank adapters, also of experts, against PyTorch and PEFT
 // (tests/golden/adapters/make.py), over ranks, and that the rest keeps its bits.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,8 +16,10 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
+#include "scheduler/jobs/lora_targets.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
+#include "workers/checkpoint/adapters/fused_experts.h"
 #include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/train/parameters/parameter_rules.h"
 
@@ -37,14 +41,42 @@ std::vector<double> Numbers(const checkpoint::WeightsFile& file, const checkpoin
   return {values.begin(), values.end()};
 }
 
+// PEFT's tensors of all experts of a layer as those of each expert.
+Values Split(const Values& values, const model::AdapterDesc& adapters, int64_t num_experts) {
+  const bool down = std::find(adapters.targets.begin(), adapters.targets.end(), "down_proj") != adapters.targets.end();
+  Values split;
+  for (const auto& [name, all] : values) {
+    const auto at = name.find(checkpoint::kFusedExperts);
+    if (at == std::string::npos) {
+      split[name] = all;
+      continue;
+    }
+    const bool inner = absl::StrContains(name, checkpoint::kInnerFusedExperts);
+    const bool is_a = absl::EndsWith(name, "lora_A.weight");
+    const char* const projection = inner || !down ? "gate_up_proj" : "down_proj";
+    const auto own = static_cast<int64_t>(all.size()) / num_experts, rank = adapters.rank;
+    for (int64_t e = 0; e < num_experts; ++e) {
+      std::vector<double>& to = split[absl::StrCat(name.substr(0, at), ".mlp.experts.", e, ".", projection,
+                                                   is_a ? ".lora_A.weight" : ".lora_B.weight")];
+      if (is_a) {
+        to.assign(all.begin() + e * own, all.begin() + (e + 1) * own);
+        continue;
+      }
+      for (int64_t i = 0; i < own / rank; ++i) {
+        for (int64_t j = 0; j < rank; ++j) to.push_back(all[static_cast<size_t>((i * rank + j) * num_experts + e)]);
+      }
+    }
+  }
+  return split;
+}
+
 PartsGolden Load(const std::string& name) {
   absl::StatusOr<ModelDir> dir = ModelDir::Open("tests/golden/adapters");
   SY_CHECK_OK(dir.status());
   auto file = checkpoint::WeightsFile::OpenSafetensors(*dir, name + ".safetensors");
   SY_CHECK_OK(file.status());
   PartsGolden golden;
-  golden.steps.dir =
-      absl::StrCat("tests/golden/models/", absl::StripPrefix(absl::StripPrefix(name, "lora-"), "rules-"));
+  golden.steps.dir = "tests/golden/models/" + name.substr(name.find('-') + 1);
   double alpha = 0;
   for (const auto& [tensor, entry] : (*file)->tensors()) {
     const std::vector<double> values = entry.dtype == "F64"   ? Numbers<double>(**file, entry)
@@ -59,7 +91,9 @@ PartsGolden Load(const std::string& name) {
     if (tensor == "steps.norm") golden.steps.step_norm = values;
     if (tensor == "targets") {
       for (const double target : values) {
-        golden.adapters.targets.emplace_back(jobs::kLoraTargets[static_cast<size_t>(target)]);
+        const auto index = static_cast<size_t>(target), first = std::size(jobs::kLoraTargets);
+        golden.adapters.targets.emplace_back(index < first ? jobs::kLoraTargets[index]
+                                                           : jobs::kExpertLoraTargets[index - first]);
       }
     }
     if (tensor != "steps.tokens") continue;
@@ -71,7 +105,10 @@ PartsGolden Load(const std::string& name) {
                                             values.begin() + static_cast<int64_t>(i + one));
     }
   }
-  if (golden.adapters.rank > 0) golden.adapters.scale = alpha / static_cast<double>(golden.adapters.rank);
+  if (golden.adapters.rank == 0) return golden;
+  golden.adapters.scale = alpha / static_cast<double>(golden.adapters.rank);
+  const int64_t num_experts = model::ReadModelConfig(golden.steps.dir)->num_experts;
+  for (Values* values : {&golden.first, &golden.last}) *values = Split(*values, golden.adapters, num_experts);
   return golden;
 }
 
@@ -186,6 +223,7 @@ TEST_P(TrainedPartsTest, TheSameStepsHaveTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Goldens, TrainedPartsTest,
                          testing::Values("lora-olmoe-clip", "lora-qwen2-shared", "lora-mixtral-window",
+                                         "experts-olmoe-clip", "experts-qwen2-shared", "experts-mixtral-window",
                                          "rules-olmoe-clip", "rules-qwen2-shared"),
                          [](const auto& info) {
                            std::string name = info.param;
@@ -302,13 +340,60 @@ TEST(AdapterTest, BeginAsPefts) {
 }
 
 TEST(AdapterTest, OnlyAdaptersHaveMasters) {
-  const PartsGolden golden = Load("lora-qwen2-shared");
-  TrainingGroup group(golden.steps.dir, OptionsOf(golden));
-  for (const ParameterBlock& block : group.parameters(0).blocks()) {
-    const bool adapter = absl::StartsWith(block.parts[0].name, "base_model.");
-    EXPECT_EQ(block.master.bytes() > 0, adapter) << block.parts[0].name;
-    EXPECT_EQ(block.gradient.bytes() > 0, adapter) << block.parts[0].name;
-    EXPECT_EQ(block.mean.bytes() > 0, adapter) << block.parts[0].name;
+  for (const char* name : {"lora-qwen2-shared", "experts-qwen2-shared"}) {
+    const PartsGolden golden = Load(name);
+    TrainingGroup group(golden.steps.dir, OptionsOf(golden));
+    for (const ParameterBlock& block : group.parameters(0).blocks()) {
+      const bool adapter = absl::StartsWith(block.parts[0].name, "base_model.");
+      EXPECT_EQ(block.master.bytes() > 0, adapter) << block.parts[0].name;
+      EXPECT_EQ(block.gradient.bytes() > 0, adapter) << block.parts[0].name;
+      EXPECT_EQ(block.mean.bytes() > 0, adapter) << block.parts[0].name;
+    }
+  }
+}
+
+// Of its own experts a rank has adapters, of all others none; rules are about each by its name.
+TEST(AdapterTest, OfExpertsAreWhereTheExpertsAre) {
+  const PartsGolden golden = Load("experts-olmoe-clip");
+  TrainingGroupOptions options = OptionsOf(golden, DType::kF32, 4);
+  options.rules = {{.pattern = "*.experts.1.*", .frozen = true}, {.pattern = "*lora_A*", .rate = 0.5}};
+  TrainingGroup group(golden.steps.dir, options);
+  std::vector<int> holders(8);
+  for (int r = 0; r < 4; ++r) {
+    for (const ParameterBlock& block : group.parameters(r).blocks()) {
+      if (block.base || block.shard != model::Shard::kExpert) continue;
+      EXPECT_EQ(block.expert / 2, r) << block.parts[0].name;
+      EXPECT_EQ(block.frozen, block.expert == 1);
+      ++holders[static_cast<size_t>(block.expert)];
+    }
+  }
+  EXPECT_THAT(holders, testing::Each(2 * 2 * 2));  // layers, matrices, A and B
+  const Values before = group.Masters();
+  Train(golden, &group, 3);
+  for (const auto& [name, values] : group.Masters()) {
+    EXPECT_EQ(values == before.at(name), absl::StrContains(name, ".experts.1.")) << name;
+  }
+}
+
+// With rows of experts that are computed again, sent again or read from a file the same bits come out, in one chunk; in
+// several, the same losses but for rounding.
+TEST(AdapterTest, OfExpertsTrainWhateverIsKept) {
+  const PartsGolden golden = Load("experts-qwen2-shared");
+  const auto run = [&](const TrainingGroupOptions& options) {
+    TrainingGroup group(golden.steps.dir, options);
+    Train(golden, &group, 3);
+    return std::make_pair(group.Masters(), group.Moments());
+  };
+  const TrainingGroupOptions plain = OptionsOf(golden, DType::kF32, 2);
+  const auto whole = run(plain);
+  for (const auto& [input, hidden] :
+       {std::make_pair(pipeline::InputRestore::kResend, pipeline::HiddenRestore::kRecompute),
+        std::make_pair(pipeline::InputRestore::kKeep, pipeline::HiddenRestore::kRecompute),
+        std::make_pair(pipeline::InputRestore::kOffload, pipeline::HiddenRestore::kOffload)}) {
+    TrainingGroupOptions options = plain;
+    options.trainer.restore = {.input = input, .hidden = hidden};
+    options.trainer.open_activations = FakeStateFile::Open;
+    EXPECT_TRUE(run(options) == whole);
   }
 }
 

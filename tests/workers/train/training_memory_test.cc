@@ -123,6 +123,10 @@ TEST_P(TrainingMemoryTest, KnowsWhatFrozenParametersAndAdaptersNeed) {
     jobs::JobSpec adapted;
     adapted.lora = {.rank = 5, .targets = {"k_proj", "o_proj"}};
     compare(adapted, dtype, 1, 1);
+    if (!ops::IsGated(config->activation)) continue;
+    adapted.lora = {.rank = 3, .targets = {"q_proj", "gate_up_proj", "down_proj"}};
+    compare(adapted, dtype, 1, 1);
+    if (config->num_experts % 2 == 0) compare(adapted, dtype, 2, 1);
   }
   // Parts of packed weights, and weights without their biases.
   compare(frozen({"*k_proj*"}), DType::kF32, 1, 1);

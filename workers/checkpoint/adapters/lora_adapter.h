@@ -3,7 +3,7 @@
 //
 // All of it is read, so it should be small beside its model: at most kMaxAdapterBytes.  Immutable.
 // Errors (NotFound, InvalidArgument, Unimplemented): what a file has that is not understood, with file and key, or
-// tensor, expected and found.  Does not do: adapters of embeddings or of fused experts, DoRA, biases, saved modules.
+// tensor, expected and found.  Does not do: adapters of embeddings, DoRA, biases, saved modules.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,10 @@ class LoraAdapter {
   static absl::StatusOr<std::unique_ptr<const LoraAdapter>> Open(const std::string& folder);
 
   const std::string& folder() const { return folder_; }
-  // By the name of W, "model.layers.0.self_attn.q_proj.weight".
+  // By the name of W, "model.layers.0.self_attn.q_proj.weight"; of fused experts, which PEFT adapts together, each has
+  // its own, "model.layers.0.mlp.experts.3.gate_up_proj" (fused_experts.h).
   const std::map<std::string, AdaptedMatrix>& matrices() const { return matrices_; }
+  bool adapts_experts() const;
   // 16 hex digits over all of it.
   std::string Hash() const;
 

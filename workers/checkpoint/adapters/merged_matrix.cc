@@ -10,8 +10,9 @@
 namespace switchyard::checkpoint {
 
 MergedMatrix::MergedMatrix(const std::string& name, const Checkpoint& checkpoint,
-                           std::shared_ptr<const MatrixReader> base, const AdaptedMatrix* adapter)
-    : MatrixReader(adapter->rows, adapter->columns), base_(std::move(base)), adapter_(*adapter) {
+                           std::shared_ptr<const MatrixReader> base, const AdaptedMatrix* adapter, int64_t rows,
+                           int64_t first)
+    : MatrixReader(rows, adapter->columns), base_(std::move(base)), adapter_(*adapter), first_(first) {
   if (base_ == nullptr) {
     AddTensor(name, checkpoint.Find(name));
     return;
@@ -44,7 +45,7 @@ absl::Status MergedMatrix::Read(int64_t first, int64_t count, float* to, ReadByt
   for (int64_t i = 0; i < count; ++i) {
     sums.assign(sums.size(), 0);
     for (int64_t r = 0; r < adapter_.rank; ++r) {
-      const double factor = adapter_.scale * adapter_.b[static_cast<size_t>((first + i) * adapter_.rank + r)];
+      const double factor = adapter_.scale * adapter_.b[static_cast<size_t>((first - first_ + i) * adapter_.rank + r)];
       const float* const a = adapter_.a.data() + r * columns();
       for (int64_t j = 0; j < columns(); ++j) sums[static_cast<size_t>(j)] += factor * a[j];
     }

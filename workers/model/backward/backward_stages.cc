@@ -12,6 +12,9 @@ std::vector<TensorView> WithoutMissing(std::vector<TensorView> all) {
 
 void Append(const ops::FfnGradients& ffn, std::vector<TensorView>* all) {
   all->insert(all->end(), {ffn.down.gradient, ffn.down_bias, ffn.gate_up.gradient, ffn.up_bias});
+  for (const ops::TrainedAdapter& adapter : {ffn.down_adapter, ffn.gate_up_adapter}) {
+    all->insert(all->end(), {adapter.b.gradient, adapter.a.gradient});
+  }
 }
 
 std::vector<TensorView> FeedForward(const LayerGradients& layer) {

@@ -27,7 +27,16 @@ absl::Status LinkExperts(const Stream& stream, const std::vector<FfnWeights>& ex
   std::vector<const ops::Weight*> gate_up, down;
   to->up_biases.clear();
   to->down_biases.clear();
+  to->gate_up_adapters = to->down_adapters = {};
+  const auto link = [](const std::optional<AdapterWeights>& from, moe::ExpertAdapters* adapters) {
+    if (!from.has_value()) return;
+    adapters->a.push_back(&from->a);
+    adapters->b.push_back(&from->b);
+    adapters->scale = from->scale;
+  };
   for (const FfnWeights& expert : experts) {
+    link(expert.gate_up_adapter, &to->gate_up_adapters);
+    link(expert.down_adapter, &to->down_adapters);
     gate_up.push_back(&expert.gate_up);
     down.push_back(&expert.down);
     if (expert.up_bias.bytes() == 0) continue;

@@ -49,6 +49,8 @@ struct FfnWeights {
   ops::Weight down = {};     // [H, F]
   Tensor up_bias = {};       // [F]; empty: none, or (SwiGLU) in gate_up itself
   Tensor down_bias = {};     // [H]; empty: none, or in down
+  // Of an expert in training (adapters.h); a [r, H] and b [2F, r], a [r, F] and b [H, r].
+  std::optional<AdapterWeights> gate_up_adapter = {}, down_adapter = {};
 };
 
 struct MoeWeights {

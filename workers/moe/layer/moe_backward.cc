@@ -147,15 +147,14 @@ class MoeBackward::Impl : public MicroOpRunner {
     const comm::Timed timed(&context_->stats->expert_seconds);
     PlaceHidden(op);
     const MoeSaved::Chunk& chunk = layer_.saved->chunk(layer_.chunk);
-    return ops::ExpertHidden(*context_->stream,
-                             {.activation = moe_->desc.activation,
-                              .gate_up = moe_->weights.gate_up.group(),
-                              .down = {},
-                              .offsets = chunk.exchange.offsets(),
-                              .x_rows = chunk.exchange.x_rows(),
-                              .sums = chunk.sums,
-                              .up_biases = moe_->weights.up_biases},
-                             Inputs(), chunk.hidden);
+    const ops::ExpertFfnDesc desc = {.activation = moe_->desc.activation,
+                                     .gate_up = moe_->weights.gate_up.group(),
+                                     .down = {},
+                                     .offsets = chunk.exchange.offsets(),
+                                     .x_rows = chunk.exchange.x_rows(),
+                                     .sums = chunk.sums,
+                                     .up_biases = moe_->weights.up_biases};
+    return adapters_.Hidden(*context_->stream, moe_->weights.adapters(), desc, Inputs(), chunk.hidden);
   }
 
   absl::Status StartRestore(const pipeline::MicroOp& op) {
@@ -222,7 +221,10 @@ class MoeBackward::Impl : public MicroOpRunner {
     down_gradients_.clear();
     up_bias_gradients_.clear();
     down_bias_gradients_.clear();
+    gate_up_adapters_ = down_adapters_ = {};
     for (const ops::FfnGradients& expert : weights_->experts) {
+      if (moe_->weights.gate_up_adapters.any()) gate_up_adapters_.Add(expert.gate_up_adapter);
+      if (moe_->weights.down_adapters.any()) down_adapters_.Add(expert.down_adapter);
       gate_up_.push_back(expert.gate_up.transposed);
       down_.push_back(expert.down.transposed);
       gate_up_gradients_.push_back(expert.gate_up.gradient);
@@ -244,6 +246,10 @@ class MoeBackward::Impl : public MicroOpRunner {
     Take(gradient.dx().dim(0), moe_->desc.expert_ffn, &hidden);
     RETURN_IF_ERROR(ops::GroupedGemm(*context_->stream, {.x_rows = exchange.x_rows()}, gradient.dy(), down_,
                                      exchange.offsets(), hidden.d_hidden));
+    const MoeLayerWeights& weights = moe_->weights;
+    RETURN_IF_ERROR(adapters_.AddInputGradient(*context_->stream, weights.down_adapters.scale, down_adapters_,
+                                               {exchange.offsets(), exchange.x_rows()}, gradient.dy(),
+                                               hidden.d_hidden));
     RETURN_IF_ERROR(ops::RowScaleBackward(*context_->stream, {.x = saved.hidden,
                                                               .weight = gradient.weight(),
                                                               .dy = hidden.d_hidden,
@@ -252,7 +258,10 @@ class MoeBackward::Impl : public MicroOpRunner {
     RETURN_IF_ERROR(BiasesBackward());
     RETURN_IF_ERROR(
         ops::ActivationBackward(*context_->stream, moe_->desc.activation, saved.sums, hidden.d_hidden, hidden.d_sums));
-    return ops::GroupedGemm(*context_->stream, {}, hidden.d_sums, gate_up_, exchange.offsets(), gradient.dx());
+    RETURN_IF_ERROR(
+        ops::GroupedGemm(*context_->stream, {}, hidden.d_sums, gate_up_, exchange.offsets(), gradient.dx()));
+    return adapters_.AddInputGradient(*context_->stream, weights.gate_up_adapters.scale, gate_up_adapters_,
+                                      {exchange.offsets()}, hidden.d_sums, gradient.dx());
   }
 
   // Adds the output biases' part to the weights' gradients, and computes the biases' own gradients.
@@ -281,8 +290,12 @@ class MoeBackward::Impl : public MicroOpRunner {
     RETURN_IF_ERROR(ops::GroupedWeightGradient(*context_->stream,
                                                {.offsets = exchange.offsets(), .x_rows = exchange.x_rows()},
                                                hidden.d_sums, Inputs(), gate_up_gradients_));
+    RETURN_IF_ERROR(adapters_.AddGradients(*context_->stream, moe_->weights.gate_up_adapters, gate_up_adapters_,
+                                           {exchange.offsets(), exchange.x_rows()}, hidden.d_sums, Inputs()));
     const TensorView dy = scratch().sorted_gradients.Rows(gradient.dx().dim(0), moe_->desc.hidden, moe_->desc.dtype);
     RETURN_IF_ERROR(ops::GatherRows(*context_->stream, gradient.dy(), exchange.x_rows(), dy));
+    RETURN_IF_ERROR(adapters_.AddGradients(*context_->stream, moe_->weights.down_adapters, down_adapters_,
+                                           {exchange.offsets()}, dy, hidden.weighted));
     return ops::GroupedWeightGradient(*context_->stream, {.offsets = exchange.offsets()}, dy, hidden.weighted,
                                       down_gradients_);
   }
@@ -349,6 +362,8 @@ class MoeBackward::Impl : public MicroOpRunner {
   std::vector<const ops::Weight*> gate_up_, down_;              // [El] transposed
   std::vector<TensorView> gate_up_gradients_, down_gradients_;  // [El]
   std::vector<TensorView> up_bias_gradients_, down_bias_gradients_;  // [El], or none
+  TrainedExpertAdapters gate_up_adapters_, down_adapters_;
+  ExpertAdapterProducts adapters_;
 
   GroupRows groups_;
   std::vector<std::unique_ptr<DispatchGradient>> gradients_;  // [chunks]

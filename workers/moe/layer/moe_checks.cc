@@ -47,6 +47,15 @@ absl::Status CheckFfn(const std::string& name, const ops::FfnGradients& ffn, con
   return CheckTrained(name + " down", ffn.down, desc.dtype, desc.hidden, width);
 }
 
+// Of one expert; trained: its A and B.
+absl::Status CheckAdapter(const std::string& name, const ExpertAdapters& adapters, size_t slot,
+                          const ops::TrainedAdapter& trained, DType dtype) {
+  if (!adapters.any()) return absl::OkStatus();
+  const ops::Weight &a = *adapters.a[slot], &b = *adapters.b[slot];
+  RETURN_IF_ERROR(CheckTrained(name + " adapter's A", trained.a, dtype, a.n(), a.k()));
+  return CheckTrained(name + " adapter's B", trained.b, dtype, b.n(), b.k());
+}
+
 absl::Status CheckWeights(const MoeContext& context, const MoeLayer& layer, const MoeBackwardWeights& weights) {
   const MoeLayerDesc& desc = layer.desc;
   RETURN_IF_ERROR(CheckTrained("router", weights.router, desc.dtype, context.num_experts(), desc.hidden));
@@ -57,7 +66,12 @@ absl::Status CheckWeights(const MoeContext& context, const MoeLayer& layer, cons
   }
   for (size_t s = 0; s < residents.size(); ++s) {
     if (residents[s] < 0) continue;
-    RETURN_IF_ERROR(CheckFfn(absl::StrCat("expert ", residents[s]), weights.experts[s], desc, desc.expert_ffn));
+    const std::string name = absl::StrCat("expert ", residents[s]);
+    const ops::FfnGradients& expert = weights.experts[s];
+    RETURN_IF_ERROR(CheckFfn(name, expert, desc, desc.expert_ffn));
+    RETURN_IF_ERROR(
+        CheckAdapter(name + " gate_up", layer.weights.gate_up_adapters, s, expert.gate_up_adapter, desc.dtype));
+    RETURN_IF_ERROR(CheckAdapter(name + " down", layer.weights.down_adapters, s, expert.down_adapter, desc.dtype));
   }
   if (desc.shared_ffn == 0) return absl::OkStatus();
   if (weights.shared == nullptr) return absl::InvalidArgumentError("moe_backward: no gradients of the shared expert");
@@ -105,8 +119,32 @@ absl::Status CheckExperts(const ExpertLayout& layout, int rank, const MoeLayerWe
                                                  residents, " resident experts"));
 }
 
+namespace {
+
+// Of experts' adapters, which a model in training may have.
+absl::Status CheckAdapters(const MoeContext& context, const MoeLayer& layer) {
+  const MoeLayerWeights& weights = layer.weights;
+  if (!weights.adapted()) return absl::OkStatus();
+  const char* with = !context.stream->device().is_cpu()     ? "a device"
+                     : weights.experts != nullptr           ? "experts that are not all in tables"
+                     : !ops::IsGated(layer.desc.activation) ? "gelu"
+                     : layer.desc.glu_clamp.limit > 0       ? "a clamped SwiGLU"
+                                                            : nullptr;
+  if (with != nullptr) return absl::UnimplementedError(absl::StrCat("moe_layer: adapters of experts with ", with));
+  const size_t residents = context.layout->Residents(context.comm->rank()).size();
+  for (const ExpertAdapters* const adapters : {&weights.gate_up_adapters, &weights.down_adapters}) {
+    if (adapters->a.size() == adapters->b.size() && (!adapters->any() || adapters->a.size() == residents)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("moe_layer: adapters, ", adapters->a.size(), " A and ",
+                                                   adapters->b.size(), " B, for ", residents, " resident experts"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckLayer(const MoeContext& context, const MoeLayer& layer) {
   const MoeLayerWeights& weights = layer.weights;
+  RETURN_IF_ERROR(CheckAdapters(context, layer));
   RETURN_IF_ERROR(CheckExperts(*context.layout, context.comm->rank(), weights));
   const LayerGroups& groups = context.groups;
   if (groups.num_shards < 1 || context.layout->num_experts() % groups.num_shards != 0) {
@@ -173,6 +211,7 @@ absl::Status CheckGrouped(const MoeContext& context, const MoeLayer& layer) {
                      : layer.desc.shared_ffn > 0                ? "a shared expert"
                      : !layer.weights.up_biases.empty()         ? "experts with biases"
                      : layer.desc.glu_clamp.limit > 0           ? "a clamped SwiGLU"
+                     : layer.weights.adapted()                  ? "adapters of experts"
                                                                 : nullptr;
   if (with != nullptr)
     return absl::UnimplementedError(absl::StrCat("moe_layer: schedule ", schedule.name, " with ", with));

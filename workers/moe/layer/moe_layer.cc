@@ -265,7 +265,8 @@ class MoeExecutor::Impl : public MicroOpRunner {
     const auto compute = [&]() -> absl::Status {
       const comm::Timed timed(&context_->stats->expert_seconds), routed(&context_->stats->routed_seconds);
       const absl::Time begun = absl::Now();
-      RETURN_IF_ERROR(ops::ExpertFfn(*context_->stream, ffn, rows.x(), hidden, y));
+      RETURN_IF_ERROR(weights.adapted() ? adapters_.Ffn(*context_->stream, weights.adapters(), ffn, rows.x(), hidden, y)
+                                        : ops::ExpertFfn(*context_->stream, ffn, rows.x(), hidden, y));
       if (context_->pace.any() && y.device().is_cpu()) absl::SleepFor(begun + PaceOf(ffn) - absl::Now());
       return absl::OkStatus();
     };
@@ -367,6 +368,7 @@ class MoeExecutor::Impl : public MicroOpRunner {
   RowScratch gathered_memory_, gathered_idx_memory_;
   std::vector<std::unique_ptr<TokenDispatcher>> exchanges_[2];  // [mode][chunks]
   WaveWeights wave_;
+  ExpertAdapterProducts adapters_;
   std::vector<int32_t> later_;  // [E] RowsBehind
   HostCopy offsets_on_host_;
   MoeScratch own_scratch_;

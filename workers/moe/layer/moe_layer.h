@@ -14,6 +14,7 @@
 #include "workers/moe/dispatch/expert_layout.h"
 #include "workers/moe/dispatch/token_dispatcher.h"
 #include "workers/moe/experts/expert_weight_provider.h"
+#include "workers/moe/layer/expert_adapters.h"
 #include "workers/moe/layer/moe_context.h"
 #include "workers/ops/activation/activation.h"
 #include "workers/ops/gemm/weight_group.h"
@@ -29,6 +30,9 @@ struct MoeLayerWeights {
   ops::WeightTable gate_up;  // [El] of the resident experts by slot: [2F, H], in the fused form of expert_ffn.h
   ops::WeightTable down;     // [El] [H, F]
   std::vector<TensorView> up_biases, down_biases;  // [El] each [F], [H], of GELU; empty: none, or in the weights
+  ExpertAdapters gate_up_adapters, down_adapters;  // in training alone, of SwiGLU
+  AdaptedFfn adapters() const { return {&gate_up_adapters, &down_adapters}; }
+  bool adapted() const { return gate_up_adapters.any() || down_adapters.any(); }
   // Provides experts that are not all resident; then the two tables are empty, and on a device the host waits for the
   // layer's counts, so the step cannot be recorded.
   ExpertWeightProvider* experts = nullptr;

@@ -73,6 +73,7 @@ absl::StatusOr<std::vector<checkpoint::CheckpointFile>> CheckpointSaver::FilesOf
     absl::Span<const ParameterBlock> blocks, std::string trainer_state) {
   std::vector<checkpoint::CheckpointFile> files =
       ParameterFiles(blocks, comm_->rank(), comm_->world(), options_.weights, shards_.get());
+  for (checkpoint::TensorToWrite& tensor : expert_adapters_.ToWrite()) files[0].tensors.push_back(std::move(tensor));
   for (checkpoint::CheckpointFile& file : files) {
     for (checkpoint::TensorToWrite& tensor : file.tensors) {
       tensor.contents = [this, contents = std::move(tensor.contents)](checkpoint::ByteSink sink) {
@@ -128,6 +129,9 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
         ShardStreamOptions{
             .with_weights = true, .round_limit = options_.disk_limit, .given_up = [this] { return given_up_.load(); }});
   }
+  if (options_.weights.adapters) {
+    ASSIGN_OR_RETURN(expert_adapters_, ExpertAdapterTensors::Gather(parameters, comm_, options_.disk_limit));
+  }
   absl::StatusOr<std::vector<checkpoint::CheckpointFile>> files = FilesOf(parameters.blocks(), trainer_state);
   RETURN_IF_ERROR(
       MakeFolder(files.ok() ? checkpoint::BytesOfFiles(*files) : files.status(), !offloaded && to_take <= room));
@@ -175,6 +179,7 @@ void CheckpointSaver::AwaitNews(absl::Duration most) const {
 // Sends all ranks' records to rank 0, which commits.
 absl::Status CheckpointSaver::Collect() {
   Join();
+  expert_adapters_ = {};
   std::vector<comm::Message> out(static_cast<size_t>(comm_->world()));
   const std::string text = checkpoint::EncodeFileRecords(records_);
   out[0] = comm_->NewMessage(static_cast<int64_t>(text.size()));

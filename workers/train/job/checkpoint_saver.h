@@ -35,6 +35,7 @@
 #include "workers/tensor/device.h"
 #include "workers/tensor/dtype.h"
 #include "workers/train/job/rank_agreement.h"
+#include "workers/train/parameters/expert_adapter_tensors.h"
 #include "workers/train/parameters/parameter_files.h"
 #include "workers/train/parameters/parameter_snapshot.h"
 #include "workers/train/parameters/parameters.h"
@@ -113,6 +114,7 @@ class CheckpointSaver {
   ParameterSnapshot snapshot_;
   // Of a save without a copy, if dense state is sharded; the thread's until it is joined.
   std::unique_ptr<ShardStream> shards_;
+  ExpertAdapterTensors expert_adapters_;         // rank 0's copy, until they are written
   std::vector<checkpoint::FileRecord> records_;  // that this rank wrote; the thread's until it is joined
   std::thread thread_;
   std::atomic<bool> given_up_ = false;

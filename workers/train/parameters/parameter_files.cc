@@ -149,8 +149,10 @@ std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const Paramete
   if (form.adapters) model.name = kAdapterFile;
   checkpoint::CheckpointFile optimizer = {.name = absl::StrFormat("optimizer-rank%05d.safetensors", rank)};
   const auto append = [&](const ParameterBlock& block) {
+    const bool in_model = !form.adapters || block.shard != model::Shard::kExpert;
     for (const model::Param& part : block.parts) {
-      model.tensors.push_back(ToWrite(block, part, 0, part.router_bias ? DType::kF32 : form.dtype, shards));
+      if (in_model)
+        model.tensors.push_back(ToWrite(block, part, 0, part.router_bias ? DType::kF32 : form.dtype, shards));
       for (size_t kept = 0; kept < StateOf(block).size(); ++kept) {
         optimizer.tensors.push_back(ToWrite(block, part, kept, std::nullopt, shards));
         optimizer.tensors.back().name += kSuffixes[kept];
@@ -166,9 +168,8 @@ std::vector<checkpoint::CheckpointFile> ParameterFiles(absl::Span<const Paramete
     if (experts && shards != nullptr) FinishBefore(shards, &optimizer.tensors[first]);
   }
   std::vector<checkpoint::CheckpointFile> files;
-  if (form.adapters && rank > 0) return files;
-  files.push_back(std::move(model));
-  files.push_back(std::move(optimizer));
+  if (!form.adapters || rank == 0) files.push_back(std::move(model));
+  if (!form.adapters || rank == 0 || !optimizer.tensors.empty()) files.push_back(std::move(optimizer));
   return files;
 }
 

@@ -6,8 +6,9 @@
 // first replica writes the expert; of sharded dense state each rank writes whole tensors, at most the largest one's
 // bytes more than an even share (shard_stream.h); readers do not depend on that.  In each file experts are the last,
 // and the ranks exchange nothing more once one writes its experts' masters and moments.  Of a model with adapters they
-// alone are written, by rank 0, and instead of model-… there is adapter_model.safetensors, in fp32, as PEFT has it;
-// another rank writes nothing.  Thread-compatible.
+// alone are written, and instead of model-… there is rank 0's adapter_model.safetensors, in fp32, as PEFT has it, but
+// for the adapters of experts, which the caller adds to it (expert_adapter_tensors.h); another rank has the optimizer's
+// file of its experts' adapters, or nothing.  Thread-compatible.
 #pragma once
 
 #include <vector>

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/jobs/lora_targets.h"
 #include "workers/model/families/family.h"
 #include "workers/model/weights/params.h"
 
@@ -47,17 +48,19 @@ absl::Status CheckRule(absl::Span<const jobs::ParameterRule> rules, size_t i, co
 
 // Those that rules are about.
 absl::StatusOr<Blocks> BlocksOf(const jobs::JobSpec& spec, const model::ModelConfig& config) {
-  if (spec.lora.rank > 0) {
+  const absl::int128 experts = absl::int128(config.num_moe_layers()) * config.num_experts;
+  const bool adapted = spec.lora.rank > 0;
+  if (adapted) RETURN_IF_ERROR(model::CheckAdapterTargets(config, AdaptersOf(spec.lora)));
+  if (experts > kMostExperts && (!adapted || jobs::AdaptsExperts(spec.lora))) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("parameters: rules for a model of %d experts in all, at most %d", experts, kMostExperts));
+  }
+  if (adapted) {
     Blocks blocks;
     for (model::Param& param : model::DescribeAdapterParams(config, AdaptersOf(spec.lora))) {
       blocks.push_back({std::move(param)});
     }
     return blocks;
-  }
-  const absl::int128 experts = absl::int128(config.num_moe_layers()) * config.num_experts;
-  if (experts > kMostExperts) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("parameters: rules for a model of %d experts in all, at most %d", experts, kMostExperts));
   }
   const model::ModelFamily* const family = model::FindFamily(config.model_type);
   SY_CHECK(family != nullptr);
@@ -126,6 +129,7 @@ absl::StatusOr<FrozenElements> CountFrozen(const jobs::JobSpec& spec, const mode
     const model::Param& first = block.front();
     if (adapted) {
       elements.adapters += count;
+      if (first.shard == model::Shard::kExpert && first.expert == 0) elements.adapters_of_expert += count;
     } else if (all_frozen) {
       (first.shard == model::Shard::kExpert ? elements.of_expert[static_cast<size_t>(first.expert)] : elements.dense) +=
           count;

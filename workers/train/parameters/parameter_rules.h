@@ -32,6 +32,7 @@ struct FrozenElements {
   absl::int128 dense = 0;                    // of the base: of what every rank has
   std::vector<absl::int128> of_expert = {};  // likewise of each expert, by its number; empty: nothing of any
   absl::int128 adapters = 0;                 // with them all of the base is frozen
+  absl::int128 adapters_of_expert = 0;       // of `adapters`, those of each expert
   absl::int128 OfBase() const;               // dense and all experts
 };
 

@@ -268,11 +268,17 @@ TensorView Parameters::VectorOf(const Tensor& tensor) const {
 
 void Parameters::LinkGradients() {
   const model::ModelWeights& weights = model_->weights();
+  const auto adapter = [&](const std::optional<model::AdapterWeights>& from) {
+    if (!from.has_value()) return ops::TrainedAdapter();
+    return ops::TrainedAdapter{.a = MatrixOf(from->a), .b = MatrixOf(from->b)};
+  };
   const auto ffn = [&](const model::FfnWeights& from) {
     return ops::FfnGradients{.gate_up = MatrixOf(from.gate_up),
                              .down = MatrixOf(from.down),
                              .up_bias = VectorOf(from.up_bias),
-                             .down_bias = VectorOf(from.down_bias)};
+                             .down_bias = VectorOf(from.down_bias),
+                             .gate_up_adapter = adapter(from.gate_up_adapter),
+                             .down_adapter = adapter(from.down_adapter)};
   };
   gradients_.lm_head = MatrixOf(weights.lm_head);
   gradients_.embedding = model_->config().tie_embeddings ? gradients_.lm_head.gradient : VectorOf(weights.embedding);
@@ -290,12 +296,11 @@ void Parameters::LinkGradients() {
                     .k_norm = VectorOf(a.k_norm),
                     .o = MatrixOf(a.o),
                     .o_bias = VectorOf(a.o_bias)};
-    for (const model::AdapterWeights& adapter : a.qkv_adapters) {
-      to.attention.qkv_adapters.push_back({.a = MatrixOf(adapter.a), .b = MatrixOf(adapter.b)});
-    }
-    for (const model::AdapterWeights& adapter : a.o_adapters) {
-      to.attention.o_adapters.push_back({.a = MatrixOf(adapter.a), .b = MatrixOf(adapter.b)});
-    }
+    const auto link = [&](const std::vector<model::AdapterWeights>& all, std::vector<model::AdapterGradients>* linked) {
+      for (const auto& each : all) linked->push_back({.a = MatrixOf(each.a), .b = MatrixOf(each.b)});
+    };
+    link(a.qkv_adapters, &to.attention.qkv_adapters);
+    link(a.o_adapters, &to.attention.o_adapters);
     to.ffn_norm = VectorOf(layer.ffn_norm);
     to.ffn_norm_bias = VectorOf(layer.ffn_norm_bias);
     if (layer.dense.has_value()) to.dense = ffn(*layer.dense);

@@ -52,8 +52,12 @@ ExpertBytes BytesOfExperts(const model::ModelConfig& config, const TrainingNeed&
     return model::WeightBytes(config, dtype, count) - model::WeightBytes(config, dtype, 0);
   };
   ExpertBytes bytes = {.weights = 2 * of_all(need.dtype)};
-  if (need.frozen.adapters > 0) return bytes;
   const DType wide = AccDType(need.dtype);
+  if (need.frozen.adapters > 0) {
+    bytes.weights += 2 * DTypeBytes(need.dtype) * count * need.frozen.adapters_of_expert;
+    bytes.parameters = 4 * DTypeBytes(wide) * count * need.frozen.adapters_of_expert;
+    return bytes;
+  }
   bytes.parameters = 4 * of_all(wide);
   if (need.offload) {
     const int64_t layers = std::max<int64_t>(1, config.num_moe_layers());
@@ -96,8 +100,9 @@ TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNee
   TrainingBytes bytes;
   bytes.weights = 2 * model::WeightBytes(config, need.dtype, 0) + experts.weights;
   if (need.frozen.adapters > 0) {
-    bytes.weights += 2 * DTypeBytes(need.dtype) * need.frozen.adapters;
-    bytes.parameters = 4 * wide * need.frozen.adapters;
+    const absl::int128 dense = need.frozen.adapters - config.num_experts * need.frozen.adapters_of_expert;
+    bytes.weights += 2 * DTypeBytes(need.dtype) * dense;
+    bytes.parameters = 4 * wide * dense + experts.parameters;
   } else {
     // The gradients, all of which are everywhere, and this rank's part of masters and moments (dense_shards.h).
     const absl::int128 dense = model::WeightBytes(config, AccDType(need.dtype), 0);

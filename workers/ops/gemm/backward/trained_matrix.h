@@ -14,12 +14,20 @@ struct TrainedMatrix {
   TensorView gradient;                 // [n, k] AccDType, row-major; a gated weight's gate rows come first, then up's
 };
 
+// A low-rank adapter of a matrix W [n, k].
+struct TrainedAdapter {
+  TrainedMatrix a;  // of [r, k]
+  TrainedMatrix b;  // of [n, r]
+};
+
 // A feed-forward: an expert, a shared expert or a dense MLP.
 struct FfnGradients {
   TrainedMatrix gate_up;      // of [2F, H]; GELU: [F, H]
   TrainedMatrix down;         // of [H, F]
   TensorView up_bias = {};    // [F] AccDType; rank 0: none
   TensorView down_bias = {};  // [H]
+  // Of an expert that has adapters.
+  TrainedAdapter gate_up_adapter = {}, down_adapter = {};
 };
 
 }  // namespace switchyard::ops

@@ -1,0 +1,127 @@
+#include "workers/moe/layer/expert_adapters.h"
+
+#include <cstdint>
+
+#include "scheduler/base/status_macros.h"
+#include "workers/ops/activation/swiglu.h"
+#include "workers/ops/gemm/backward/weight_gradient.h"
+#include "workers/ops/gemm/grouped_gemm.h"
+#include "workers/tensor/thread_pool.h"
+
+namespace switchyard::moe {
+namespace {
+
+constexpr int64_t kGrain = 64;  // rows
+
+void Scale(const Stream& stream, double scale, const TensorView& rows) {
+  if (scale == 1) return;
+  VisitDType(rows.dtype(), [&]<class Elem>() {
+    const auto factor = static_cast<Acc<Elem>>(scale);
+    stream.pool().ParallelFor(rows.dim(0), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        Elem* const row = rows.row<Elem>(t);
+        for (int64_t j = 0; j < rows.dim(1); ++j) row[j] = static_cast<Elem>(factor * static_cast<Acc<Elem>>(row[j]));
+      }
+    });
+  });
+}
+
+// y += products, which are in AccDType, each element rounded once.
+void AddRounded(const Stream& stream, const TensorView& products, const TensorView& y) {
+  VisitDType(y.dtype(), [&]<class Elem>() {
+    stream.pool().ParallelFor(y.dim(0), kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const Acc<Elem>* const from = products.row<Acc<Elem>>(t);
+        Elem* const to = y.row<Elem>(t);
+        for (int64_t j = 0; j < y.dim(1); ++j) to[j] = static_cast<Elem>(static_cast<Acc<Elem>>(to[j]) + from[j]);
+      }
+    });
+  });
+}
+
+DType DTypeOf(const ops::WeightGroup& group) {
+  for (const ops::Weight* weight : group.weights()) {
+    if (weight != nullptr) return weight->dtype();
+  }
+  return DType::kF32;  // of no expert, so of no row
+}
+
+int64_t WidthOf(const ops::WeightGroup& group) {
+  for (const ops::Weight* weight : group.weights()) {
+    if (weight != nullptr) return weight->n();
+  }
+  return 0;
+}
+
+}  // namespace
+
+void TrainedExpertAdapters::Add(const ops::TrainedAdapter& adapter) {
+  a_transposed.push_back(adapter.a.transposed);
+  b_transposed.push_back(adapter.b.transposed);
+  a_gradients.push_back(adapter.a.gradient);
+  b_gradients.push_back(adapter.b.gradient);
+}
+
+absl::StatusOr<TensorView> ExpertAdapterProducts::Scaled(const Stream& stream, const ops::WeightGroup& w, double scale,
+                                                         const AdaptedRows& rows, const TensorView& x,
+                                                         RowScratch* scratch) {
+  const int64_t count = rows.offsets.data()[rows.offsets.size() - 1];
+  const TensorView y = scratch->Rows(count, WidthOf(w), DTypeOf(w));
+  RETURN_IF_ERROR(ops::GroupedGemm(stream, {.x_rows = rows.x_rows}, x, w, rows.offsets, y));
+  Scale(stream, scale, y);
+  return y;
+}
+
+absl::Status ExpertAdapterProducts::AddProduct(const Stream& stream, const ops::WeightGroup& w, const IntView& offsets,
+                                               const TensorView& x, const TensorView& y) {
+  const TensorView products = products_.Rows(x.dim(0), WidthOf(w), AccDType(DTypeOf(w)));
+  RETURN_IF_ERROR(ops::GroupedGemm(stream, {}, x, w, offsets, products));
+  AddRounded(stream, products, y);
+  return absl::OkStatus();
+}
+
+absl::Status ExpertAdapterProducts::Add(const Stream& stream, const ExpertAdapters& adapters, const AdaptedRows& rows,
+                                        const TensorView& x, const TensorView& y) {
+  if (!adapters.any() || y.dim(0) == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const TensorView u, Scaled(stream, adapters.a, adapters.scale, rows, x, &u_));
+  return AddProduct(stream, adapters.b, rows.offsets, u, y);
+}
+
+absl::Status ExpertAdapterProducts::AddInputGradient(const Stream& stream, double scale,
+                                                     const TrainedExpertAdapters& trained, const AdaptedRows& rows,
+                                                     const TensorView& dy, const TensorView& dx) {
+  if (trained.a_transposed.empty() || dx.dim(0) == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const TensorView du, Scaled(stream, trained.b_transposed, scale, rows, dy, &du_));
+  return AddProduct(stream, trained.a_transposed, rows.offsets, du, dx);
+}
+
+absl::Status ExpertAdapterProducts::AddGradients(const Stream& stream, const ExpertAdapters& adapters,
+                                                 const TrainedExpertAdapters& trained, const AdaptedRows& rows,
+                                                 const TensorView& dy, const TensorView& x) {
+  if (!adapters.any() || dy.dim(0) == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const TensorView u, Scaled(stream, adapters.a, adapters.scale, rows, x, &u_));
+  ASSIGN_OR_RETURN(const TensorView du,
+                   Scaled(stream, trained.b_transposed, adapters.scale, {.offsets = rows.offsets}, dy, &du_));
+  RETURN_IF_ERROR(ops::GroupedWeightGradient(stream, {.offsets = rows.offsets}, dy, u, trained.b_gradients));
+  return ops::GroupedWeightGradient(stream, {.offsets = rows.offsets, .x_rows = rows.x_rows}, du, x,
+                                    trained.a_gradients);
+}
+
+absl::Status ExpertAdapterProducts::Hidden(const Stream& stream, const AdaptedFfn& adapters, ops::ExpertFfnDesc desc,
+                                           const TensorView& x, const TensorView& hidden) {
+  if (!adapters.gate_up->any()) return ops::ExpertHidden(stream, desc, x, hidden);
+  if (desc.sums.raw() == nullptr) desc.sums = hidden_sums_.Rows(hidden.dim(0), 2 * hidden.dim(1), hidden.dtype());
+  RETURN_IF_ERROR(ops::ExpertHidden(stream, desc, x, hidden));
+  RETURN_IF_ERROR(Add(stream, *adapters.gate_up, {.offsets = desc.offsets, .x_rows = desc.x_rows}, x, desc.sums));
+  return ops::SwiGlu(stream, desc.sums, hidden);
+}
+
+absl::Status ExpertAdapterProducts::Ffn(const Stream& stream, const AdaptedFfn& adapters,
+                                        const ops::ExpertFfnDesc& desc, const TensorView& x, const TensorView& hidden,
+                                        const TensorView& y) {
+  RETURN_IF_ERROR(Hidden(stream, adapters, desc, x, hidden));
+  RETURN_IF_ERROR(ops::GroupedGemm(stream, {.isa = desc.isa}, hidden, desc.down, desc.offsets, y));
+  return Add(stream, *adapters.down, {.offsets = desc.offsets}, hidden, y);
+}
+
+}  // namespace switchyard::moe
