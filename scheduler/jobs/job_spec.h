@@ -56,11 +56,11 @@ struct ParameterRule {
   bool operator==(const ParameterRule& other) const = default;
 };
 
-// Low-rank adapters of attention's projections: the base is frozen, and y = W x + scale() B A x.
+// Low-rank adapters of projections of attention and of experts: the base is frozen, and y = W x + scale() B A x.
 struct LoraSpec {
   int32_t rank = 0;                       // 0 = no adapters
   double alpha = 0;                       // 0 = rank
-  std::vector<std::string> targets = {};  // of kLoraTargets; none: all
+  std::vector<std::string> targets = {};  // of kLoraTargets and kExpertLoraTargets (lora_targets.h); none: the former
   double dropout = 0;                     // of adapters' inputs
   double Alpha() const { return alpha == 0 ? rank : alpha; }
   double scale() const { return Alpha() / rank; }

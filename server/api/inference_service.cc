@@ -7,6 +7,7 @@
 #include "proto/support/raw_message.h"
 #include "scheduler/base/status_macros.h"
 #include "server/api/generate_reactor.h"
+#include "server/api/model_names.h"
 #include "server/api/unary_call.h"
 
 namespace switchyard::server {
@@ -53,6 +54,9 @@ void FillInfo(const RequestContext& request_context, const ServedModel& model, c
   out->set_weights_hash(model.weights_hash);
   out->set_server_version(request_context.config->version);
   const bool adds = request_context.config->add_outputs && model.num_workers > 1 && model.num_moe_layers > 0;
+  for (int32_t adapter = 0; adapter <= static_cast<int32_t>(model.adapters.size()); ++adapter) {
+    out->add_models(ModelName(model, adapter));
+  }
   out->set_combine(adds ? absl::StrCat("added by ", model.num_workers, " workers") : "exact");
 }
 

@@ -143,6 +143,7 @@ TEST_F(AdaptersTest, EveryApiHasTheirNames) {
   grpc::ClientContext context;
   ASSERT_TRUE(v1::InferenceService::NewStub(server->channel())->GetModelInfo(&context, info, &described).ok());
   EXPECT_EQ(described.model(), "olmoe-clip:lora");
+  EXPECT_THAT(described.models(), ElementsAre("olmoe-clip", "olmoe-clip:lora", "olmoe-clip:other"));
 
   v1::GenerateRequest wrong = RequestFor(golden_[0]);
   wrong.set_model("olmoe-clip:third");

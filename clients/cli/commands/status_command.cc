@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "clients/cli/command.h"
 #include "clients/cli/json.h"
@@ -104,6 +105,7 @@ void PrintModel(std::ostream& out, const v1::GetModelInfoResponse& model) {
       model.quantization().empty() ? "" : absl::StrCat(", weights in ", model.quantization()),
       model.kv_cache_dtype().empty() ? "" : absl::StrCat(", keys and values in ", model.kv_cache_dtype()),
       model.num_layers(), model.num_experts(), model.experts_per_token(), model.vocab_size(), model.max_model_len());
+  if (model.models_size() > 1) out << "names      " << absl::StrJoin(model.models(), ", ") << "\n";
   out << "text       tokenizer " << (model.has_tokenizer() ? "yes" : "no (send token ids)") << ", chat template "
       << (model.has_chat_template() ? "yes" : "no") << "\n";
   if (!model.combine().empty() && model.combine() != "exact") out << "roundings  outputs " << model.combine() << "\n";
