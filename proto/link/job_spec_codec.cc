@@ -173,6 +173,17 @@ absl::Status TakeCommunication(const SpecReader& reader, const v1::Communication
     }
     out->granularity = *granularity;
   }
+  if (!message.expert_packing().empty()) {
+    const absl::StatusOr<jobs::PackingChoice> packing = jobs::ParsePackingChoice(message.expert_packing());
+    if (!packing.ok()) {
+      return reader.error({.field = "spec.communication.expert_packing",
+                           .text = std::string(packing.status().message()),
+                           .limit = "mode, trials or a number of replicas",
+                           .actual = message.expert_packing(),
+                           .is_text = true});
+    }
+    out->packing = *packing;
+  }
   return absl::OkStatus();
 }
 
@@ -264,6 +275,7 @@ v1::JobSpec ToProto(const jobs::JobSpec& spec) {
   message.mutable_communication()->set_mode(std::string(jobs::CommModeName(spec.communication.mode)));
   message.mutable_communication()->set_piece_bytes(spec.communication.piece_bytes);
   message.mutable_communication()->set_granularity(jobs::GranularityName(spec.communication.granularity));
+  message.mutable_communication()->set_expert_packing(jobs::PackingChoiceName(spec.communication.packing));
   message.set_document_mask(PutEnum(kDocumentMasks, spec.document_mask));
   message.set_packing(PutEnum(kWindowPackings, spec.packing));
   message.set_offload(PutEnum(kOffloads, spec.offload));

@@ -16,6 +16,7 @@ constexpr absl::string_view kNames[] = {"fair",      "fixed",      "ar_last", "p
 static_assert(std::size(kNames) == kNumCommModes);
 
 constexpr absl::string_view kRules[] = {"mode", "model", "profile"};  // kFixed has its number
+constexpr absl::string_view kPackingRules[] = {"mode", "trials"};     // likewise
 
 bool IsNumberOfChunks(int32_t chunks) { return chunks >= 1 && chunks <= pipeline::kMaxMicroBatches; }
 
@@ -49,15 +50,53 @@ absl::StatusOr<Granularity> ParseGranularity(absl::string_view name) {
                                                  ", or a number of chunks in [1, ", pipeline::kMaxMicroBatches, "]"));
 }
 
+std::string PackingChoiceName(const PackingChoice& packing) {
+  if (packing.rule == PackingRule::kFixed) return absl::StrCat(packing.replicas);
+  return std::string(kPackingRules[static_cast<int>(packing.rule)]);
+}
+
+absl::StatusOr<PackingChoice> ParsePackingChoice(absl::string_view name) {
+  for (size_t i = 0; i < std::size(kPackingRules); ++i) {
+    if (kPackingRules[i] == name) return PackingChoice{.rule = static_cast<PackingRule>(i)};
+  }
+  PackingChoice fixed = {.rule = PackingRule::kFixed};
+  const bool is_number = absl::SimpleAtoi(name, &fixed.replicas) && PackingChoiceName(fixed) == name;
+  if (is_number && fixed.replicas >= 1 && fixed.replicas <= kMostPacking) return fixed;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", absl::CHexEscape(name.substr(0, 64)), "\" is no packing of experts; must be one of ",
+                   absl::StrJoin(kPackingRules, ", "), ", or a number of replicas in [1, ", kMostPacking, "]"));
+}
+
+bool TriesPackings(const CommunicationSpec& spec) {
+  if (spec.packing.rule == PackingRule::kMode) return spec.mode == CommMode::kFull;
+  return spec.packing.rule == PackingRule::kTrials;
+}
+
+int32_t FirstPacking(const CommunicationSpec& spec) {
+  return spec.packing.rule == PackingRule::kFixed ? spec.packing.replicas : 1;
+}
+
+absl::Status CheckPackingChoice(const CommunicationSpec& spec, int32_t ranks) {
+  if (spec.packing.rule != PackingRule::kFixed) return absl::OkStatus();
+  const int32_t replicas = spec.packing.replicas;
+  if (replicas < 1 || replicas > kMostPacking) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(replicas, " replicas of each expert are outside [1, ", kMostPacking, "]"));
+  }
+  if (ranks % replicas == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(replicas, " replicas of each expert do not divide ", ranks, " workers"));
+}
+
 absl::Status CheckGranularity(const CommunicationSpec& spec) {
   const Granularity& granularity = spec.granularity;
   if (granularity.rule == ChunkRule::kFixed && !IsNumberOfChunks(granularity.chunks)) {
     return absl::InvalidArgumentError(
         absl::StrCat(granularity.chunks, " chunks are outside [1, ", pipeline::kMaxMicroBatches, "]"));
   }
-  if (granularity.decides() && spec.mode == CommMode::kFull) {
-    return absl::InvalidArgumentError(absl::StrCat(GranularityName(granularity), " does not go with mode ",
-                                                   CommModeName(spec.mode),
+  if (granularity.decides() && TriesPackings(spec)) {
+    return absl::InvalidArgumentError(absl::StrCat(GranularityName(granularity), " does not go with ",
+                                                   spec.mode == CommMode::kFull ? "mode full" : "expert_packing trials",
                                                    ", in which steps' times decide how experts are packed; mode or a "
                                                    "number of chunks does"));
   }

@@ -50,15 +50,44 @@ std::string GranularityName(const Granularity& granularity);
 // InvalidArgument with all that there is.
 absl::StatusOr<Granularity> ParseGranularity(absl::string_view name);
 
+enum class PackingRule : uint8_t {
+  kMode,    // as the mode says: trials in full, else 1
+  kTrials,  // doubled in the first steps, while they become faster (expert_packing.h)
+  kFixed,
+};
+
+// How many replicas of each expert there are.
+struct PackingChoice {
+  PackingRule rule = PackingRule::kMode;
+  int32_t replicas = 0;  // of kFixed: at least 1, a divisor of the ranks
+  bool operator==(const PackingChoice& other) const = default;
+};
+
+// "mode", "trials", or the number of replicas.
+std::string PackingChoiceName(const PackingChoice& packing);
+// InvalidArgument with all that there is.
+absl::StatusOr<PackingChoice> ParsePackingChoice(absl::string_view name);
+
 struct CommunicationSpec {
   CommMode mode = CommMode::kPreempt;       // the fastest of real trainers (tests/bench/training.md)
   int64_t piece_bytes = int64_t{30} << 20;  // of a micro-op: Lina's partition size (PAPERS.md, LI-15)
   Granularity granularity = {};
+  PackingChoice packing = {};
   bool operator==(const CommunicationSpec& other) const = default;
 };
 
-// InvalidArgument: a granularity that is none, or that does not go with the mode: in full steps' times decide how
-// experts are packed, and cannot decide both.
+// Whether the job's first steps decide how many replicas of its experts there are.
+bool TriesPackings(const CommunicationSpec& spec);
+// How many there are of each expert when the job begins.
+int32_t FirstPacking(const CommunicationSpec& spec);
+// The most that a job may have.  Each packing but 1 uses two of the world's 15 splits
+// (workers/comm/core/communicator.h): this one can be reached by doubling, and undone.
+inline constexpr int32_t kMostPacking = 64;
+// InvalidArgument: replicas that do not divide the ranks, or are too many.
+absl::Status CheckPackingChoice(const CommunicationSpec& spec, int32_t ranks);
+
+// InvalidArgument: a granularity that is none, or that is not one with these packings: where steps' times
+// decide how experts are packed, they cannot decide both.
 absl::Status CheckGranularity(const CommunicationSpec& spec);
 
 }  // namespace switchyard::jobs

@@ -18,6 +18,7 @@ namespace {
 
 constexpr absl::string_view kReasons[] = {"grows", "covered", "ranks", "refused", "undone"};
 constexpr absl::string_view kWhy = " why=";
+constexpr absl::string_view kLeast = " least_step_ns=";  // lines without are of versions that did not have it
 
 absl::Status NoDecision(absl::string_view line) {
   return absl::InvalidArgumentError(
@@ -34,6 +35,12 @@ std::string MsOf(int64_t ns, int64_t of) {
   return ms < 1000 ? absl::StrFormat("%.3g ms", ms) : absl::StrFormat("%.0f ms", ms);
 }
 
+// " (88 ms to 93 ms)"; empty: not known, or of one step.
+std::string RangeOf(const PackingTimes& times, int32_t world) {
+  if (times.most_step_ns == times.least_step_ns) return "";
+  return absl::StrCat(" (", MsOf(times.least_step_ns, world), " to ", MsOf(times.most_step_ns, world), ")");
+}
+
 }  // namespace
 
 PackingTimes& PackingTimes::operator+=(const PackingTimes& other) {
@@ -42,6 +49,8 @@ PackingTimes& PackingTimes::operator+=(const PackingTimes& other) {
   micro_ops += other.micro_ops;
   step_ns += other.step_ns;
   sums_ns += other.sums_ns;
+  least_step_ns = steps == 0 ? other.least_step_ns : std::min(least_step_ns, other.least_step_ns);
+  most_step_ns = std::max(most_step_ns, other.most_step_ns);
   steps += other.steps;
   return *this;
 }
@@ -49,10 +58,11 @@ PackingTimes& PackingTimes::operator+=(const PackingTimes& other) {
 absl::string_view PackingReasonName(PackingReason reason) { return kReasons[static_cast<int>(reason)]; }
 
 std::string PackingDecision::ToString() const {
-  const std::string of_step = times.steps == 0
-                                  ? ""
-                                  : absl::StrCat(", a step ", MsOf(times.step_ns, times.steps), ", ",
-                                                 MsOf(times.sums_ns, times.steps), " of it waiting for sums");
+  std::string of_step;
+  if (times.steps > 0) {
+    absl::StrAppend(&of_step, ", a step ", MsOf(times.step_ns, times.steps), RangeOf(times, world), ", ",
+                    MsOf(times.sums_ns, times.steps), " of it waiting for sums");
+  }
   return absl::StrFormat("after step %d: packing %d -> %d of %d ranks, all-to-all %s, experts %s a micro-op%s (%s%s)",
                          step, from, to, world, MsOf(times.all_to_all_ns, 2 * times.micro_ops),
                          MsOf(times.experts_ns, times.micro_ops), of_step, PackingReasonName(reason),
@@ -68,6 +78,9 @@ std::string EncodePackingDecision(const PackingDecision& decision) {
                       " experts_ns=", decision.times.experts_ns, " all_to_all_ns=", decision.times.all_to_all_ns,
                       " micro_ops=", decision.times.micro_ops, " step_ns=", decision.times.step_ns,
                       " sums_ns=", decision.times.sums_ns, " steps=", decision.times.steps,
+                      decision.times.most_step_ns == 0 ? ""
+                                                       : absl::StrCat(kLeast, decision.times.least_step_ns,
+                                                                      " most_step_ns=", decision.times.most_step_ns),
                       " reason=", PackingReasonName(decision.reason), kWhy, absl::CHexEscape(decision.why));
 }
 
@@ -86,17 +99,21 @@ absl::StatusOr<PackingDecision> DecodePackingDecision(absl::string_view line) {
   if (!take("step", &decision.step) || !take("world", &decision.world) || !take("from", &decision.from) ||
       !take("to", &decision.to) || !take("experts_ns", &times.experts_ns) ||
       !take("all_to_all_ns", &times.all_to_all_ns) || !take("micro_ops", &times.micro_ops) ||
-      !take("step_ns", &times.step_ns) || !take("sums_ns", &times.sums_ns) || !take("steps", &times.steps) ||
-      fields.size() != next + 1) {
+      !take("step_ns", &times.step_ns) || !take("sums_ns", &times.sums_ns) || !take("steps", &times.steps)) {
     return NoDecision(line);
   }
+  if (absl::StrContains(line.substr(0, why), kLeast) &&
+      (!take("least_step_ns", &times.least_step_ns) || !take("most_step_ns", &times.most_step_ns))) {
+    return NoDecision(line);
+  }
+  if (fields.size() != next + 1) return NoDecision(line);
   absl::string_view reason = fields[next];
   if (!absl::ConsumePrefix(&reason, "reason=")) return NoDecision(line);
   const auto* const found = std::find(std::begin(kReasons), std::end(kReasons), reason);
   if (found == std::end(kReasons)) return NoDecision(line);
   decision.reason = static_cast<PackingReason>(found - std::begin(kReasons));
   for (const int64_t each : {times.experts_ns, times.all_to_all_ns, times.micro_ops, times.step_ns, times.sums_ns,
-                             times.steps, decision.step}) {
+                             times.steps, times.least_step_ns, times.most_step_ns, decision.step}) {
     if (each < 0 || each > INT64_MAX / 2) return NoDecision(line);
   }
   if (EncodePackingDecision(decision) != line) return NoDecision(line);  // another spelling of the same
@@ -124,8 +141,9 @@ int32_t MostPacking(int32_t world) {
   return world & -world;
 }
 
-PackingController::PackingController(const PackingOptions& options) : options_(options) {
+PackingController::PackingController(const PackingOptions& options) : options_(options), packing_(options.begin) {
   SY_CHECK_GE(options.world, 1);
+  SY_CHECK_GE(options.begin, 1);
   SY_CHECK_GE(options.first_step, int64_t{1});
   SY_CHECK_GE(options.every_steps, int64_t{1});
   SY_CHECK_GE(options.most, 1);
@@ -154,6 +172,7 @@ bool PackingController::WasInVain(const PackingTimes& times) const {
   if (decisions_.empty() || decisions_.back().reason != PackingReason::kGrows) return false;
   const PackingTimes& before = decisions_.back().times;
   if (before.steps == 0 || times.steps == 0) return false;
+  if (before.most_step_ns > 0 && times.most_step_ns > 0) return times.most_step_ns >= before.least_step_ns;
   return absl::int128(times.step_ns) * before.steps >= absl::int128(before.step_ns) * times.steps;
 }
 
@@ -165,7 +184,8 @@ PackingDecision PackingController::Propose(int64_t step, const PackingTimes& tim
     const PackingTimes& before = decisions_.back().times;
     decision.reason = PackingReason::kUndone;
     decision.to = packing_ / 2;
-    decision.why = absl::StrCat("a step took ", MsOf(before.step_ns, before.steps), " with packing ", decision.to);
+    decision.why = absl::StrCat("a step took ", MsOf(before.step_ns, before.steps), RangeOf(before, options_.world),
+                                " with packing ", decision.to);
   } else if (times.experts_ns >= times.all_to_all_ns - times.experts_ns) {
     // Two all-to-alls a micro-op; in a form that does not overflow.
     decision.reason = PackingReason::kCovered;

@@ -12,8 +12,9 @@
 // Departure from Lina, whose rule ignores the cost of packing: gradients of experts are summed over replicas and AdamW
 // updates p times as many experts.  (For the paper's Transformer-XL on 16 workers the rule ends at 4, which exposes 412
 // ms of communication; 2 exposes 351.)  So a doubling is a trial: the next decision compares steps with it and before
-// it, and takes it back, for good, if they did not become shorter.  Without times of steps (PackingTimes::steps of 0)
-// the paper's rule decides alone.
+// it, and takes it back, for good, unless each of the steps with it was shorter than each before: of 4 and 3 steps
+// whose times differ by chance alone, 1 in 35 are so.  Without times of steps (PackingTimes::steps of 0) the paper's
+// rule decides alone.
 //
 //   after each step: if Decides(step): sum the ranks' times of the steps that it Measures, Propose, ask every rank for
 //   room (else Refused), write the outcome into the journal, Adopt it.  A checkpoint of that step is saved afterwards.
@@ -44,7 +45,10 @@ struct PackingTimes {
   int64_t step_ns = 0;
   int64_t sums_ns = 0;  // of that: waiting for sums of gradients when backward was done
   int64_t steps = 0;    // times ranks; 0 = not measured
+  int64_t least_step_ns = 0,
+          most_step_ns = 0;  // the shortest and the longest, summed over ranks; 0 = only step_ns is known
 
+  // Of further steps of the same ranks.
   PackingTimes& operator+=(const PackingTimes& other);
 };
 
@@ -53,7 +57,7 @@ enum class PackingReason : uint8_t {
   kCovered,  // experts take as long as all-to-alls: it stays
   kRanks,    // twice as many replicas do not divide the ranks, or are more than allowed: it stays
   kRefused,  // a rank has no room for more experts: it stays
-  kUndone,   // steps did not become shorter by the last doubling: back to half as many, and it stays
+  kUndone,   // steps did not become clearly shorter by the last doubling: back to half as many, and it stays
 };
 
 // "grows", "covered", "ranks", "refused", "undone".
@@ -87,12 +91,12 @@ struct PackingOptions {
   int32_t world = 1;  // R
   int64_t first_step = 10;
   int64_t every_steps = 4;
-  int32_t most = INT32_MAX;  // replicas
+  int32_t begin = 1, most = INT32_MAX;  // replicas
 };
 
 class PackingController {
  public:
-  // REQUIRES: world, first_step, every_steps, most >= 1.
+  // REQUIRES: world, first_step, every_steps, begin, most >= 1.
   explicit PackingController(const PackingOptions& options);
 
   int32_t packing() const { return packing_; }
@@ -127,7 +131,7 @@ class PackingController {
   absl::Status CheckFollows(const PackingDecision& decision) const;
 
   const PackingOptions options_;
-  int32_t packing_ = 1;
+  int32_t packing_;
   bool finalized_ = false;
   int64_t begun_ = 0;  // goes on from this step
   std::vector<PackingDecision> decisions_;

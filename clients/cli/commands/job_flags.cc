@@ -265,6 +265,10 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
                                      "into how many chunks each MoE layer's rows are cut: mode (default: as "
                                      "--communication says), model (by measured "
                                      "times), profile (by trying) or a number"),
+    Row<"communication.expert_packing">("expert_packing", kText,
+                                        "replicas of each expert, on groups of workers that send rows only among "
+                                        "themselves: mode (default: full tries, the others have 1), trials (doubled "
+                                        "while steps become shorter) or a number that divides the workers"),
 };
 
 }  // namespace

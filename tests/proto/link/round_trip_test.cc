@@ -121,11 +121,14 @@ jobs::JobSpec Spec() {
   values.Fill(beta1, beta2, epsilon, weight_decay, clip_norm, peak, final_fraction, warmup, decay);
   shape = jobs::LrShape::kWsd;
   total_steps = steps;  // by the struct's rule
-  auto& [mode, piece_bytes, granularity] = communication;
+  auto& [mode, piece_bytes, granularity, expert_packing] = communication;
   mode = jobs::CommMode::kPartition;
   auto& [rule, chunks] = granularity;
   rule = jobs::ChunkRule::kFixed;
   chunks = 5;
+  auto& [packing_rule, replicas] = expert_packing;
+  packing_rule = jobs::PackingRule::kFixed;
+  replicas = 2;
   auto& [pattern, frozen, rate, decay_of_rule] = parameters.emplace_back();
   auto& [rank, alpha, targets, dropout_of_lora] = lora;
   auto& [of_embedding, of_hidden, of_attention] = dropout;

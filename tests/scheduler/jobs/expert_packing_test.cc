@@ -113,6 +113,50 @@ TEST(ExpertPackingTest, ADoublingMustMakeStepsShorter) {
   EXPECT_EQ(second(longest, longest), 1);
 }
 
+// Each step with more replicas has to be shorter than each before: means may differ by chance.
+TEST(ExpertPackingTest, ADoublingIsKeptBeyondTheNoise) {
+  const auto steps = [](std::vector<int64_t> each) {  // of each of 2 ranks, which differ by 1
+    PackingTimes all;
+    for (const int64_t rank : {0, 1}) {
+      PackingTimes of_rank;
+      for (const int64_t ns : each) {
+        PackingTimes one = Ratio(100);
+        one.step_ns = one.least_step_ns = one.most_step_ns = ns + rank;
+        one.steps = 1;
+        of_rank += one;
+      }
+      all.experts_ns += of_rank.experts_ns;
+      all.all_to_all_ns += of_rank.all_to_all_ns;
+      all.micro_ops += of_rank.micro_ops;
+      all.step_ns += of_rank.step_ns;
+      all.steps += of_rank.steps;
+      all.least_step_ns += of_rank.least_step_ns;
+      all.most_step_ns += of_rank.most_step_ns;
+    }
+    return all;
+  };
+  const auto second = [&](const PackingTimes& before, const PackingTimes& behind) {
+    PackingController controller({.world = 2});
+    controller.Adopt(controller.Propose(10, before));
+    return controller.Propose(14, behind);
+  };
+  EXPECT_EQ(second(steps({50, 60, 55}), steps({49, 48, 47})).to, 2);
+  EXPECT_EQ(second(steps({50, 60, 55}), steps({50, 40, 40})).to, 1) << "shorter by means only";
+  EXPECT_EQ(second(steps({50'000'000, 60'000'000}), steps({51'000'000, 41'000'000})).why,
+            "a step took 55 ms (50 ms to 60 ms) with packing 1");
+  EXPECT_EQ(second(steps({50, 60}), Steps(100, 54)).to, 2) << "of steps whose range is not known";
+  const PackingDecision decision = second(steps({50, 60, 55}), steps({49, 48, 47}));
+  const std::string line = EncodePackingDecision(decision);
+  EXPECT_NE(line.find(" steps=6 least_step_ns=95 most_step_ns=99 reason=ranks"), std::string::npos) << line;
+  EXPECT_EQ(*DecodePackingDecision(line), decision);
+  for (size_t cut = 0; cut < line.size(); ++cut) EXPECT_FALSE(DecodePackingDecision(line.substr(0, cut)).ok()) << cut;
+}
+
+TEST(ExpertPackingTest, ItMayBeginWithReplicas) {
+  const PackingController controller({.world = 6, .begin = 3});
+  EXPECT_EQ(controller.packing(), 3);
+}
+
 TEST(ExpertPackingTest, UndoneAtTheEndOfTheRanks) {
   PackingController controller({.world = 4});
   controller.Adopt(controller.Propose(10, Steps(100, 50)));

@@ -220,6 +220,14 @@ TEST(JobSpecTest, Adapters) {
             "balance_bias_rate: with lora routers' biases are the base's");
   EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->communication.mode = CommMode::kFull; }),
             "communication.mode: full moves masters of experts, which lora does not have; preempt is the default");
+  EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->communication.packing = {.rule = PackingRule::kTrials}; }),
+            "communication.expert_packing: with lora experts have one replica: 1 or mode");
+  EXPECT_EQ(lora({.rank = 8},
+                 [](JobSpec* s) {
+                   s->communication.mode = CommMode::kFull;
+                   s->communication.packing = {.rule = PackingRule::kFixed, .replicas = 1};
+                 }),
+            "");
   EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->offload = OffloadPolicy::kAlways; }),
             "offload: always, but with lora experts have no masters and moments");
   EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->zero = 1; }),
@@ -270,6 +278,15 @@ TEST(JobSpecTest, WholeDocumentsAreApart) {
               s->document_mask = true;
             }),
             "");
+}
+
+TEST(JobSpecTest, ReplicasOfExpertsDivideTheWorkers) {
+  EXPECT_EQ(Wrong([](JobSpec* s) {
+              s->workers = 4;
+              s->micro_batch_sequences = 0;
+              s->communication.packing = {.rule = PackingRule::kFixed, .replicas = 3};
+            }),
+            "communication.expert_packing: 3 replicas of each expert do not divide 4 workers");
 }
 
 TEST(JobSpecTest, EachFieldHasItsLimits) {

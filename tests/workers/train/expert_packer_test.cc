@@ -118,7 +118,7 @@ TEST_F(ExpertPackerTest, PacksUntilExpertsCoverAllToAlls) {
   EXPECT_EQ(reported,
             (std::vector<std::string>{
                 "after step 3: packing 1 -> 2 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op, a step "
-                "19850 ms, 500 ms of it waiting for sums (grows)",
+                "19850 ms (19800 ms to 19900 ms), 500 ms of it waiting for sums (grows)",
                 "after step 5: packing 2 -> 4 of 4 ranks, all-to-all 531 ms, experts 500 ms a micro-op, a step "
                 "19600 ms, 500 ms of it waiting for sums (grows)",
                 "after step 7: packing 4 -> 4 of 4 ranks, all-to-all 469 ms, experts 500 ms a micro-op, a step "

@@ -233,6 +233,29 @@ TEST_F(TrainJobChunksTest, ADecisionThatIsNotOnTheDiskIsNotTaken) {
   EXPECT_THAT(Journal(), IsEmpty());
 }
 
+// The model's figures are of the ranks among which rows travel.
+TEST_F(TrainJobChunksTest, GoesWithReplicasOfExperts) {
+  jobs::JobSpec spec = SpecOf("model");
+  spec.communication.packing = {.rule = jobs::PackingRule::kFixed, .replicas = 2};
+  const std::vector<RankStory> stories = Run(spec, Attempt(1, &Measured, 4));
+  Finishes(stories);
+  EXPECT_THAT(Journal(), testing::ContainsRegex("^0:1>[1-4] model$"));
+  const absl::StatusOr<ChunkJournal> journal = DecodeChunkJournal(Log());
+  ASSERT_TRUE(journal.ok()) << journal.status();
+  EXPECT_EQ(journal->decisions[0].rows, 2 * 12 * 4) << "of all ranks";
+  for (const StepProgress& step : stories[0].steps) EXPECT_EQ(step.report.chunks, journal->decisions[0].to);
+  ForgetJob();
+  // With an expert on every rank no row leaves its own.
+  spec.communication.packing.replicas = 4;
+  Finishes(Run(spec, Attempt(1, &Measured, 4)));
+  EXPECT_FALSE(std::filesystem::exists(JobPath(kChunkJournalName)));
+  ForgetJob();
+  spec.communication.granularity = {.rule = jobs::ChunkRule::kProfile};
+  spec.communication.packing.replicas = 2;
+  Finishes(Run(spec, Attempt(1, &Measured, 4)));
+  EXPECT_EQ(Journal(), "2:1>4 tried 4:4>2 tried 6:2>3 tried 8:3>2 found");
+}
+
 TEST_F(TrainJobChunksTest, AJournalThatDoesNotCount) {
   // Of other ranks.
   WriteLog(ModelLog(0, 3, 4));

@@ -9,6 +9,7 @@
 #include "tests/workers/train/hooked_file_system.h"
 #include "tests/workers/train/packed_job_fixture.h"
 #include "workers/checkpoint/tensors/checkpoint.h"
+#include "workers/train/job/setup/memory_fit.h"
 #include "workers/train/packing/packing_journal.h"
 #include "workers/train/step/training_memory.h"
 
@@ -221,6 +222,72 @@ TEST_F(TrainJobPackingTest, WithLessRoomItGoesOnUnpacked) {
     }
     EXPECT_EQ(resumed[0].steps[0].packing, 1);
     ForgetJob();
+  }
+}
+
+// In any mode: another order of sums is all that differs.
+TEST_F(TrainJobPackingTest, TheSpecMayFixIt) {
+  jobs::JobSpec spec = Spec();
+  spec.dtype = jobs::TrainDType::kF64;
+  const std::vector<RankStory> unpacked = Run(spec, {.world = 4});
+  Finishes(unpacked);
+  ForgetJob();
+  for (const jobs::CommMode mode : {jobs::CommMode::kPreempt, jobs::CommMode::kFull}) {
+    for (const int32_t replicas : {2, 4}) {
+      SCOPED_TRACE(testing::Message() << jobs::CommModeName(mode) << " with " << replicas);
+      spec.communication = {.mode = mode, .packing = {.rule = jobs::PackingRule::kFixed, .replicas = replicas}};
+      const std::vector<RankStory> stories = Run(spec, Attempt(1, Measured));
+      Finishes(stories);
+      for (size_t i = 0; i < 12; ++i) {
+        EXPECT_EQ(stories[0].steps[i].packing, replicas);
+        EXPECT_FALSE(stories[0].steps[i].packing_decided);
+        const double expected = unpacked[0].steps[i].report.loss;
+        EXPECT_NEAR(stories[0].steps[i].report.loss, expected, 1e-10 * expected) << i;
+      }
+      EXPECT_FALSE(std::filesystem::exists(JobPath(kPackingJournalName)));
+      const Files files = FilesOfStep(12);
+      ForgetJob();
+      Run(spec, TornAt(8, Attempt(1, Measured)));
+      Finishes(Run(spec, Attempt(2, Measured)));
+      EXPECT_TRUE(FilesOfStep(12) == files) << "interrupted";
+      ForgetJob();
+    }
+  }
+}
+
+TEST_F(TrainJobPackingTest, TrialsGoWithAnyMode) {
+  jobs::JobSpec spec = Spec();
+  spec.communication.packing = {.rule = jobs::PackingRule::kTrials};
+  Finishes(Run(spec, Attempt(1, Measured)));
+  EXPECT_EQ(Journal(), "3:1>2 grows 5:2>4 grows 7:4>2 undone");
+}
+
+// A fixed packing has to have room: the job did not leave the choice.
+TEST_F(TrainJobPackingTest, WhatIsFixedMustFit) {
+  const absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(root_.path() + "/checkpoints/model");
+  ASSERT_TRUE(config.ok());
+  jobs::JobSpec spec = Spec();
+  const auto run = [&](int32_t replicas) {
+    spec.communication.packing = {.rule = jobs::PackingRule::kFixed, .replicas = replicas};
+    AttemptOptions options = Attempt(1, Measured);
+    const auto for_two =
+        static_cast<int64_t>(TrainingMemory(*config, NeedOf(*config, spec, {.world = 4}, 2, false)).total());
+    options.available_memory = [=] { return replicas == 3 ? kPlenty : for_two; };
+    std::vector<RankStory> stories = Run(spec, options);
+    ForgetJob();
+    return stories;
+  };
+  Finishes(run(2));
+  for (const RankStory& story : run(4)) {
+    EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kFailed);
+    EXPECT_THAT(std::string(story.end.status.message()),
+                testing::AllOf(HasSubstr("training needs at least"),
+                               HasSubstr("with a communication.expert_packing below 4 each has fewer experts")));
+  }
+  for (const RankStory& story : run(3)) {
+    EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kFailed);
+    EXPECT_THAT(std::string(story.end.status.message()),
+                HasSubstr("3 replicas of each expert do not divide 4 workers"));
   }
 }
 

@@ -48,8 +48,9 @@ absl::StatusOr<CheckedJob> CheckJob(const RootDir& checkpoints, const jobs::JobS
   if (options.ranks_here > 0) {
     const RankShare share = {
         .world = spec.workers, .ranks_here = options.ranks_here, .can_offload = options.can_offload, .frozen = frozen};
-    RETURN_IF_ERROR(
-        MustOffload(config, spec, share, /*packing=*/1, options.memory_bytes / options.ranks_here).status());
+    RETURN_IF_ERROR(MustOffload(config, spec, share, jobs::FirstPacking(spec.communication),
+                                options.memory_bytes / options.ranks_here)
+                        .status());
   }
   return CheckedJob{.config = std::move(config), .frozen = std::move(frozen)};
 }

@@ -16,7 +16,8 @@ namespace switchyard::train {
 
 absl::Status JobChunks::Find(const model::ModelConfig& config) {
   if (!context_.spec().communication.granularity.decides()) return absl::OkStatus();
-  if (context_.comm()->world() == 1 || config.num_moe_layers() == 0) return absl::OkStatus();
+  const int ranks_of_rows = context_.comm()->world() / jobs::FirstPacking(context_.spec().communication);
+  if (ranks_of_rows == 1 || config.num_moe_layers() == 0) return absl::OkStatus();
   DecideAnew("");
   absl::StatusOr<std::string> text = std::string();
   if (context_.leads()) text = ReadChunkJournal(checkpoints_);
@@ -56,7 +57,7 @@ void JobChunks::DecideAnew(const std::string& why) {
                              "to the bit what it would have been"));
 }
 
-absl::Status JobChunks::Open(Trainer* trainer, const model::Model& model) {
+absl::Status JobChunks::Open(Trainer* trainer, const model::Model& model, const TrainerGroup& group) {
   if (!controller_.has_value()) return absl::OkStatus();
   trainer_ = trainer;
   if (renews_journal_) {
@@ -68,7 +69,7 @@ absl::Status JobChunks::Open(Trainer* trainer, const model::Model& model) {
   }
   const bool models = context_.spec().communication.granularity.rule == jobs::ChunkRule::kModel;
   if (models && controller_->Decides(start_.state().step) && !controller_->Predicts(start_.state().step)) {
-    ASSIGN_OR_RETURN(const jobs::ChunkDecision decision, Model(model));
+    ASSIGN_OR_RETURN(const jobs::ChunkDecision decision, Model(model, group));
     RETURN_IF_ERROR(Journal(decision));
     controller_->Adopt(decision);
     Note(decision);
@@ -78,15 +79,15 @@ absl::Status JobChunks::Open(Trainer* trainer, const model::Model& model) {
 }
 
 // Rank 0's decision, by what all have measured.
-absl::StatusOr<jobs::ChunkDecision> JobChunks::Model(const model::Model& model) {
+absl::StatusOr<jobs::ChunkDecision> JobChunks::Model(const model::Model& model, const TrainerGroup& group) {
   const jobs::JobSpec& spec = context_.spec();
   const int64_t rows = context_.micro_batch_sequences() * context_.comm()->world() * spec.sequence_length;
   const absl::Time begin = absl::Now();
   ASSIGN_OR_RETURN(LayerFigures figures,
                    ProbeLayer({.stream = &context_.stream(),
                                .model = &model,
-                               .comm = context_.comm(),
-                               .rows = rows,
+                               .comm = group.experts,
+                               .rows = rows / context_.comm()->world() * group.experts->world(),
                                .open_file = spec.restore.offloads() ? fit_.ActivationsFile() : nullptr,
                                .limit = context_.input().step_limit}));
   const pipeline::ChunkModel times(std::move(figures.times), figures.load, spec.restore);

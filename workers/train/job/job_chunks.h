@@ -3,7 +3,8 @@
 // (scheduler/jobs/chunk_decisions.h).
 //
 //   Find ─► Open, once the model has its weights and the saver its lock ─► AfterStep, after each step
-// One rank, or a model without MoE layers, decides nothing.  Thread-compatible.  All are collective.
+// Where rows stay on one rank, or a model has no MoE layers, nothing is decided.  Thread-compatible.  All are
+// collective.
 #pragma once
 
 #include <cstdint>
@@ -31,15 +32,15 @@ class JobChunks {
   // Rank 0 reads the journal, if the job has one.  REQUIRES: the start was read.
   absl::Status Find(const model::ModelConfig& config);
   // Opens the journal, measures if that is due, and makes the trainer ask.  Call it after the saver was opened, which
-  // checks that no later attempt has saved.  Both are borrowed.
-  absl::Status Open(Trainer* trainer, const model::Model& model);
+  // checks that no later attempt has saved.  The first two are borrowed; group: the trainer's, in which is measured.
+  absl::Status Open(Trainer* trainer, const model::Model& model, const TrainerGroup& group);
   // Notes the decision, if this step had one.
   absl::Status AfterStep(const StepReport& report);
 
  private:
   absl::Status Replay(absl::string_view text);
   void DecideAnew(const std::string& why);
-  absl::StatusOr<jobs::ChunkDecision> Model(const model::Model& model);
+  absl::StatusOr<jobs::ChunkDecision> Model(const model::Model& model, const TrainerGroup& group);
   absl::Status Journal(const jobs::ChunkDecision& decision);
   void Note(const jobs::ChunkDecision& decision);
 

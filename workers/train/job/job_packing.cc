@@ -16,7 +16,7 @@ namespace switchyard::train {
 
 absl::Status JobPacking::Find() {
   PackAnew("");
-  if (context_.spec().communication.mode != jobs::CommMode::kFull || jobs::MostPacking(context_.comm()->world()) == 1) {
+  if (!jobs::TriesPackings(context_.spec().communication) || jobs::MostPacking(context_.comm()->world()) == 1) {
     return absl::OkStatus();
   }
   adjusts_ = true;
@@ -50,7 +50,8 @@ absl::Status JobPacking::Replay(absl::string_view text) {
 void JobPacking::PackAnew(const std::string& why) {
   jobs::PackingOptions options = context_.input().packing;
   options.world = context_.comm()->world();
-  options.most = std::min(options.most, kMostPacking);
+  options.begin = jobs::FirstPacking(context_.spec().communication);
+  options.most = std::min(options.most, jobs::kMostPacking);
   controller_.emplace(options);
   controller_->Replay({}, start_.state().step).IgnoreError();  // an empty journal has no errors
   journalled_.clear();

@@ -34,6 +34,8 @@ class JobPacking {
   // Rank 0 reads the journal, if the mode has one; all check that its packing has room.  REQUIRES: the start was read.
   absl::Status Find();
   int32_t packing() const { return packer_ != nullptr ? packer_->groups().packing() : controller_->packing(); }
+  // REQUIRES: the packer was made.
+  const TrainerGroup& group() const { return packer_->groups().group(); }
   absl::Status MakePacker(Trainer* trainer, Parameters* parameters);
   // Call it after the saver was opened, which checks that no later attempt has saved.
   absl::Status OpenJournal();

@@ -25,12 +25,15 @@ jobs::PackingTimes TimesOf(const StepReport& report) {
           .micro_ops = report.expert_ops,
           .step_ns = Nanoseconds(seconds.total),
           .sums_ns = Nanoseconds(seconds.all_reduce),
-          .steps = 1};
+          .steps = 1,
+          .least_step_ns = Nanoseconds(seconds.total),
+          .most_step_ns = Nanoseconds(seconds.total)};
 }
 
 absl::StatusOr<jobs::PackingTimes> SumTimes(const jobs::PackingTimes& mine, comm::Communicator* world,
                                             absl::Time deadline) {
-  int64_t sums[] = {mine.experts_ns, mine.all_to_all_ns, mine.micro_ops, mine.step_ns, mine.sums_ns, mine.steps};
+  int64_t sums[] = {mine.experts_ns, mine.all_to_all_ns, mine.micro_ops,     mine.step_ns,
+                    mine.sums_ns,    mine.steps,         mine.least_step_ns, mine.most_step_ns};
   ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
                    world->AllReduceSum({.comm_class = comm::CommClass::kControl, .deadline = deadline},
                                        TensorView(sums, DType::kI64, {std::ssize(sums)})));
@@ -40,7 +43,9 @@ absl::StatusOr<jobs::PackingTimes> SumTimes(const jobs::PackingTimes& mine, comm
                             .micro_ops = sums[2],
                             .step_ns = sums[3],
                             .sums_ns = sums[4],
-                            .steps = sums[5]};
+                            .steps = sums[5],
+                            .least_step_ns = sums[6],
+                            .most_step_ns = sums[7]};
 }
 
 ExpertPacker::ExpertPacker(Trainer* trainer, Parameters* parameters, jobs::PackingController controller,

@@ -26,9 +26,6 @@
 
 namespace switchyard::train {
 
-// Each packing but 1 uses two of the world's 15 splits (communicator.h): this one can be reached, and undone.
-inline constexpr int32_t kMostPacking = 64;
-
 // The times of one rank from a step's report.
 jobs::PackingTimes TimesOf(const StepReport& report);
 // The sum over all ranks, so that all make the same decisions.  Collective.  Errors: the communicator's.
@@ -36,7 +33,7 @@ absl::StatusOr<jobs::PackingTimes> SumTimes(const jobs::PackingTimes& mine, comm
                                             absl::Time deadline);
 
 struct ExpertPackerOptions {
-  bool adjusts = false;  // for CommMode::kFull; else packing stays as the controller begins
+  bool adjusts = false;  // jobs::TriesPackings; else packing stays as the controller begins
   // Bytes that this rank may still use; none: no limit.
   std::function<int64_t()> available_bytes = {};
   OpenStateFileFn open_offload = {};

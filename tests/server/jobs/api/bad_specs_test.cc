@@ -114,6 +114,8 @@ std::vector<BadSpec> BadCommunication() {
          s->mutable_communication()->set_granularity("profile");
        },
        kBad, "BAD_FIELD", "communication.granularity: profile does not go with mode full, in which steps' times"},
+      {"NoPacking", [](auto* s) { s->mutable_communication()->set_expert_packing("auto"); }, kBad, "BAD_FIELD",
+       "\"auto\" is no packing of experts; must be one of mode, trials, or a number of replicas in [1, 64]"},
   };
 }
 

@@ -65,6 +65,7 @@ jobs::JobSpec FullSpec() {
   spec.document_mask = true;
   spec.communication = {
       .mode = jobs::CommMode::kPreempt, .piece_bytes = 4096, .granularity = {.rule = jobs::ChunkRule::kProfile}};
+  spec.communication.packing = {.rule = jobs::PackingRule::kFixed, .replicas = 4};
   spec.offload = jobs::OffloadPolicy::kNever;
   spec.zero = 1;
   spec.restore = {.input = pipeline::InputRestore::kOffload, .hidden = pipeline::HiddenRestore::kRecompute};
@@ -134,6 +135,9 @@ TEST(SpecConvertTest, WhatTheServerDoesNotKnowIsNamed) {
   message = {};
   message.mutable_communication()->set_granularity("many");
   ExpectBad(message, "spec.communication.granularity: ");
+  message = {};
+  message.mutable_communication()->set_expert_packing("0");
+  ExpectBad(message, "spec.communication.expert_packing: ");
 }
 
 TEST(SpecConvertTest, UnknownFieldsAreNamed) {

@@ -102,7 +102,7 @@ absl::Status JobSetup::Run() {
   RETURN_IF_ERROR(Publish());
   RETURN_IF_ERROR(context_.AgreeOn(OpenSaver()));
   RETURN_IF_ERROR(context_.AgreeOn(job_.packing->OpenJournal()));
-  return job_.chunks->Open(job_.trainer.get(), *job_.model);
+  return job_.chunks->Open(job_.trainer.get(), *job_.model, job_.packing->group());
 }
 
 absl::Status JobSetup::OpenCheckpoints() {

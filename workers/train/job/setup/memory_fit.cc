@@ -27,8 +27,12 @@ absl::Status DoesNotFit(const model::ModelConfig& config, const jobs::JobSpec& s
                                  .offload = spec.offload,
                                  .world = share.world,
                                  .ranks_here = share.ranks_here};
+  const int32_t packing = jobs::FirstPacking(spec.communication);
+  const std::string fewer =
+      packing == 1 ? ""
+                   : absl::StrCat("; with a communication.expert_packing below ", packing, " each has fewer experts");
   return absl::Status(status.code(),
-                      absl::StrCat(status.message(), "; ", MemoryRemedy(config, need, choices, available)));
+                      absl::StrCat(status.message(), "; ", MemoryRemedy(config, need, choices, available), fewer));
 }
 
 }  // namespace
@@ -135,8 +139,9 @@ absl::Status MemoryFit::Check() {
     return Failed(absl::FailedPreconditionError(
         "restore: offload, but this worker has no --train_offload_dir for rows that backward needs"));
   }
-  ASSIGN_OR_RETURN(offloads_, MustOffload(/*packing=*/1, Available()));
-  return CheckOffloadRoom({1}, offloads_);
+  const int32_t packing = jobs::FirstPacking(context_.spec().communication);
+  ASSIGN_OR_RETURN(offloads_, MustOffload(packing, Available()));
+  return CheckOffloadRoom({packing}, offloads_);
 }
 
 absl::StatusOr<bool> MemoryFit::CheckPacked(int32_t most, absl::Span<const int32_t> files, int32_t first) const {

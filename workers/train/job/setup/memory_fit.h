@@ -45,7 +45,7 @@ class MemoryFit {
 
   // What the job does not train of the model; until then, nothing.
   void set_frozen(const FrozenElements& frozen) { frozen_ = frozen; }
-  // Checks that the job fits without packing, which is decided later, and decides whether it begins offloaded.
+  // Checks that the job fits as it begins, before trials of packings, and decides whether it begins offloaded.
   absl::Status Check();
   // Checks that the job fits with up to `most` replicas of every expert, with files of these packings on the disk at a
   // time.  Returns whether it begins offloaded with `first` replicas.  REQUIRES: first <= most.
