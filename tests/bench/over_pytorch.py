@@ -1,12 +1,22 @@
 #!/usr/bin/env python3
-"""Training on one worker beside PyTorch: tokens a second of whole steps (forward, backward, clipping, AdamW) of the same
-model, weights, tokens, dtype, batch and threads.  Every engine is a process; they take turns, a few steps each.
+"""Training beside PyTorch: tokens a second of whole steps (forward, backward, clipping, AdamW) of the same model, weights,
+tokens, dtype, batch and threads.  Every engine is a process, or two; they take turns, a few steps each.
+
+Parts, each with a ratio to the fastest peer:
+  one     one worker, the demo model (--model: another), beside transformers eager, with grouped_mm and compiled, and in bf16
+          beside the script that was written for this one model (over_pytorch; over_script: to that script alone)
+  168m    a model of 168 M parameters, random weights (over_168m)
+  ddp     two workers of one thread beside two processes of DistributedDataParallel (over_ddp)
+
+Threads wait alike: with --wait=sleep they sleep as soon as they have nothing to do, here and there (OMP_WAIT_POLICY=passive);
+with --wait=spin they spin for a while first (ours 50 us, PyTorch's as OMP_WAIT_POLICY=active has it).
 
 Checks: the engines' losses of the same steps differ by at most 0.01 % (fp32) or 1 % (bf16, where rounding decides some
-near-ties of the routers otherwise).
+near-ties of the routers otherwise); in ddp by 0.1 % in fp32, as each process of PyTorch balances its own rows' experts.
 """
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -17,32 +27,43 @@ import report
 
 PEERS = ["eager", "grouped_mm", "compiled"]
 TOLERANCE = {"fp32": 1e-4, "bf16": 1e-2}
+DDP_TOLERANCE = {"fp32": 1e-3, "bf16": 1e-2}
+TARGETS = {"over_pytorch": 1.5, "over_script": 1.5, "over_ddp": 1.5, "over_168m": 1.5}
+LARGE = {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64,
+         "num_experts": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 768}
 
 
 class Engine:
-    def __init__(self, name, command):
-        self.name = name
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """Of one process, or of several that do each step together."""
 
-    def _line(self):
-        line = self._process.stdout.readline()
-        if not line:
-            sys.exit(f"{self.name} ended with status {self._process.wait()}")
-        return line
+    def __init__(self, name, *commands, environment=None):
+        self.name = name
+        self._processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                            env={**os.environ, **(environment or {})}) for command in commands]
+
+    def _lines(self):
+        lines = [process.stdout.readline() for process in self._processes]
+        for line, process in zip(lines, self._processes):
+            if not line:
+                sys.exit(f"{self.name} ended with status {process.wait()}")
+        return lines
 
     def wait_until_ready(self):
-        assert self._line() == "ready\n"
+        assert set(self._lines()) == {"ready\n"}
 
     def steps(self, count):
-        """Seconds and losses."""
-        self._process.stdin.write(f"{count}\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._line())
-        return answer["seconds"], answer["losses"]
+        """Seconds of the slowest process, and losses of all rows."""
+        for process in self._processes:
+            process.stdin.write(f"{count}\n")
+            process.stdin.flush()
+        answers = [json.loads(line) for line in self._lines()]
+        return max(answer["seconds"] for answer in answers), answers[0]["losses"]
 
     def close(self):
-        self._process.stdin.close()
-        self._process.wait()
+        for process in self._processes:
+            process.stdin.close()
+        for process in self._processes:
+            process.wait()
 
 
 def write_tokens(model, path, wanted):
@@ -57,19 +78,40 @@ def write_tokens(model, path, wanted):
     np.array(ids[:wanted], dtype="<i4").tofile(path)
 
 
-def check(losses, dtype):
+def ensure_large(cache):
+    """The folder of the model of part 168m, made once: the demo model's tokenizer, weights drawn by transformers."""
+    folder = Path(cache) / "demo-168m"
+    if (folder / "model.safetensors").exists():
+        return str(folder)
+    import shutil
+    import torch
+    import transformers
+    demo = report.ROOT / "deploy/demo-model"
+    config = transformers.AutoConfig.from_pretrained(demo)
+    for key, value in LARGE.items():
+        setattr(config, key, value)
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    report.log(f"{folder}: {sum(p.numel() for p in model.parameters()) / 1e6:.0f} M parameters")
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(demo / name, folder / name)
+    return str(folder)
+
+
+def check(losses, tolerance):
     ours = losses.pop("switchyard")
     for name, theirs in losses.items():
         if not all(map(math.isfinite, ours + theirs)):
             sys.exit(f"over_pytorch.py: a loss beside {name} is not finite: {ours}, {theirs}")
         worst = max(abs(a - b) / b for a, b in zip(ours, theirs))
         report.log(f"losses beside {name}: at most {worst:.2e} apart, over {len(ours)} steps from {ours[0]:.4f} to {ours[-1]:.4f}")
-        if worst > TOLERANCE[dtype]:
-            sys.exit(f"over_pytorch.py: {name}'s losses are {worst:.2e} away, limit {TOLERANCE[dtype]}")
+        if worst > tolerance:
+            sys.exit(f"over_pytorch.py: {name}'s losses are {worst:.2e} away, limit {tolerance}")
 
 
-def measure(engines, args):
-    """Tokens a second of every engine by round, after one step that compiles and warms."""
+def measure(engines, args, sequences, tolerance):
+    """Tokens a second of every engine by round, after two steps that compile and warm."""
     rates, losses = {e.name: [] for e in engines}, {e.name: [] for e in engines}
     for engine in engines:
         engine.wait_until_ready()
@@ -80,50 +122,74 @@ def measure(engines, args):
         for engine in engines:
             seconds, more = engine.steps(args.steps)
             losses[engine.name] += more
-            rates[engine.name].append(args.steps * args.sequences * args.length / seconds)
+            rates[engine.name].append(args.steps * sequences * args.length / seconds)
         report.log(f"round {i + 1}/{args.rounds}: " + ", ".join(f"{e.name} {rates[e.name][-1]:.0f}" for e in engines))
-    check(losses, args.dtype)
+    check(losses, tolerance)
     return rates
+
+
+def run(args, model, peers, sequences, world=1):
+    """Tokens a second by engine and round."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokens = str(Path(folder) / "tokens")
+        write_tokens(model, tokens, 64 * sequences * (args.length + 1))
+        threads = args.threads if world == 1 else 1
+        flags = [f"--model={model}", f"--tokens={tokens}", f"--dtype={args.dtype}", f"--threads={threads}",
+                 f"--sequences={sequences}", f"--length={args.length}"]
+        ranks = [[f"--store={folder}", f"--rank={rank}", f"--world={world}"] if world > 1 else [] for rank in range(world)]
+        ours = [str(Path(args.bin) / "train_step_bench"), f"--wait={args.wait}", *flags]
+        theirs = [sys.executable, "-B", str(Path(__file__).with_name("torch_trainer.py")), *flags]
+        environment = {"OMP_WAIT_POLICY": "passive" if args.wait == "sleep" else "active"}
+        engines = [Engine("switchyard", *(ours + rank for rank in ranks))]
+        engines += [Engine(name, *(theirs + [f"--how={name}"] + rank for rank in ranks), environment=environment) for name in peers]
+        try:
+            return measure(engines, args, sequences, (TOLERANCE if world == 1 else DDP_TOLERANCE)[args.dtype])
+        finally:
+            for engine in engines:
+                engine.close()
+
+
+def print_part(args, part, sequences, rates):
+    """Ratios to each peer, medians of rounds, and the fastest peer."""
+    median = {name: statistics.median(column) for name, column in rates.items()}
+    threads = "2 x 1 thread" if part == "ddp" else f"{args.threads} threads"
+    print(f"| {part}: {args.dtype}, {sequences} x {args.length} tokens, {threads} that {args.wait}, {args.rounds} rounds | tokens/s | switchyard / it |")
+    print("|---|---|---|")
+    ratios = {}
+    for name in rates:
+        ratios[name] = statistics.median(a / b for a, b in zip(rates["switchyard"], rates[name]))
+        print(f"| {name} | {median[name]:.0f} | {ratios[name]:.2f} |", flush=True)
+    return ratios, max((name for name in rates if name != "switchyard"), key=lambda name: median[name]), median
 
 
 def main():
     parser = report.parser(__doc__)
-    parser.add_argument("--model", default=str(report.ROOT / "deploy/demo-model"))
+    parser.add_argument("--only", nargs="+", choices=["one", "168m", "ddp"], default=["one", "168m", "ddp"], help="parts")
+    parser.add_argument("--model", default=str(report.ROOT / "deploy/demo-model"), help="of parts one and ddp")
+    parser.add_argument("--cache", default=str(report.ROOT / "build/bench"), help="folder for the model of part 168m, kept")
     parser.add_argument("--dtype", choices=list(TOLERANCE), default="bf16")
-    parser.add_argument("--with_script", action="store_true", help="also the demo model's own training code (bf16)")
+    parser.add_argument("--wait", choices=["sleep", "spin"], default="sleep", help="what threads do that have nothing to do")
     for name, default in (("threads", 2), ("sequences", 8), ("length", 512), ("steps", 2), ("rounds", 9)):
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     report.require("torch", "transformers", "tokenizers", "safetensors", "numpy")
     if args.quick:
         args.steps, args.rounds = 1, 1
-    load = report.load_average()
-    peers = PEERS + (["script"] if args.with_script else [])
-    with tempfile.TemporaryDirectory() as folder:
-        tokens = str(Path(folder) / "tokens")
-        write_tokens(args.model, tokens, 64 * args.sequences * (args.length + 1))
-        flags = [f"--model={args.model}", f"--tokens={tokens}"]
-        flags += [f"--{name}={getattr(args, name)}" for name in ("dtype", "threads", "sequences", "length")]
-        torch_trainer = [sys.executable, "-B", str(Path(__file__).with_name("torch_trainer.py"))]
-        engines = [Engine("switchyard", [str(Path(args.bin) / "train_step_bench")] + flags)]
-        engines += [Engine(name, torch_trainer + [f"--how={name}"] + flags) for name in peers]
-        try:
-            rates = measure(engines, args)
-        finally:
-            for engine in engines:
-                engine.close()
-    median = {name: statistics.median(column) for name, column in rates.items()}
-    print(f"| {args.dtype}, {args.sequences} x {args.length} tokens, {args.threads} threads | tokens/s | switchyard / it |")
-    print("|---|---|---|")
-    ratios = {}
-    for name in rates:
-        ratios[name] = statistics.median(a / b for a, b in zip(rates["switchyard"], rates[name]))
-        print(f"| {name} | {median[name]:.0f} | {ratios[name]:.2f} |")
-    best = max(PEERS, key=lambda name: median[name])
-    beside_script = {"over_script": round(ratios["script"], 3)} if "script" in ratios else {}
-    print(json.dumps({"bench": "over_pytorch", **report.machine(), "dtype": args.dtype, "load": [load, report.load_average()],
-                      "tokens_per_s": {name: round(value) for name, value in median.items()}, "best": best,
-                      "over_pytorch": round(ratios[best], 3), **beside_script}))
+    figures, medians, load = {}, {}, report.load_average()
+    for part in args.only:
+        of_demo = Path(args.model).name == "demo-model"
+        script = ["script"] if part == "one" and args.dtype == "bf16" and of_demo else []
+        sequences = max(2, args.sequences // 2) if part == "168m" else args.sequences
+        model = ensure_large(args.cache) if part == "168m" else args.model
+        rates = run(args, model, PEERS + script, sequences, world=2 if part == "ddp" else 1)
+        ratios, best, medians[part] = print_part(args, part, sequences, rates)
+        figures["over_pytorch" if part == "one" else f"over_{part}"] = round(ratios[best], 3)
+        if script:
+            figures["over_script"] = round(ratios["script"], 3)
+    print(json.dumps({"bench": "over_pytorch", **report.machine(), "dtype": args.dtype, "wait": args.wait,
+                      "load": [load, report.load_average()], "targets": TARGETS,
+                      "tokens_per_s": {part: {name: round(value) for name, value in median.items()} for part, median in medians.items()},
+                      **figures}))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 """A training step in PyTorch, as train_step_bench is one in Switchyard: the same flags, lines in and lines out.
 
     torch_trainer.py --how=eager|grouped_mm|compiled|script --model=DIR --tokens=FILE --dtype=bf16|fp32 --threads=N
-                     --sequences=N --length=N
+                     --sequences=N --length=N [--store=DIR --rank=N --world=N]
 
 eager, grouped_mm: HF transformers with that implementation of experts; compiled: torch.compile over grouped_mm.
 script: training code for the demo model alone (torch_demo_model.py: experts on contiguous rows, chunks of torch.compile,
 written for this machine), of that architecture alone.  bf16: autocast over fp32 parameters, as Switchyard keeps fp32 masters.
+With --world: DistributedDataParallel over Gloo on loopback; each process has all experts and an equal part of the sequences.
 """
 import argparse
 import json
@@ -32,6 +33,8 @@ class Transformers:
         model.config.router_aux_loss_coef = model.router_aux_loss_coef = BALANCE_WEIGHT
         self.model = model.train()
         self.call = torch.compile(model) if args.how == "compiled" else model
+        if args.world > 1:
+            self.call = torch.nn.parallel.DistributedDataParallel(self.call)
         self.bf16 = args.dtype == "bf16"
 
     def loss(self, ids, targets):
@@ -48,6 +51,8 @@ class Script:
         from torch_demo_model import Config, Model, set_compile
         if args.dtype != "bf16":
             sys.exit("torch_trainer.py: script is bf16 only")
+        if args.world > 1:
+            sys.exit("torch_trainer.py: script is of one process")
         set_compile(True)
         self.model = Model(Config())
         self.model.load_state_dict(dict(self.names(load_file(Path(args.model) / "model.safetensors"))))
@@ -86,16 +91,26 @@ def make_optimizer(model):
                              lr=1e-4, betas=(0.9, 0.95), eps=1e-8, fused=True)
 
 
+def mean_over_ranks(value, world):
+    if world > 1:
+        torch.distributed.all_reduce(value)
+    return value.item() / world
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--how", choices=["eager", "grouped_mm", "compiled", "script"], required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--tokens", required=True)
     parser.add_argument("--dtype", choices=["bf16", "fp32"], default="bf16")
-    for name, default in (("threads", 2), ("sequences", 8), ("length", 512)):
+    parser.add_argument("--store", help="folder in which processes meet")
+    for name, default in (("threads", 2), ("sequences", 8), ("length", 512), ("rank", 0), ("world", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    if args.world > 1:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{args.store}/torch-{args.how}", rank=args.rank, world_size=args.world)
+    mine = args.sequences // args.world
     tokens = torch.from_numpy(np.fromfile(args.tokens, dtype="<i4").astype(np.int64))
     windows = tokens[:len(tokens) // (args.length + 1) * (args.length + 1)].view(-1, args.length + 1)
     trained = Script(args) if args.how == "script" else Transformers(args)
@@ -105,13 +120,14 @@ def main():
     for line in sys.stdin:
         losses, begin = [], time.perf_counter()
         for _ in range(int(line)):
-            rows = windows[torch.arange(step * args.sequences, (step + 1) * args.sequences) % len(windows)]
+            first = step * args.sequences + args.rank * mine
+            rows = windows[torch.arange(first, first + mine) % len(windows)]
             loss, entropy = trained.loss(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())
             loss.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            losses.append(entropy.item())
+            losses.append(mean_over_ranks(entropy.detach(), args.world))
             step += 1
         print(json.dumps({"seconds": time.perf_counter() - begin, "losses": losses}), flush=True)
 

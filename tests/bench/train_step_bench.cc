@@ -1,10 +1,12 @@
-// One worker's training step, for a driver that compares it with others (over_pytorch.py): loads a checkpoint, reads
+// A worker's training step, for a driver that compares it with others (over_pytorch.py): loads a checkpoint, reads
 // from stdin how many steps to do next, and answers each line with one of JSON: seconds and losses.
 //
 //   train_step_bench --model=DIR --tokens=FILE --dtype=bf16|fp32 --threads=N --sequences=N --length=N
+//                    [--wait=spin|sleep] [--store=DIR --rank=N --world=N]
 //
 // tokens: int32, little-endian; step s has sequences s * N … of length + 1 tokens, from the file's beginning again when
-// it is over.
+// it is over.  wait: what threads without work do.  Ranks, processes on loopback that meet in the store, have equal
+// parts of a step's sequences, and of the experts.
 #include <chrono>
 #include <cstdint>
 #include <fstream>
@@ -18,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "scheduler/base/status_macros.h"
+#include "tests/bench/bench_ranks.h"
 #include "workers/comm/local/local_communicator.h"
 #include "workers/model/forward/model.h"
 #include "workers/model/weights/loader.h"
@@ -28,8 +31,11 @@
 namespace switchyard {
 namespace {
 
+constexpr absl::Duration kPatience = absl::Seconds(120);
+
 struct Flags {
-  std::string model, tokens, dtype = "bf16";
+  bench::RankFlags ranks = {};
+  std::string model, tokens, dtype = "bf16", wait = "spin";
   int threads = 2;
   int64_t sequences = 8, length = 512;
   double learning_rate = 1e-4;
@@ -39,9 +45,11 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; ++i) {
     absl::string_view arg = argv[i];
+    if (bench::TakeRankFlag(arg, &flags.ranks)) continue;
     const bool ok = absl::ConsumePrefix(&arg, "--model=")       ? (flags.model = std::string(arg), true)
                     : absl::ConsumePrefix(&arg, "--tokens=")    ? (flags.tokens = std::string(arg), true)
                     : absl::ConsumePrefix(&arg, "--dtype=")     ? (flags.dtype = std::string(arg), true)
+                    : absl::ConsumePrefix(&arg, "--wait=")      ? (flags.wait = std::string(arg), true)
                     : absl::ConsumePrefix(&arg, "--threads=")   ? absl::SimpleAtoi(arg, &flags.threads)
                     : absl::ConsumePrefix(&arg, "--sequences=") ? absl::SimpleAtoi(arg, &flags.sequences)
                     : absl::ConsumePrefix(&arg, "--length=")    ? absl::SimpleAtoi(arg, &flags.length)
@@ -51,8 +59,15 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
   if (flags.dtype != "bf16" && flags.dtype != "fp32") {
     return absl::InvalidArgumentError(absl::StrCat("--dtype=", flags.dtype, ": bf16 or fp32"));
   }
+  if (flags.wait != "spin" && flags.wait != "sleep") {
+    return absl::InvalidArgumentError(absl::StrCat("--wait=", flags.wait, ": spin or sleep"));
+  }
   if (flags.threads < 1 || flags.sequences < 1 || flags.length < 1) {
     return absl::InvalidArgumentError("--threads, --sequences, --length: at least 1");
+  }
+  if (flags.ranks.world < 1 || flags.ranks.rank < 0 || flags.ranks.rank >= flags.ranks.world ||
+      flags.sequences % flags.ranks.world != 0) {
+    return absl::InvalidArgumentError("--rank, --world: a rank of the world, which divides the sequences");
   }
   return flags;
 }
@@ -64,8 +79,9 @@ class Bench {
     ASSIGN_OR_RETURN(const model::ModelConfig config, model::ReadModelConfig(flags.model));
     ASSIGN_OR_RETURN(const checkpoint::Checkpoint checkpoint, checkpoint::Checkpoint::Open(flags.model));
     const DType dtype = flags.dtype == "bf16" ? DType::kBf16 : DType::kF32;
-    bench->layout_ = moe::ExpertLayout::Contiguous(static_cast<int>(config.num_experts), 1);
-    const absl::Span<const int32_t> residents = bench->layout_.Residents(0);
+    RETURN_IF_ERROR(bench->FormGroup());
+    bench->layout_ = moe::ExpertLayout::Contiguous(static_cast<int>(config.num_experts), flags.ranks.world);
+    const absl::Span<const int32_t> residents = bench->layout_.Residents(flags.ranks.rank);
     ASSIGN_OR_RETURN(model::ModelWeights weights,
                      model::AllocateWeights(config, dtype, {residents.begin(), residents.end()}));
     ASSIGN_OR_RETURN(bench->model_,
@@ -77,7 +93,7 @@ class Bench {
         bench->trainer_,
         train::Trainer::Create(
             bench->stream_, bench->model_.get(), bench->parameters_.get(),
-            {.router = {.balance_weight = 0.01}, .max_sequences = flags.sequences, .max_length = flags.length}));
+            {.router = {.balance_weight = 0.01}, .max_sequences = bench->of_rank(), .max_length = flags.length}));
     RETURN_IF_ERROR(bench->trainer_->SetGroup(
         {.world = bench->comm_.get(), .experts = bench->comm_.get(), .layout = &bench->layout_}));
     RETURN_IF_ERROR(bench->ReadTokens());
@@ -99,10 +115,22 @@ class Bench {
 
  private:
   explicit Bench(const Flags& flags)
-      : flags_(flags),
-        pool_(flags.threads),
-        stream_(Stream::OnCpu(&pool_)),
-        comm_(std::move(comm::MakeLocalGroup(1).front())) {}
+      : flags_(flags), pool_(flags.threads, flags.wait == "spin"), stream_(Stream::OnCpu(&pool_)) {}
+
+  // Sequences of a step.
+  int64_t of_rank() const { return flags_.sequences / flags_.ranks.world; }
+
+  absl::Status FormGroup() {
+    if (flags_.ranks.world == 1) {
+      comm_ = std::move(comm::MakeLocalGroup(1).front());
+      return absl::OkStatus();
+    }
+    ASSIGN_OR_RETURN(
+        bench::BenchGroups groups,
+        bench::FormBenchGroups(flags_.ranks, {.framing = comm::kOvertakingFrames, .socket = {}}, kPatience));
+    comm_ = std::move(groups.overtaking);
+    return absl::OkStatus();
+  }
 
   absl::Status ReadTokens() {
     std::ifstream file(flags_.tokens, std::ios::binary);
@@ -119,8 +147,9 @@ class Bench {
     train::TrainRows rows = {.length = flags_.length, .tokens = {}, .targets = {}};
     const int64_t window = flags_.length + 1;
     const int64_t windows = static_cast<int64_t>(tokens_.size()) / window;
-    for (int64_t s = 0; s < flags_.sequences; ++s) {
-      const auto begin = tokens_.begin() + (step * flags_.sequences + s) % windows * window;
+    for (int64_t s = 0; s < of_rank(); ++s) {
+      const int64_t first = step * flags_.sequences + flags_.ranks.rank * of_rank();
+      const auto begin = tokens_.begin() + (first + s) % windows * window;
       rows.tokens.insert(rows.tokens.end(), begin, begin + flags_.length);
       rows.targets.insert(rows.targets.end(), begin + 1, begin + window);
     }
@@ -130,7 +159,7 @@ class Bench {
   const Flags flags_;
   ThreadPool pool_;
   const Stream stream_;
-  const std::unique_ptr<comm::Communicator> comm_;
+  std::unique_ptr<comm::Communicator> comm_;
   moe::ExpertLayout layout_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<train::Parameters> parameters_;
