@@ -10,7 +10,8 @@ each rank where an all-to-all has one: that number is calibrated, in mode fair o
 all-to-all under a sum (row LI-1 of scheduler/PAPERS.md; --connections: given), holds for all modes, and fair_1 is fair with one connection.
 
 Part MODEL_WORKERS is a table; no table without an alpha-beta fit of its links with r2 > 0.99, and none counts with less
-than 20 % of the CPU idle.  Parts trainers_N, which run when they are named, are real trainers (training_trainers.py).
+than 20 % of the CPU idle.  Parts trainers_N and trainers_N_P, which run when they are named, are real trainers
+(training_trainers.py).
 Needs root or user namespaces and iproute2.
 """
 import json
@@ -40,6 +41,7 @@ NAMES = {"txl": models.MODELS[0], "gpt2": models.MODELS[1], "bert2gpt2": models.
 TABLES = [f"{name}_{workers}" for workers in (16, 4, 8) for name in NAMES]
 PARTS = ["calibration", *TABLES]
 TRAINERS = {"trainers_2": 2, "trainers_4": 4}
+SHAPED = {f"trainers_{ranks}_{percent}": (ranks, percent) for ranks in TRAINERS.values() for percent in trainers.EXPOSED}
 STRETCH = {4: 5, 8: 6, 16: 12}  # by workers: what a message takes besides its bytes is this machine's, most among many ranks
 SAME = ("bytes", "stretch", "burst", "layers", "modes", "packing", "connections", "quick", "processor")  # of parts in one table
 # name: (mode, whether calibrated, whether packed)
@@ -172,6 +174,8 @@ def run_table(options, name):
 def run_part(options, name):
     if name in TRAINERS:
         return trainers.run(options, TRAINERS[name])
+    if name in SHAPED:
+        return trainers.run_shaped(options, *SHAPED[name])
     return calibrate(options, name) if name == "calibration" else run_table(options, name)
 
 
@@ -199,16 +203,16 @@ def conclude(options, results):
     print()
     parts.print_not_counting(results)
     missing = sorted({mode for result in results.values() for mode in result.get("missing", [])})
-    report.finish("training", {**figures.conclude(found), **{f"{key}_{TRAINERS[name]}": value for name, result in counting.items()
-                                                             if name in TRAINERS for key, value in result["figures"].items()}},
-                  {"not_built": missing, "parts": parts.details(results, "steps", "packing_of_full", *SAME[:-1])})
+    real = {name: result for name, result in counting.items() if name in TRAINERS or name in SHAPED}
+    report.finish("training", {**figures.conclude(found), **trainers.conclude(real, SHAPED)},
+                  {"not_built": missing, "parts": parts.details(results, "steps", "packing_of_full", "mbit", "best", *SAME[:-1])})
     if len(counting) < len(results):
         sys.exit(1)
 
 
 def main():
     parser = report.parser(__doc__)
-    parts.add_arguments(parser, [*PARTS, *TRAINERS], "training", PARTS)
+    parts.add_arguments(parser, [*PARTS, *TRAINERS, *SHAPED], "training", PARTS)
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     parser.add_argument("--connections", type=float, help="of sums, where an all-to-all has one; without: as calibrated")
     parser.add_argument("--packing", type=int, choices=(0, 1, 2, 4), default=0, help="of full; 0: as a job's controller chooses")
@@ -218,9 +222,10 @@ def main():
     parser.add_argument("--bytes", type=float, default=120, help="how many times fewer bytes than the paper's")
     parser.add_argument("--layers", type=int, default=3, help="of a model's 12 or 24")
     parser.add_argument("--rounds", type=int, default=9, help="of trainers: steps in each mode")
-    parser.add_argument("--mbit", type=int, default=0, help="of trainers: bandwidth of each one's link, Mb/s; 0: loopback")
+    parser.add_argument("--mbit", type=int, default=0, help="of trainers: bandwidth of each one's link, Mb/s; 0: loopback, or as "
+                        "their part says")
     parser.add_argument("--trainer_modes", default="", help="of trainers, instead of all; the first is what others are compared with; "
-                        "with granularity: preempt,preempt@4,preempt@model,preempt@profile")
+                        "with granularity, and with replicas of experts: preempt,preempt@4,preempt@model,preempt@profile,preempt@4/2")
     parser.add_argument("--trainer_config", default="", help="of trainers: the folder of another config.json than the demo model's")
     parser.add_argument("--piece_kib", type=int, default=256, help="of trainers: of a micro-op")
     options = parser.parse_args()

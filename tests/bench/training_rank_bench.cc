@@ -5,12 +5,14 @@
 //   training_rank_bench --config=DIR --store=DIR --rank=N --world=N --address=IP [--modes=fair,ar_last,…]
 //                       [--rounds=N] [--sequences=N] [--length=N] [--piece_bytes=N] [--threads=N]
 //
-// A mode may have a granularity: preempt@4, preempt@model, preempt@profile (scheduler/jobs/comm_spec.h).
+// A mode may have a granularity, preempt@4, preempt@model, preempt@profile, and behind it a number of replicas of each
+// expert, preempt/2, full@4/2 (scheduler/jobs/comm_spec.h); without one it has 1.
 // sequences: of a rank.  Modes take turns, one step each, in every round; the first round is not printed.  All modes
-// train the same parameters.
+// with the same number of replicas train the same parameters.
 #include <algorithm>
 #include <cstdint>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -32,6 +34,7 @@
 #include "workers/tensor/thread_pool.h"
 #include "workers/train/chunks/layer_probe.h"
 #include "workers/train/job/rank_agreement.h"
+#include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameters.h"
 #include "workers/train/step/trainer.h"
 
@@ -89,15 +92,38 @@ void Print(absl::string_view mode, const train::StepReport& report) {
             << std::endl;
 }
 
-// "preempt@4"
+// "preempt@4/2"
 absl::StatusOr<jobs::CommunicationSpec> ParseMode(const std::string& name, int64_t piece_bytes) {
-  const std::vector<std::string> parts = absl::StrSplit(name, absl::MaxSplits('@', 1));
+  const std::vector<std::string> packed = absl::StrSplit(name, absl::MaxSplits('/', 1));
+  const std::vector<std::string> parts = absl::StrSplit(packed[0], absl::MaxSplits('@', 1));
   jobs::CommunicationSpec spec = {.piece_bytes = piece_bytes};
+  ASSIGN_OR_RETURN(spec.packing, jobs::ParsePackingChoice(packed.size() > 1 ? packed[1] : "1"));
   ASSIGN_OR_RETURN(spec.mode, jobs::ParseCommMode(parts[0]));
   if (parts.size() > 1) {
     ASSIGN_OR_RETURN(spec.granularity, jobs::ParseGranularity(parts[1]));
   }
   return spec;
+}
+
+// What modes with the same number of replicas train.
+struct PackedModel {
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<train::Parameters> parameters;
+  std::map<comm::Communicator*, std::unique_ptr<train::ExpertGroups>> groups;
+};
+
+absl::StatusOr<PackedModel> MakeModel(const Flags& flags, const Stream& stream, const model::ModelConfig& config,
+                                      int32_t packing) {
+  PackedModel made;
+  RETURN_IF_ERROR(train::CheckPacking(flags.ranks.world, packing));
+  std::vector<int32_t> residents =
+      train::PackedResidents(static_cast<int>(config.num_experts), flags.ranks.world, packing, flags.ranks.rank);
+  ASSIGN_OR_RETURN(model::ModelWeights weights, model::AllocateWeights(config, DType::kF32, std::move(residents)));
+  ASSIGN_OR_RETURN(made.model, model::Model::Create(stream, config, DType::kF32, std::move(weights), flags.length));
+  ASSIGN_OR_RETURN(made.parameters, train::Parameters::Create(stream, made.model.get()));
+  RETURN_IF_ERROR(made.parameters->Initialise({.seed = 1}));
+  RETURN_IF_ERROR(made.parameters->Publish(train::GatherCall()));
+  return made;
 }
 
 // A trainer of one mode, and what decides its number of chunks; null: nothing.
@@ -108,13 +134,15 @@ struct ModeTrainer {
 };
 
 // As job_chunks.cc, without a journal.
-absl::Status Model(const Flags& flags, const Stream& stream, const model::Model& model, ModeTrainer* mode) {
-  const int64_t rows = flags.sequences * flags.length * flags.ranks.world;
+absl::Status Model(const Flags& flags, const Stream& stream, const model::Model& model, comm::Communicator* experts,
+                   ModeTrainer* mode) {
+  if (experts->world() == 1) return absl::OkStatus();  // rows stay where they are
+  const int64_t rows = flags.sequences * flags.length * experts->world();
   const absl::Time begin = absl::Now();
   ASSIGN_OR_RETURN(
       train::LayerFigures figures,
       train::ProbeLayer(
-          {.stream = &stream, .model = &model, .comm = mode->comm, .rows = rows, .open_file = {}, .limit = kPatience}));
+          {.stream = &stream, .model = &model, .comm = experts, .rows = rows, .open_file = {}, .limit = kPatience}));
   const pipeline::ChunkModel times(figures.times, figures.load, {});
   const int32_t chunks = times.Choose(8);
   std::string all;
@@ -143,33 +171,35 @@ absl::Status Main(int argc, char** argv) {
   ThreadPool pool(flags.threads);
   const Stream stream = Stream::OnCpu(&pool);
   ASSIGN_OR_RETURN(const model::ModelConfig config, model::ReadModelConfig(flags.config));
-  const moe::ExpertLayout layout =
-      moe::ExpertLayout::Contiguous(static_cast<int>(config.num_experts), flags.ranks.world);
-  const absl::Span<const int32_t> residents = layout.Residents(flags.ranks.rank);
-  ASSIGN_OR_RETURN(model::ModelWeights weights,
-                   model::AllocateWeights(config, DType::kF32, {residents.begin(), residents.end()}));
-  ASSIGN_OR_RETURN(std::unique_ptr<model::Model> model,
-                   model::Model::Create(stream, config, DType::kF32, std::move(weights), flags.length));
-  ASSIGN_OR_RETURN(std::unique_ptr<train::Parameters> parameters, train::Parameters::Create(stream, model.get()));
-  RETURN_IF_ERROR(parameters->Initialise({.seed = 1}));
-  RETURN_IF_ERROR(parameters->Publish(train::GatherCall()));
-
   ASSIGN_OR_RETURN(const bench::BenchGroups groups,
                    bench::FormBenchGroups(flags.ranks, {.framing = comm::kOvertakingFrames, .socket = {}}, kPatience));
   const std::vector<std::string> modes = absl::StrSplit(flags.modes, ',');
+  std::map<int32_t, PackedModel> models;  // by replicas
   std::vector<ModeTrainer> trainers;
   for (const std::string& name : modes) {
     ASSIGN_OR_RETURN(const jobs::CommunicationSpec spec, ParseMode(name, flags.piece_bytes));
+    const int32_t packing = jobs::FirstPacking(spec);
+    if (!models.contains(packing)) {
+      ASSIGN_OR_RETURN(models[packing], MakeModel(flags, stream, config, packing));
+    }
+    PackedModel& packed = models[packing];
     ASSIGN_OR_RETURN(
         std::unique_ptr<train::Trainer> trainer,
-        train::Trainer::Create(stream, model.get(), parameters.get(),
+        train::Trainer::Create(stream, packed.model.get(), packed.parameters.get(),
                                {.max_sequences = flags.sequences, .max_length = flags.length, .communication = spec}));
     comm::Communicator* const comm =
         jobs::OvertakesOnTheSocket(spec.mode) ? groups.overtaking.get() : groups.turns.get();
-    RETURN_IF_ERROR(trainer->SetGroup({.world = comm, .experts = comm, .layout = &layout}));
+    std::unique_ptr<train::ExpertGroups>& group = packed.groups[comm];
+    if (group == nullptr) {
+      ASSIGN_OR_RETURN(group, train::ExpertGroups::Make(comm, static_cast<int>(config.num_experts), packing,
+                                                        absl::Now() + kPatience));
+    }
+    RETURN_IF_ERROR(trainer->SetGroup(group->group()));
     trainers.push_back({.trainer = std::move(trainer), .chunks = nullptr, .comm = comm});
     ModeTrainer* const made = &trainers.back();
-    if (spec.granularity.rule == jobs::ChunkRule::kModel) RETURN_IF_ERROR(Model(flags, stream, *model, made));
+    if (spec.granularity.rule == jobs::ChunkRule::kModel) {
+      RETURN_IF_ERROR(Model(flags, stream, *packed.model, group->group().experts, made));
+    }
     if (spec.granularity.rule != jobs::ChunkRule::kProfile) continue;
     made->chunks =
         std::make_unique<jobs::ChunkController>(jobs::ChunkOptions{.world = flags.ranks.world, .searches = true});
