@@ -18,7 +18,7 @@ namespace {
 
 constexpr absl::string_view kReasons[] = {"grows", "covered", "ranks", "refused", "undone"};
 constexpr absl::string_view kWhy = " why=";
-constexpr absl::string_view kLeast = " least_step_ns=";  // lines without are of versions that did not have it
+constexpr absl::string_view kRange = " least_step_ns=";  // lines without are of versions that did not have it
 
 absl::Status NoDecision(absl::string_view line) {
   return absl::InvalidArgumentError(
@@ -79,7 +79,7 @@ std::string EncodePackingDecision(const PackingDecision& decision) {
                       " micro_ops=", decision.times.micro_ops, " step_ns=", decision.times.step_ns,
                       " sums_ns=", decision.times.sums_ns, " steps=", decision.times.steps,
                       decision.times.most_step_ns == 0 ? ""
-                                                       : absl::StrCat(kLeast, decision.times.least_step_ns,
+                                                       : absl::StrCat(kRange, decision.times.least_step_ns,
                                                                       " most_step_ns=", decision.times.most_step_ns),
                       " reason=", PackingReasonName(decision.reason), kWhy, absl::CHexEscape(decision.why));
 }
@@ -102,7 +102,7 @@ absl::StatusOr<PackingDecision> DecodePackingDecision(absl::string_view line) {
       !take("step_ns", &times.step_ns) || !take("sums_ns", &times.sums_ns) || !take("steps", &times.steps)) {
     return NoDecision(line);
   }
-  if (absl::StrContains(line.substr(0, why), kLeast) &&
+  if (absl::StrContains(line.substr(0, why), kRange) &&
       (!take("least_step_ns", &times.least_step_ns) || !take("most_step_ns", &times.most_step_ns))) {
     return NoDecision(line);
   }

@@ -11,6 +11,7 @@ With --world: DistributedDataParallel over Gloo on loopback; each process has al
 """
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -32,9 +33,9 @@ class Transformers:
         model.config.output_router_logits = True
         model.config.router_aux_loss_coef = model.router_aux_loss_coef = BALANCE_WEIGHT
         self.model = model.train()
+        if args.world > 1:  # compiled behind it, so that sums overlap with backward
+            model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, static_graph=args.how != "compiled")
         self.call = torch.compile(model) if args.how == "compiled" else model
-        if args.world > 1:
-            self.call = torch.nn.parallel.DistributedDataParallel(self.call)
         self.bf16 = args.dtype == "bf16"
 
     def loss(self, ids, targets):
@@ -107,6 +108,8 @@ def main():
     for name, default in (("threads", 2), ("sequences", 8), ("length", 512), ("rank", 0), ("world", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     args = parser.parse_args()
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
     torch.set_num_threads(args.threads)
     if args.world > 1:
         torch.distributed.init_process_group("gloo", init_method=f"file://{args.store}/torch-{args.how}", rank=args.rank, world_size=args.world)
@@ -116,7 +119,7 @@ def main():
     trained = Script(args) if args.how == "script" else Transformers(args)
     optimizer, parameters = make_optimizer(trained.model), list(trained.model.parameters())
     step = 0
-    print("ready", flush=True)
+    print("ready", file=out, flush=True)
     for line in sys.stdin:
         losses, begin = [], time.perf_counter()
         for _ in range(int(line)):
@@ -129,7 +132,7 @@ def main():
             optimizer.zero_grad(set_to_none=True)
             losses.append(mean_over_ranks(entropy.detach(), args.world))
             step += 1
-        print(json.dumps({"seconds": time.perf_counter() - begin, "losses": losses}), flush=True)
+        print(json.dumps({"seconds": time.perf_counter() - begin, "losses": losses}), file=out, flush=True)
 
 
 if __name__ == "__main__":

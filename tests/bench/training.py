@@ -43,7 +43,8 @@ PARTS = ["calibration", *TABLES]
 TRAINERS = {"trainers_2": 2, "trainers_4": 4}
 SHAPED = {f"trainers_{ranks}_{percent}": (ranks, percent) for ranks in TRAINERS.values() for percent in trainers.EXPOSED}
 STRETCH = {4: 5, 8: 6, 16: 12}  # by workers: what a message takes besides its bytes is this machine's, most among many ranks
-SAME = ("bytes", "stretch", "burst", "layers", "modes", "packing", "connections", "quick", "processor")  # of parts in one table
+TRAINERS_SAME = ("rounds", "mbit", "trainer_modes", "trainer_config", "piece_kib")
+SAME = (*TRAINERS_SAME, "bytes", "stretch", "burst", "layers", "modes", "packing", "connections", "quick", "processor")  # of parts in one table
 # name: (mode, whether calibrated, whether packed)
 MODES = {"fair_1": ("fair", False, False), "fair": ("fair", True, False), "fixed": ("fixed", True, False),
          "ar_last": ("ar_last", True, False), "priority": ("priority", True, False),
@@ -70,7 +71,7 @@ def settings_of(options):
     return {**{key: getattr(options, key) for key in ("steps", "bytes", "layers", "modes", "quick")},
             "stretch": options.stretch or {str(workers): each for workers, each in STRETCH.items()},
             "burst": {str(workers): burst_of(options, workers) for workers in WORKERS},
-            "packing": options.packing}
+            "packing": options.packing, **{key: getattr(options, key) for key in TRAINERS_SAME}}
 
 
 def real_time():
@@ -205,7 +206,7 @@ def conclude(options, results):
     missing = sorted({mode for result in results.values() for mode in result.get("missing", [])})
     real = {name: result for name, result in counting.items() if name in TRAINERS or name in SHAPED}
     report.finish("training", {**figures.conclude(found), **trainers.conclude(real, SHAPED)},
-                  {"not_built": missing, "parts": parts.details(results, "steps", "packing_of_full", "mbit", "best", *SAME[:-1])})
+                  {"not_built": missing, "parts": parts.details(results, "steps", "packing_of_full", "best", "exposed", "intervals", *SAME[:-1])})
     if len(counting) < len(results):
         sys.exit(1)
 
@@ -235,6 +236,7 @@ def main():
         return conclude(options, parts.kept(options, *SAME))
     if any(name not in TRAINERS for name in options.only) or options.mbit:
         enter_namespace()
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)  # for trainers on loopback
     if options.quick:
         options.steps = 1
         if options.only == PARTS:

@@ -144,7 +144,10 @@ absl::Status Model(const Flags& flags, const Stream& stream, const model::Model&
       train::ProbeLayer(
           {.stream = &stream, .model = &model, .comm = experts, .rows = rows, .open_file = {}, .limit = kPatience}));
   const pipeline::ChunkModel times(figures.times, figures.load, {});
-  const int32_t chunks = times.Choose(8);
+  train::RankWord word;  // groups of experts may have measured differently: rank 0's counts
+  word.number = times.Choose(8);
+  ASSIGN_OR_RETURN(const std::vector<train::RankWord> words, train::ExchangeWords(mode->comm, word, kPatience));
+  const auto chunks = static_cast<int32_t>(words[0].number);
   std::string all;
   for (int n = 1; n <= 8; ++n) absl::StrAppendFormat(&all, " %.3g", 1e3 * times.Seconds(n));
   std::cerr << figures.text << ": " << chunks << " chunks; ms of a layer by chunks:" << all << "; measured in "

@@ -172,12 +172,13 @@ std::string Counted(int64_t count, absl::string_view noun) {
 }
 
 absl::Status CheckExperts(const jobs::JobSpec& spec, const TrainedModelFacts& facts, absl::string_view field) {
-  if (facts.experts >= spec.workers) return absl::OkStatus();
+  const int64_t most = facts.experts * jobs::FirstPacking(spec.communication);
+  if (most >= spec.workers) return absl::OkStatus();
   return rpc::BadField(
       field,
       absl::StrCat(Counted(spec.workers, "worker"), ", but a layer has ", Counted(facts.experts, "expert"),
-                   ", and each worker needs at least one of them; ", "at most ", Counted(facts.experts, "worker")),
-      absl::StrCat(facts.experts), absl::StrCat(spec.workers));
+                   ", and each worker needs at least one of them; ", "at most ", Counted(most, "worker")),
+      absl::StrCat(most), absl::StrCat(spec.workers));
 }
 
 absl::Status CheckFits(const jobs::JobSpec& spec, const TrainedModelFacts& facts) {

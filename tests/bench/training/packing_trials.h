@@ -1,4 +1,5 @@
-// Which packing of experts a job's controller chooses for a step's shape: steps are run and measured as a job's are.
+// Which packing of experts a job's controller chooses for a step's shape: steps are run and measured as a job's are,
+// but fewer of them, whose means decide.
 #pragma once
 
 #include <functional>

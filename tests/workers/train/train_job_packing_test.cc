@@ -255,6 +255,20 @@ TEST_F(TrainJobPackingTest, TheSpecMayFixIt) {
   }
 }
 
+// Each group of workers has all experts, so there may be more workers than experts.
+TEST_F(TrainJobPackingTest, ReplicasAreForMoreWorkersThanExperts) {
+  jobs::JobSpec spec = Spec();
+  spec.batch_sequences = 16;
+  spec.micro_batch_sequences = 1;
+  spec.steps = 2;
+  for (const RankStory& story : Run(spec, Attempt(1, Measured, 16))) {
+    EXPECT_THAT(std::string(story.end.status.message()), HasSubstr("at most 8 workers"));
+  }
+  ForgetJob();
+  spec.communication.packing = {.rule = jobs::PackingRule::kFixed, .replicas = 2};
+  Finishes(Run(spec, Attempt(1, Measured, 16)));
+}
+
 TEST_F(TrainJobPackingTest, TrialsGoWithAnyMode) {
   jobs::JobSpec spec = Spec();
   spec.communication.packing = {.rule = jobs::PackingRule::kTrials};

@@ -1,10 +1,10 @@
-// Measures, on all ranks of a job together and before its first step, how long the ops of a MoE layer take: all-to-alls
-// of its ranks over bytes, experts' products over rows with the model's own weights and kernels, copies of activations
-// to their file, and what all-to-alls and products lose beside each other.
+// Measures, on the ranks among which rows travel together and before a job's first step, how long the ops of a MoE
+// layer take: all-to-alls of its ranks over bytes, experts' products over rows with the model's own weights and
+// kernels, copies of activations to their file, and what all-to-alls and products lose beside each other.
 //
-// Sizes rise until a part has taken about 0.2 s; at least two are measured.  The slowest rank counts, so that all ranks
-// get the same numbers.  Takes memory for a layer's rows meanwhile.  Collective; blocks.  Source: MPMoE, section III-D
-// (scheduler/PAPERS.md).
+// Sizes rise until a part has taken about 0.2 s; at least two are measured.  The slowest rank counts, so that all of
+// them get the same numbers.  Takes memory for a layer's rows meanwhile.  Collective; blocks.  Source: MPMoE, section
+// III-D (scheduler/PAPERS.md).
 #pragma once
 
 #include <cstdint>

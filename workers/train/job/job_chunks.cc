@@ -78,7 +78,7 @@ absl::Status JobChunks::Open(Trainer* trainer, const model::Model& model, const 
   return absl::OkStatus();
 }
 
-// Rank 0's decision, by what all have measured.
+// Rank 0's decision, by what the ranks measured among which its rows travel.
 absl::StatusOr<jobs::ChunkDecision> JobChunks::Model(const model::Model& model, const TrainerGroup& group) {
   const jobs::JobSpec& spec = context_.spec();
   const int64_t rows = context_.micro_batch_sequences() * context_.comm()->world() * spec.sequence_length;

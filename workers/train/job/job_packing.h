@@ -1,5 +1,5 @@
-// The packing of a job's experts: from packing.log in its folder or, in mode full, decided between its steps
-// (expert_packer.h).
+// The packing of a job's experts: as its spec says or, where packings are tried, from packing.log in its folder and
+// decided between its steps (expert_packer.h).
 //
 //   Find ─► the model is made with packing() ─► MakePacker ─► OpenJournal ─► AfterStep, after each step
 // Thread-compatible.  All but OpenJournal are collective.
@@ -31,7 +31,8 @@ class JobPacking {
   JobPacking(JobContext* context, checkpoint::FileSystem* checkpoints, MemoryFit* fit, const JobStart* start)
       : context_(*context), checkpoints_(checkpoints), fit_(*fit), start_(*start) {}
 
-  // Rank 0 reads the journal, if the mode has one; all check that its packing has room.  REQUIRES: the start was read.
+  // Rank 0 reads the journal, if packings are tried; all check that its packing has room.  REQUIRES: the start was
+  // read.
   absl::Status Find();
   int32_t packing() const { return packer_ != nullptr ? packer_->groups().packing() : controller_->packing(); }
   // REQUIRES: the packer was made.

@@ -34,10 +34,11 @@ absl::Status CheckSpecOfModel(const jobs::JobSpec& spec, const model::ModelConfi
     return absl::InvalidArgumentError(
         absl::StrCat("sequence_length: ", spec.sequence_length, ", the context of ", path, " is ", config.context));
   }
-  if (config.num_experts < world) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("workers: ", world, ", but a layer of ", path, " has ", config.num_experts,
-                     " experts, and each worker needs at least one of them; at most ", config.num_experts, " workers"));
+  const int32_t replicas = jobs::FirstPacking(spec.communication);
+  if (config.num_experts < world / replicas) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "workers: ", world, ", but a layer of ", path, " has ", config.num_experts,
+        " experts, and each worker needs at least one of them; at most ", config.num_experts * replicas, " workers"));
   }
   if (spec.batch_sequences % world != 0) {
     return absl::InvalidArgumentError(absl::StrCat("batch_sequences: ", spec.batch_sequences,

@@ -27,6 +27,7 @@ absl::Status DoesNotFit(const model::ModelConfig& config, const jobs::JobSpec& s
                                  .offload = spec.offload,
                                  .world = share.world,
                                  .ranks_here = share.ranks_here};
+  // (Advice about experts is of one replica each.)
   const int32_t packing = jobs::FirstPacking(spec.communication);
   const std::string fewer =
       packing == 1 ? ""
