@@ -32,6 +32,7 @@ sy_library(sy_ops
   SRCS
     activation/clamp.cc
     activation/gelu.cc
+    activation/row_sums.cc
     activation/swiglu.cc
     attention/attention.cc
     attention/kv_format.cc

@@ -5,44 +5,12 @@
 
 #include "absl/strings/string_view.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/ops/activation/row_sums.h"
 #include "workers/ops/gemm/backward/weight_gradient.h"
 #include "workers/ops/gemm/gemm.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::model {
 namespace {
-
-constexpr int64_t kGrain = 64;  // rows
-
-}  // namespace
-
-void ScaleRows(const Stream& stream, double scale, const TensorView& rows) {
-  if (scale == 1) return;
-  VisitDType(rows.dtype(), [&]<class Elem>() {
-    const auto factor = static_cast<Acc<Elem>>(scale);
-    stream.pool().ParallelFor(rows.dim(0), kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        Elem* const row = rows.row<Elem>(t);
-        for (int64_t j = 0; j < rows.dim(1); ++j) row[j] = static_cast<Elem>(factor * static_cast<Acc<Elem>>(row[j]));
-      }
-    });
-  });
-}
-
-namespace {
-
-// y += sums, in AccDType, each element rounded once.
-void AddRounded(const Stream& stream, const TensorView& sums, const TensorView& y) {
-  VisitDType(y.dtype(), [&]<class Elem>() {
-    stream.pool().ParallelFor(y.dim(0), kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        const Acc<Elem>* const from = sums.row<Acc<Elem>>(t);
-        Elem* const to = y.row<Elem>(t);
-        for (int64_t j = 0; j < y.dim(1); ++j) to[j] = static_cast<Elem>(static_cast<Acc<Elem>>(to[j]) + from[j]);
-      }
-    });
-  });
-}
 
 // The dropout of one adapter's input: a site of its own.
 ops::NoiseDesc OfAdapter(ops::NoiseDesc dropout, const AdapterWeights& adapter) {
@@ -65,7 +33,7 @@ absl::Status AdapterProducts::AddProduct(const Stream& stream, const TensorView&
   const TensorView sums = sums_.Rows(y.dim(0), y.dim(1), acc);
   RETURN_IF_ERROR(ops::Gemm(stream, {}, x, w, TensorView(), sums));
   if (dropout.on()) return ops::AddDropped(stream, dropout, sums, y);
-  AddRounded(stream, sums, y);
+  ops::AddRounded(stream, sums, y);
   return absl::OkStatus();
 }
 
@@ -81,7 +49,7 @@ absl::StatusOr<TensorView> AdapterProducts::Scaled(const Stream& stream, const T
                                                    double scale, moe::RowScratch* scratch) {
   const TensorView y = scratch->Rows(x.dim(0), w.n(), w.dtype());
   RETURN_IF_ERROR(ops::Gemm(stream, {}, x, w, TensorView(), y));
-  ScaleRows(stream, scale, y);
+  ops::ScaleRows(stream, scale, y);
   return y;
 }
 

@@ -14,14 +14,14 @@
 #include "workers/model/backward/model_gradients.h"
 #include "workers/model/weights/weights.h"
 #include "workers/moe/layer/row_scratch.h"
+#include "workers/ops/activation/row_sums.h"
 #include "workers/ops/dropout/dropout.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard::model {
 
-// rows *= scale, each element rounded once.
-void ScaleRows(const Stream& stream, double scale, const TensorView& rows);
+using ops::ScaleRows;
 
 class AdapterProducts {
  public:

@@ -3,41 +3,13 @@
 #include <cstdint>
 
 #include "scheduler/base/status_macros.h"
+#include "workers/ops/activation/row_sums.h"
 #include "workers/ops/activation/swiglu.h"
 #include "workers/ops/gemm/backward/weight_gradient.h"
 #include "workers/ops/gemm/grouped_gemm.h"
-#include "workers/tensor/thread_pool.h"
 
 namespace switchyard::moe {
 namespace {
-
-constexpr int64_t kGrain = 64;  // rows
-
-void Scale(const Stream& stream, double scale, const TensorView& rows) {
-  if (scale == 1) return;
-  VisitDType(rows.dtype(), [&]<class Elem>() {
-    const auto factor = static_cast<Acc<Elem>>(scale);
-    stream.pool().ParallelFor(rows.dim(0), kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        Elem* const row = rows.row<Elem>(t);
-        for (int64_t j = 0; j < rows.dim(1); ++j) row[j] = static_cast<Elem>(factor * static_cast<Acc<Elem>>(row[j]));
-      }
-    });
-  });
-}
-
-// y += products, which are in AccDType, each element rounded once.
-void AddRounded(const Stream& stream, const TensorView& products, const TensorView& y) {
-  VisitDType(y.dtype(), [&]<class Elem>() {
-    stream.pool().ParallelFor(y.dim(0), kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        const Acc<Elem>* const from = products.row<Acc<Elem>>(t);
-        Elem* const to = y.row<Elem>(t);
-        for (int64_t j = 0; j < y.dim(1); ++j) to[j] = static_cast<Elem>(static_cast<Acc<Elem>>(to[j]) + from[j]);
-      }
-    });
-  });
-}
 
 DType DTypeOf(const ops::WeightGroup& group) {
   for (const ops::Weight* weight : group.weights()) {
@@ -68,7 +40,7 @@ absl::StatusOr<TensorView> ExpertAdapterProducts::Scaled(const Stream& stream, c
   const int64_t count = rows.offsets.data()[rows.offsets.size() - 1];
   const TensorView y = scratch->Rows(count, WidthOf(w), DTypeOf(w));
   RETURN_IF_ERROR(ops::GroupedGemm(stream, {.x_rows = rows.x_rows}, x, w, rows.offsets, y));
-  Scale(stream, scale, y);
+  ops::ScaleRows(stream, scale, y);
   return y;
 }
 
@@ -76,7 +48,7 @@ absl::Status ExpertAdapterProducts::AddProduct(const Stream& stream, const ops::
                                                const TensorView& x, const TensorView& y) {
   const TensorView products = products_.Rows(x.dim(0), WidthOf(w), AccDType(DTypeOf(w)));
   RETURN_IF_ERROR(ops::GroupedGemm(stream, {}, x, w, offsets, products));
-  AddRounded(stream, products, y);
+  ops::AddRounded(stream, products, y);
   return absl::OkStatus();
 }
 
