@@ -235,7 +235,7 @@ void CheckLoraTargets(const LoraSpec& lora, Problems* problems) {
         std::find(std::begin(kLoraTargets), std::end(kLoraTargets), target) != std::end(kLoraTargets);
     if (target == "gate_proj" || target == "up_proj") {
       problems->Add(field, absl::StrCat(Shown(target), "; gate and up of an expert are one matrix, as in PEFT, which ",
-                                        kExpertLoraTargets[0], " adapts"));
+                                        kExpertLoraTargets[0], " adapts; shared experts have no adapters"));
     } else if (!of_attention && !IsExpertTarget(target)) {
       problems->Add(field, absl::StrCat(Shown(target), "; known are ", absl::StrJoin(kLoraTargets, ", "),
                                         " of attention and ", absl::StrJoin(kExpertLoraTargets, ", "),

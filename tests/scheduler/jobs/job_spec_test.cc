@@ -205,7 +205,8 @@ TEST(JobSpecTest, Adapters) {
   for (const std::string target : {"gate_proj", "up_proj"}) {
     EXPECT_EQ(lora({.rank = 8, .targets = {target, "down_proj"}}),
               "lora.targets[0]: \"" + target +
-                  "\"; gate and up of an expert are one matrix, as in PEFT, which gate_up_proj adapts");
+                  "\"; gate and up of an expert are one matrix, as in PEFT, which gate_up_proj adapts; "
+                  "shared experts have no adapters");
   }
   EXPECT_EQ(lora({.rank = 8, .targets = {"q_proj", "down_proj"}, .dropout = 0.1}),
             "lora.dropout: 0.1, but adapters of experts have none, as in PEFT, which refuses it");

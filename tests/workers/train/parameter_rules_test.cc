@@ -149,5 +149,19 @@ TEST(RulesTest, ConcernAdaptersAloneWhereThereAreSome) {
               HasSubstr("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"));
 }
 
+// The error names what the job has: targets, not rules.
+TEST(RulesTest, AdaptersOfTooManyExpertsAreRefusedByTheirTargets) {
+  model::ModelConfig config = ConfigOf("olmoe-clip");
+  config.num_experts = 1 << 20;  // in each of two layers
+  config.hidden = config.expert_intermediate = 1;
+  jobs::JobSpec spec = With({}, 4);
+  EXPECT_TRUE(CountFrozen(spec, config).ok());
+  spec.lora.targets = {"q_proj", "down_proj"};
+  EXPECT_EQ(CountFrozen(spec, config).status().message(),
+            "lora.targets: adapters of experts for a model of 2097152 experts in all, at most 1048576");
+  EXPECT_EQ(CountFrozen(With({{.pattern = "*", .rate = 2}}), config).status().message(),
+            "parameters: rules for a model of 2097152 experts in all, at most 1048576");
+}
+
 }  // namespace
 }  // namespace switchyard::train

@@ -53,7 +53,8 @@ absl::StatusOr<Blocks> BlocksOf(const jobs::JobSpec& spec, const model::ModelCon
   if (adapted) RETURN_IF_ERROR(model::CheckAdapterTargets(config, AdaptersOf(spec.lora)));
   if (experts > kMostExperts && (!adapted || jobs::AdaptsExperts(spec.lora))) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("parameters: rules for a model of %d experts in all, at most %d", experts, kMostExperts));
+        absl::StrFormat("%s for a model of %d experts in all, at most %d",
+                        adapted ? "lora.targets: adapters of experts" : "parameters: rules", experts, kMostExperts));
   }
   if (adapted) {
     Blocks blocks;
