@@ -51,7 +51,7 @@ absl::StatusOr<ops::WeightFormats> CheckTensors(const checkpoint::Checkpoint& ch
   RETURN_IF_ERROR(untouched.status());
   ASSIGN_OR_RETURN(std::vector<model::Param> params,
                    model::BuildParams(config, *model::FindFamily(config.model_type), checkpoint, &*untouched));
-  if (adapter != nullptr) RETURN_IF_ERROR(model::MergeAdapter(*adapter, checkpoint, &params));
+  if (adapter != nullptr) RETURN_IF_ERROR(model::MergeAdapter(config, *adapter, checkpoint, &params));
   return model::StoredFormats(params);
 }
 
@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> OpenAdapter(const
   const std::string flag = absl::StrCat("--adapter=", options.adapter_dir, ": ");
   if (options.dummy_weights) return absl::InvalidArgumentError(flag + "goes with no --load_format=dummy");
   absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> adapter =
-      checkpoint::LoraAdapter::Open(options.adapter_dir);
+      checkpoint::LoraAdapter::Open(options.adapter_dir, options.memory().available_bytes());
   if (!adapter.ok()) return absl::Status(adapter.status().code(), flag + std::string(adapter.status().message()));
   LogInfo(flag, "adapts ", (*adapter)->matrices().size(), " matrices, into which it is merged");
   return adapter;

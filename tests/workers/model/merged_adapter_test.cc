@@ -1,8 +1,6 @@
 // Adapters of a folder that are merged into the weights of a model as it is loaded, and what is refused.
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
+#include "tests/workers/model/expert_adapters.h"
 #include "tests/workers/model/temp_dir.h"
 #include "workers/checkpoint/adapters/lora_adapter.h"
 #include "workers/model/families/family.h"
@@ -27,11 +26,6 @@ using checkpoint::LoraAdapter;
 using testing::HasSubstr;
 
 constexpr char kAdapters[] = "tests/golden/adapters/", kModels[] = "tests/golden/models/";
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 struct Loaded {
   ModelConfig config;
@@ -117,31 +111,7 @@ struct ExpertsCase {
 };
 
 // Of experts that the checkpoint has one by one, and (mixtral-fused) of fused ones.
-class MergedExpertsTest : public testing::TestWithParam<ExpertsCase> {
- protected:
-  // W + scale B A, which a model without an adapter has as W.
-  static std::vector<float> Sum(const LoraAdapter& adapter, int64_t layer, int32_t expert, const char* projection,
-                                const ops::Weight& weight) {
-    std::vector<float> sum = Rows(weight, 0, weight.n());
-    const auto found =
-        adapter.matrices().find(absl::StrCat("model.layers.", layer, ".mlp.experts.", expert, ".", projection));
-    if (found == adapter.matrices().end()) return sum;
-    const AdaptedMatrix& m = found->second;
-    EXPECT_EQ(m.rows, weight.n());
-    for (int64_t i = 0; i < m.rows; ++i) {
-      for (int64_t j = 0; j < m.columns; ++j) {
-        double added = 0;
-        for (int64_t r = 0; r < m.rank; ++r) {
-          added += m.scale * m.b[static_cast<size_t>(i * m.rank + r)] * m.a[static_cast<size_t>(r * m.columns + j)];
-        }
-        float& value = sum[static_cast<size_t>(i * m.columns + j)];
-        value = static_cast<float>(value + added);
-      }
-    }
-    EXPECT_NE(sum, Rows(weight, 0, weight.n()));
-    return sum;
-  }
-};
+class MergedExpertsTest : public testing::TestWithParam<ExpertsCase> {};
 
 INSTANTIATE_TEST_SUITE_P(Models, MergedExpertsTest,
                          testing::Values(ExpertsCase{"olmoe-clip", "experts-olmoe-clip"},
@@ -167,7 +137,7 @@ TEST_P(MergedExpertsTest, AreAddedToEachExpert) {
       const FfnWeights& is = merged.weights.layers[i].moe->experts[static_cast<size_t>(e)];
       for (const auto& [name, matrix] :
            {std::make_pair("gate_up_proj", &FfnWeights::gate_up), std::make_pair("down_proj", &FfnWeights::down)}) {
-        const std::vector<float> want = Sum(**adapter, static_cast<int64_t>(i), e, name, was.*matrix);
+        const std::vector<float> want = MergedExpert(**adapter, static_cast<int64_t>(i), e, name, was.*matrix);
         EXPECT_EQ(Rows(is.*matrix, 0, want.size() / (is.*matrix).k()), want) << name << " of " << e;
         adapted += want != Rows(was.*matrix, 0, (was.*matrix).n()) ? 1 : 0;
         if (e != 1 && e != 3) continue;
@@ -183,15 +153,31 @@ TEST_P(MergedExpertsTest, AreAddedToEachExpert) {
 
 // What is quantized is the sum, not the base.
 TEST(MergedAdapterQuantizedTest, IsAddedBeforeWeightsAreQuantized) {
-  const auto adapter = LoraAdapter::Open(absl::StrCat(kAdapters, "lora-olmoe-clip"));
-  ASSERT_TRUE(adapter.ok()) << adapter.status();
-  const Loaded exact = Load("olmoe-clip", adapter->get());
-  const Loaded few = Load("olmoe-clip", adapter->get(), DType::kF32, ops::WeightFormat::kInt8);
-  const ops::Weight& o = exact.weights.layers[0].attention.o;
-  const std::vector<float> want = Rows(o, 0, o.n()), got = Rows(few.weights.layers[0].attention.o, 0, o.n());
-  float largest = 0;
-  for (const float value : want) largest = std::max(largest, std::abs(value));
-  for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[i], want[i], largest / 100) << i;
+  for (const char* const name : {"lora-olmoe-clip", "experts-olmoe-clip"}) {
+    const auto adapter = LoraAdapter::Open(absl::StrCat(kAdapters, name));
+    ASSERT_TRUE(adapter.ok()) << adapter.status();
+    const Loaded plain = Load("olmoe-clip", nullptr), exact = Load("olmoe-clip", adapter->get());
+    const Loaded few = Load("olmoe-clip", adapter->get(), DType::kF32, ops::WeightFormat::kInt8);
+    const auto far = [](const ops::Weight& held, const ops::Weight& weight) {
+      const std::vector<float> want = UnpackedRows(weight), got = UnpackedRows(held);
+      float largest = 0, distance = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        largest = std::max(largest, std::abs(want[i]));
+        distance = std::max(distance, std::abs(got[i] - want[i]));
+      }
+      return distance / largest;
+    };
+    const LayerWeights &was = plain.weights.layers[0], &is = exact.weights.layers[0], &held = few.weights.layers[0];
+    if (absl::StartsWith(name, "lora")) {
+      EXPECT_LT(far(held.attention.o, is.attention.o), 0.01);
+      EXPECT_GT(far(held.attention.o, was.attention.o), 0.02);
+      continue;
+    }
+    for (const auto matrix : {&FfnWeights::gate_up, &FfnWeights::down}) {
+      EXPECT_LT(far(held.moe->experts[5].*matrix, is.moe->experts[5].*matrix), 0.01);
+      EXPECT_GT(far(held.moe->experts[5].*matrix, was.moe->experts[5].*matrix), 0.02);
+    }
+  }
 }
 
 // A copy of an adapter's folder with a changed configuration.
@@ -199,10 +185,10 @@ class BadAdapterTest : public testing::Test {
  protected:
   std::string Refused(const std::string& from, const std::string& to) {
     const std::string source = absl::StrCat(kAdapters, "lora-olmoe-clip/");
-    const std::string config = ReadAll(source + "adapter_config.json");
+    const std::string config = ReadFileBytes(source + "adapter_config.json");
     EXPECT_THAT(config, HasSubstr(from));
     dir_.Write("adapter_config.json", absl::StrReplaceAll(config, {{from, to}}));
-    dir_.Write("adapter_model.safetensors", ReadAll(source + "adapter_model.safetensors"));
+    dir_.Write("adapter_model.safetensors", ReadFileBytes(source + "adapter_model.safetensors"));
     return std::string(LoraAdapter::Open(dir_.path()).status().message());
   }
   TempDir dir_;
@@ -228,8 +214,8 @@ TEST_F(BadAdapterTest, ConfigurationsThatAreNotUnderstood) {
 // Of experts' parameters: what is known are theirs in all layers, and a rank and an alpha of their own.
 TEST_F(BadAdapterTest, ParametersOfExperts) {
   const std::string source = absl::StrCat(kAdapters, "experts-olmoe-clip/");
-  const std::string config = ReadAll(source + "adapter_config.json");
-  dir_.Write("adapter_model.safetensors", ReadAll(source + "adapter_model.safetensors"));
+  const std::string config = ReadFileBytes(source + "adapter_config.json");
+  dir_.Write("adapter_model.safetensors", ReadFileBytes(source + "adapter_model.safetensors"));
   const auto with = [&](const std::string& from, const std::string& to) {
     EXPECT_THAT(config, HasSubstr(from));
     dir_.Write("adapter_config.json", absl::StrReplaceAll(config, {{from, to}}));
@@ -271,7 +257,7 @@ TEST_F(BadAdapterTest, ScalesFollowTheConfiguration) {
 TEST_F(BadAdapterTest, FilesThatAreMissingOrCut) {
   EXPECT_EQ(LoraAdapter::Open(dir_.path()).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(Refused("\"r\"", "\"r\""), "");
-  const std::string weights = ReadAll(dir_.File("adapter_model.safetensors"));
+  const std::string weights = ReadFileBytes(dir_.File("adapter_model.safetensors"));
   dir_.Write("adapter_model.safetensors", weights.substr(0, weights.size() - 1));
   EXPECT_FALSE(LoraAdapter::Open(dir_.path()).ok());
   dir_.Write("adapter_model.safetensors",
@@ -292,7 +278,7 @@ TEST(AdapterOfAnotherModelTest, IsRefusedWithBothShapes) {
     SY_CHECK_OK(weights.status());
     auto params = BuildParams(config, *FindFamily(config.model_type), *checkpoint, &*weights);
     SY_CHECK_OK(params.status());
-    return std::string(MergeAdapter(**adapter, *checkpoint, &*params).message());
+    return std::string(MergeAdapter(config, **adapter, *checkpoint, &*params).message());
   };
   EXPECT_EQ(refused("olmoe-clip"), "");
   EXPECT_THAT(refused("mixtral-window"),

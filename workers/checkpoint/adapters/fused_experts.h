@@ -12,7 +12,6 @@
 #include <map>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "workers/checkpoint/adapters/lora_adapter.h"
@@ -32,9 +31,10 @@ inline std::string ExpertMatrixName(absl::string_view layer, int64_t expert, abs
   return absl::StrCat(layer, kFusedExperts, ".", expert, ".", projection);
 }
 
-// Adds a matrix of each expert.  fused: rank is an expert's, a and b are all experts'.  layer: "model.layers.0".
-// InvalidArgument 'is for 33 rows, no multiple of r, 4', and others of that kind.
-absl::Status SplitExperts(absl::string_view layer, absl::string_view projection, const AdaptedMatrix& fused,
-                          std::map<std::string, AdaptedMatrix>* to);
+// Adds a matrix of each expert.  fused: rank is an expert's, a [E * rank, columns] and b [rows, rank * E] are all
+// experts'.  layer: "model.layers.0".
+// REQUIRES: a and b are of num_experts.
+void SplitExperts(absl::string_view layer, absl::string_view projection, const AdaptedMatrix& fused,
+                  int64_t num_experts, std::map<std::string, AdaptedMatrix>* to);
 
 }  // namespace switchyard::checkpoint

@@ -2,19 +2,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "absl/numeric/int128.h"
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "nlohmann/json.hpp"
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/base/text/json_value.h"
-#include "scheduler/base/text/strict_json.h"
 #include "workers/checkpoint/adapters/fused_experts.h"
+#include "workers/checkpoint/adapters/peft_config.h"
 #include "workers/checkpoint/safetensors/safetensors_header.h"
 #include "workers/checkpoint/tensors/weights_file.h"
 #include "workers/tensor/dtype.h"
@@ -22,124 +24,9 @@
 namespace switchyard::checkpoint {
 namespace {
 
-constexpr char kConfig[] = "adapter_config.json", kWeights[] = "adapter_model.safetensors";
+constexpr char kWeights[] = "adapter_model.safetensors";
 constexpr int64_t kMaxConfigBytes = 1 << 20;
-constexpr int kMaxConfigDepth = 16;
-
-constexpr int64_t kMaxRank = 1 << 16;
-constexpr size_t kMaxShown = 64;  // bytes of a value in a message
-
-// Of the adapters of one kind.
-struct RankAndAlpha {
-  int64_t rank = 0;
-  double alpha = 0;
-};
-
-struct AdapterConfig {
-  RankAndAlpha all = {};
-  std::optional<RankAndAlpha> gate_up = {}, down = {};  // of fused experts; unset: they are not adapted
-  bool rank_stabilized = false;                         // alpha / sqrt(rank), not alpha / rank
-
-  double ScaleOf(const RankAndAlpha& of) const {
-    const auto rank = static_cast<double>(of.rank);
-    return of.alpha / (rank_stabilized ? std::sqrt(rank) : rank);
-  }
-};
-
-absl::Status Refuse(absl::string_view key, absl::string_view why) {
-  return absl::UnimplementedError(absl::StrCat(kConfig, ": ", key, ": ", why));
-}
-
-absl::Status Bad(absl::string_view key, absl::string_view wanted) {
-  return absl::InvalidArgumentError(absl::StrCat(kConfig, ": ", key, ": ", wanted));
-}
-
-std::string Short(const nlohmann::json& value) {
-  return value.dump(-1, ' ', /*ensure_ascii=*/true).substr(0, kMaxShown);
-}
-
-// Whether a key is missing or has a value that says nothing: null, false, "none", [] or {}.
-bool SaysNothing(const nlohmann::json& json, const char* key) {
-  const auto found = json.find(key);
-  return found == json.end() || found->is_null() || *found == false || *found == "none" || *found == "" ||
-         ((found->is_array() || found->is_object()) && found->empty());
-}
-
-// Which parameter of fused experts a pattern of PEFT's means in all layers: "gate_up_proj", "mlp.experts.gate_up_proj"
-// or, among ranks and alphas, as PEFT writes it, ".*\.gate_up_proj".  Null: none.
-std::optional<RankAndAlpha>* ExpertsOf(absl::string_view pattern, AdapterConfig* config) {
-  for (const absl::string_view prefix : {".*\\.", "mlp.", "experts."}) absl::ConsumePrefix(&pattern, prefix);
-  if (pattern == kGateUpProj) return &config->gate_up;
-  return pattern == kDownProj ? &config->down : nullptr;
-}
-
-absl::StatusOr<int64_t> ParseRank(absl::string_view key, const nlohmann::json& value) {
-  const std::optional<int64_t> rank = IntegerIn(value, 1, kMaxRank);
-  if (rank.has_value()) return *rank;
-  return Bad(key, absl::StrCat("a whole number in [1, ", kMaxRank, "] is wanted"));
-}
-
-absl::StatusOr<double> ParseAlpha(absl::string_view key, const nlohmann::json& value) {
-  if (value.is_number() && std::isfinite(value.get<double>())) return value.get<double>();
-  return Bad(key, "a number is wanted");
-}
-
-// Fused experts, which PEFT adapts by target_parameters; their ranks and alphas may be others than the rest's.
-absl::Status ParseExperts(const nlohmann::json& json, AdapterConfig* config) {
-  const auto unknown = [&](const char* key) {
-    return Refuse(key, absl::StrCat(Short(json[key]), " is not supported"));
-  };
-  if (!SaysNothing(json, "target_parameters")) {
-    if (!json["target_parameters"].is_array()) return Bad("target_parameters", "a list is wanted");
-    for (const nlohmann::json& name : json["target_parameters"]) {
-      auto* const experts = name.is_string() ? ExpertsOf(name.get<std::string>(), config) : nullptr;
-      if (experts == nullptr) return unknown("target_parameters");
-      *experts = config->all;
-    }
-  }
-  for (const char* key : {"rank_pattern", "alpha_pattern"}) {
-    if (SaysNothing(json, key)) continue;
-    if (!json[key].is_object()) return Bad(key, "an object is wanted");
-    for (const auto& [pattern, value] : json[key].items()) {
-      auto* const experts = ExpertsOf(pattern, config);
-      if (experts == nullptr || !experts->has_value()) return unknown(key);
-      if (key == absl::string_view("rank_pattern")) {
-        ASSIGN_OR_RETURN((*experts)->rank, ParseRank(key, value));
-      } else {
-        ASSIGN_OR_RETURN((*experts)->alpha, ParseAlpha(key, value));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<AdapterConfig> ParseConfig(absl::string_view text) {
-  ASSIGN_OR_RETURN(const nlohmann::json json, ParseStrictJson(kConfig, text, LenientJson(kMaxConfigDepth)));
-  const auto type = json.is_object() ? json.find("peft_type") : json.end();
-  if (!json.is_object() || type == json.end() || *type != "LORA") {
-    return absl::InvalidArgumentError(absl::StrCat(kConfig, ": peft_type: LORA is wanted"));
-  }
-  // (Ways to begin that also change the base, as PiSSA does, are named there.)
-  if (const auto begin = json.find("init_lora_weights");
-      begin != json.end() && begin->is_string() && *begin != "gaussian" && *begin != "orthogonal") {
-    return Refuse("init_lora_weights", absl::StrCat(Short(*begin), " is not supported"));
-  }
-  for (const char* key :
-       {"use_dora", "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config", "kasa_config",
-        "velora_config", "monteclora_config", "lora_ga_config", "loftq_config", "corda_config", "modules_to_save",
-        "bias", "lora_bias", "fan_in_fan_out", "layer_replication", "trainable_token_indices"}) {
-    if (!SaysNothing(json, key)) return Refuse(key, absl::StrCat(Short(json[key]), " is not supported"));
-  }
-  AdapterConfig config;
-  if (const auto stabilized = json.find("use_rslora"); stabilized != json.end() && !stabilized->is_null()) {
-    if (!stabilized->is_boolean()) return Bad("use_rslora", "true or false is wanted");
-    config.rank_stabilized = stabilized->get<bool>();
-  }
-  ASSIGN_OR_RETURN(config.all.rank, ParseRank("r", json.value("r", nlohmann::json())));
-  ASSIGN_OR_RETURN(config.all.alpha, ParseAlpha("lora_alpha", json.value("lora_alpha", nlohmann::json())));
-  RETURN_IF_ERROR(ParseExperts(json, &config));
-  return config;
-}
+constexpr int64_t kPieceBytes = 4 << 20;  // of a read, a multiple of any dtype's size
 
 absl::Status Wrong(const std::string& tensor, absl::string_view problem) {
   return absl::InvalidArgumentError(absl::StrCat(kWeights, ": tensor \"", tensor, "\": ", problem));
@@ -149,13 +36,17 @@ absl::StatusOr<std::vector<float>> ReadFloats(const WeightsFile& file, const std
                                               const TensorEntry& entry) {
   const absl::StatusOr<DType> dtype = ParseSafetensorsDType(entry.dtype);
   if (!dtype.ok() || !IsFloating(*dtype)) return Wrong(name, absl::StrCat("is ", entry.dtype, ", no floating dtype"));
-  std::vector<char> bytes(static_cast<size_t>(entry.bytes));
-  RETURN_IF_ERROR(file.Read(entry.begin, entry.bytes, bytes.data()));
   std::vector<float> values(static_cast<size_t>(entry.bytes / DTypeBytes(*dtype)));
-  VisitDType(*dtype, [&]<class Elem>() {
-    const Elem* const from = reinterpret_cast<const Elem*>(bytes.data());
-    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(from[i]);
-  });
+  std::vector<char> piece(static_cast<size_t>(std::min(entry.bytes, kPieceBytes)));
+  for (int64_t at = 0; at < entry.bytes; at += kPieceBytes) {
+    const int64_t bytes = std::min(entry.bytes - at, kPieceBytes);
+    RETURN_IF_ERROR(file.Read(entry.begin + at, bytes, piece.data()));
+    VisitDType(*dtype, [&]<class Elem>() {
+      const Elem* const from = reinterpret_cast<const Elem*>(piece.data());
+      float* const to = values.data() + at / static_cast<int64_t>(sizeof(Elem));
+      for (int64_t i = 0; i < bytes / static_cast<int64_t>(sizeof(Elem)); ++i) to[i] = static_cast<float>(from[i]);
+    });
+  }
   for (const float value : values) {
     if (!std::isfinite(value)) return Wrong(name, "has NaN or Inf");
   }
@@ -165,6 +56,8 @@ absl::StatusOr<std::vector<float>> ReadFloats(const WeightsFile& file, const std
 // The two halves of a matrix's adapter, as they are found.
 struct Halves {
   const NamedTensor *a = nullptr, *b = nullptr;
+
+  const std::string& tensor() const { return (a != nullptr ? a : b)->first; }
 };
 
 absl::StatusOr<std::map<std::string, Halves>> FindHalves(const WeightsFile& file) {
@@ -186,87 +79,159 @@ absl::StatusOr<std::map<std::string, Halves>> FindHalves(const WeightsFile& file
   return all;
 }
 
-// Reads the adapter of a matrix or, fused, of a matrix of each expert.
-absl::StatusOr<AdaptedMatrix> ReadMatrix(const WeightsFile& file, const std::string& name, const Halves& halves,
-                                         const AdapterConfig& config, const RankAndAlpha& of, bool fused) {
+// Whether the values fit, before any is read.
+absl::Status CheckSize(const WeightsFile& file, int64_t available) {
+  absl::int128 bytes = 0;  // in fp32
+  for (const auto& [name, entry] : file.tensors()) {
+    const absl::StatusOr<DType> dtype = ParseSafetensorsDType(entry.dtype);
+    if (dtype.ok()) bytes += absl::int128(entry.bytes / DTypeBytes(*dtype)) * DTypeBytes(DType::kF32);
+  }
+  const auto shown = static_cast<int64_t>(std::min<absl::int128>(bytes, std::numeric_limits<int64_t>::max()));
+  const std::string text = absl::StrCat(kWeights, ": has ", shown, " bytes of values in fp32, ");
+  if (bytes > kMaxAdapterBytes) return absl::InvalidArgumentError(absl::StrCat(text, "at most ", kMaxAdapterBytes));
+  if (bytes > available) {
+    return absl::ResourceExhaustedError(absl::StrCat(text, available, " bytes of memory are available"));
+  }
+  return absl::OkStatus();
+}
+
+// Reads the modules of a file.
+class AdapterReader {
+ public:
+  // Borrows all of it.
+  AdapterReader(const WeightsFile& file, const PeftConfig& config, std::map<std::string, AdaptedMatrix>* to)
+      : file_(file), config_(config), to_(*to) {}
+
+  // Adds what a module's two halves adapt.  name: "….q_proj.weight".
+  absl::Status Read(const std::string& name, const Halves& halves);
+  // After all modules: whether what target_parameters names is there.
+  absl::Status CheckWhole() const;
+  int64_t num_experts() const { return num_experts_; }
+
+ private:
+  // The adapter of a matrix or, fused, of a matrix of each expert.
+  absl::StatusOr<AdaptedMatrix> ReadMatrix(const std::string& name, const Halves& halves, const RankAndAlpha& of,
+                                           bool fused);
+  absl::Status ReadExperts(const std::string& name, absl::string_view layer, bool inner, const Halves& halves);
+
+  const WeightsFile& file_;
+  const PeftConfig& config_;
+  std::map<std::string, AdaptedMatrix>& to_;
+  int64_t num_experts_ = 0;                                   // of fused tensors; 0: there was none
+  std::string counted_;                                       // the tensor that says so
+  std::map<std::string, std::set<std::string>> projections_;  // of experts, by the layer
+};
+
+absl::StatusOr<AdaptedMatrix> AdapterReader::ReadMatrix(const std::string& name, const Halves& halves,
+                                                        const RankAndAlpha& of, bool fused) {
   if (halves.a == nullptr || halves.b == nullptr) {
-    return Wrong(halves.a == nullptr ? halves.b->first : halves.a->first,
-                 absl::StrCat("its ", halves.a == nullptr ? "lora_A" : "lora_B", " is missing"));
+    return Wrong(halves.tensor(), absl::StrCat("its ", halves.a == nullptr ? "lora_A" : "lora_B", " is missing"));
   }
   const std::vector<int64_t>&a = halves.a->second.shape, &b = halves.b->second.shape;
   // Of all experts together, or of the one matrix.
   if (fused ? a[0] % of.rank != 0 : a[0] != of.rank) {
-    return Wrong(halves.a->first, absl::StrCat("is ", halves.a->second.ShapeString(), ", r in ", kConfig, " is ",
-                                               of.rank, fused ? " for each expert" : ""));
+    return Wrong(halves.a->first, absl::StrCat("is ", halves.a->second.ShapeString(), ", r in ", kPeftConfigName,
+                                               " is ", of.rank, fused ? " for each expert" : ""));
   }
   if (a[0] != b[1] || a[0] == 0 || a[1] == 0 || b[0] == 0) {
     return Wrong(halves.b->first, absl::StrCat("is ", halves.b->second.ShapeString(), ", lora_A of ", name, " is ",
                                                halves.a->second.ShapeString()));
   }
   AdaptedMatrix matrix = {
-      .rank = of.rank, .rows = b[0], .columns = a[1], .scale = config.ScaleOf(of), .a = {}, .b = {}};
-  ASSIGN_OR_RETURN(matrix.a, ReadFloats(file, halves.a->first, halves.a->second));
-  ASSIGN_OR_RETURN(matrix.b, ReadFloats(file, halves.b->first, halves.b->second));
+      .rank = of.rank, .rows = b[0], .columns = a[1], .scale = config_.ScaleOf(of), .a = {}, .b = {}};
+  ASSIGN_OR_RETURN(matrix.a, ReadFloats(file_, halves.a->first, halves.a->second));
+  ASSIGN_OR_RETURN(matrix.b, ReadFloats(file_, halves.b->first, halves.b->second));
   return matrix;
 }
 
-// Adds what a module's two halves adapt.
-absl::Status ReadModule(const WeightsFile& file, const std::string& name, const Halves& halves,
-                        const AdapterConfig& config, std::map<std::string, AdaptedMatrix>* to) {
-  absl::string_view layer = absl::StripSuffix(name, ".weight");
+absl::Status AdapterReader::Read(const std::string& name, const Halves& halves) {
+  const absl::string_view module = absl::StripSuffix(name, ".weight");
+  absl::string_view layer = module;
   const bool inner = absl::ConsumeSuffix(&layer, kInnerFusedExperts);
   const bool fused = inner || absl::ConsumeSuffix(&layer, kFusedExperts);
-  if (!fused || (!config.gate_up.has_value() && !config.down.has_value())) {
-    ASSIGN_OR_RETURN((*to)[name], ReadMatrix(file, name, halves, config, config.all, false));
-    return absl::OkStatus();
+  if (fused && (config_.gate_up.has_value() || config_.down.has_value())) {
+    return ReadExperts(name, layer, inner, halves);
   }
-  const bool gate_up = inner || !config.down.has_value();
-  const std::optional<RankAndAlpha>& of = gate_up ? config.gate_up : config.down;
-  if (!of.has_value() || (inner && !config.down.has_value())) {
-    return Wrong((halves.a != nullptr ? halves.a : halves.b)->first,
-                 absl::StrCat("adapts both matrices of experts, target_parameters in ", kConfig, " names one"));
+  RETURN_IF_ERROR(config_.CheckModule(module));
+  ASSIGN_OR_RETURN(to_[name], ReadMatrix(name, halves, config_.all, /*fused=*/false));
+  return absl::OkStatus();
+}
+
+absl::Status AdapterReader::ReadExperts(const std::string& name, absl::string_view layer, bool inner,
+                                        const Halves& halves) {
+  const bool gate_up = inner || !config_.down.has_value();
+  const std::optional<RankAndAlpha>& of = gate_up ? config_.gate_up : config_.down;
+  if (!of.has_value() || (inner && !config_.down.has_value())) {
+    return Wrong(halves.tensor(),
+                 absl::StrCat("adapts both matrices of experts, target_parameters in ", kPeftConfigName, " names one"));
   }
-  ASSIGN_OR_RETURN(const AdaptedMatrix all, ReadMatrix(file, name, halves, config, *of, true));
-  return SplitExperts(layer, gate_up ? kGateUpProj : kDownProj, all, to);
+  ASSIGN_OR_RETURN(const AdaptedMatrix all, ReadMatrix(name, halves, *of, /*fused=*/true));
+  const int64_t num_experts = halves.a->second.shape[0] / of->rank;
+  if (num_experts_ != 0 && num_experts != num_experts_) {
+    return Wrong(halves.a->first, absl::StrCat("is ", halves.a->second.ShapeString(), ", with r ", of->rank, " of ",
+                                               num_experts, " experts, but \"", counted_, "\" is of ", num_experts_));
+  }
+  num_experts_ = num_experts;
+  counted_ = halves.a->first;
+  const char* const projection = gate_up ? kGateUpProj : kDownProj;
+  projections_[std::string(layer)].insert(projection);
+  SplitExperts(layer, projection, all, num_experts, &to_);
+  return absl::OkStatus();
+}
+
+absl::Status AdapterReader::CheckWhole() const {
+  for (const auto& [projection, named] : {std::make_pair(absl::string_view(kGateUpProj), config_.gate_up.has_value()),
+                                          std::make_pair(absl::string_view(kDownProj), config_.down.has_value())}) {
+    if (!named) continue;
+    const auto missing = [&, name = projection](absl::string_view where) {
+      return absl::InvalidArgumentError(absl::StrCat(kWeights, ": has no adapters of experts' ", name, where,
+                                                     ", which target_parameters in ", kPeftConfigName, " names"));
+    };
+    if (projections_.empty()) return missing("");
+    for (const auto& [layer, projections] : projections_) {
+      if (projections.count(std::string(projection)) == 0) return missing(absl::StrCat(" of ", layer));
+    }
+  }
+  return absl::OkStatus();
 }
 
 uint64_t Sum(uint64_t seed, const void* from, size_t bytes) {
   return Fnv1a(absl::StrCat(seed, " ", Fnv1a(absl::string_view(static_cast<const char*>(from), bytes))));
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<const LoraAdapter>> LoraAdapter::Open(const std::string& folder) {
-  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(folder));
-  ASSIGN_OR_RETURN(const std::string text, dir.ReadSmallFile(kConfig, kMaxConfigBytes));
-  ASSIGN_OR_RETURN(const AdapterConfig config, ParseConfig(text));
-  ASSIGN_OR_RETURN(const std::unique_ptr<WeightsFile> file, WeightsFile::OpenSafetensors(dir, kWeights));
-  if (file->size() > kMaxAdapterBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(kWeights, ": ", file->size(), " bytes, at most ", kMaxAdapterBytes));
-  }
-  std::unique_ptr<LoraAdapter> adapter(new LoraAdapter());
-  adapter->folder_ = folder;
-  ASSIGN_OR_RETURN(const auto all, FindHalves(*file));
-  for (const auto& [name, halves] : all) {
-    RETURN_IF_ERROR(ReadModule(*file, name, halves, config, &adapter->matrices_));
-  }
-  return adapter;
-}
-
-bool LoraAdapter::adapts_experts() const {
-  return std::any_of(matrices_.begin(), matrices_.end(),
-                     [](const auto& matrix) { return absl::StrContains(matrix.first, ".experts."); });
-}
-
-std::string LoraAdapter::Hash() const {
+std::string HashOf(const std::map<std::string, AdaptedMatrix>& matrices) {
   uint64_t sum = 0;
-  for (const auto& [name, matrix] : matrices_) {
+  for (const auto& [name, matrix] : matrices) {
     sum = Sum(sum, name.data(), name.size());
     sum = Sum(sum, &matrix.scale, sizeof(matrix.scale));
     sum = Sum(sum, matrix.a.data(), matrix.a.size() * sizeof(float));
     sum = Sum(sum, matrix.b.data(), matrix.b.size() * sizeof(float));
   }
   return absl::StrCat(absl::Hex(sum, absl::kZeroPad16));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const LoraAdapter>> LoraAdapter::Open(const std::string& folder, int64_t available) {
+  ASSIGN_OR_RETURN(const ModelDir dir, ModelDir::Open(folder));
+  ASSIGN_OR_RETURN(const std::string text, dir.ReadSmallFile(kPeftConfigName, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(const PeftConfig config, ParsePeftConfig(text));
+  ASSIGN_OR_RETURN(const std::unique_ptr<WeightsFile> file, WeightsFile::OpenSafetensors(dir, kWeights));
+  RETURN_IF_ERROR(CheckSize(*file, available));
+  std::unique_ptr<LoraAdapter> adapter(new LoraAdapter());
+  adapter->folder_ = folder;
+  ASSIGN_OR_RETURN(const auto all, FindHalves(*file));
+  AdapterReader reader(*file, config, &adapter->matrices_);
+  for (const auto& [name, halves] : all) RETURN_IF_ERROR(reader.Read(name, halves));
+  RETURN_IF_ERROR(reader.CheckWhole());
+  adapter->num_experts_ = reader.num_experts();
+  adapter->hash_ = HashOf(adapter->matrices_);
+  return adapter;
+}
+
+bool LoraAdapter::adapts_experts() const {
+  return std::any_of(matrices_.begin(), matrices_.end(),
+                     [](const auto& matrix) { return absl::StrContains(matrix.first, ".experts."); });
 }
 
 }  // namespace switchyard::checkpoint

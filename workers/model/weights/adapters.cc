@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "absl/numeric/int128.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -89,6 +91,25 @@ void Append(int64_t layer_idx, std::vector<AdapterWeights>* adapters, std::vecto
   }
 }
 
+// What experts have that goes with no adapters; null: nothing.
+const char* WhatHasNoAdapters(const ModelConfig& config) {
+  if (!ops::IsGated(config.activation)) return "GELU";
+  if (config.ffn_bias) return "biases";
+  return config.glu_clamp.limit != 0 ? "bounds of SwiGLU" : nullptr;
+}
+
+// Of all adapters.
+absl::int128 NumElements(const ModelConfig& config, const AdapterDesc& desc) {
+  absl::int128 sides = 0;  // n + k of all matrices
+  for (const Projection& of : AdaptedProjections(config)) {
+    if (IsTarget(desc, of.name)) sides += absl::int128(config.num_layers()) * (of.n + of.k);
+  }
+  for (const ExpertProjection& of : ExpertProjectionsOf(config)) {
+    if (IsTarget(desc, of.name)) sides += absl::int128(config.num_moe_layers()) * config.num_experts * (of.n + of.k);
+  }
+  return desc.rank * sides;
+}
+
 // Of a layer's experts that this rank has.
 void AppendExperts(int64_t layer_idx, const std::vector<int32_t>& residents, std::vector<FfnWeights>* experts,
                    std::vector<Param>* params) {
@@ -121,12 +142,18 @@ absl::Status CheckAdapterTargets(const ModelConfig& config, const AdapterDesc& d
     if (target != checkpoint::kGateUpProj && target != checkpoint::kDownProj) {
       return absl::InvalidArgumentError(absl::StrCat("lora.targets: ", target, " is no projection that has adapters"));
     }
-    if (ops::IsGated(config.activation) && !config.ffn_bias && config.glu_clamp.limit == 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "lora.targets: ", target, ": experts of ", config.model_type,
-        " have no adapters here, as they are no SwiGLU without biases; q_proj, k_proj, v_proj and o_proj have"));
+    if (const char* const have = WhatHasNoAdapters(config)) {
+      return absl::InvalidArgumentError(absl::StrCat("lora.targets: ", target,
+                                                     " wants experts with SwiGLU and without biases; those of ",
+                                                     config.model_type, " have ", have));
+    }
   }
-  return absl::OkStatus();
+  const absl::int128 bytes = NumElements(config, desc) * DTypeBytes(DType::kF32);
+  if (bytes <= checkpoint::kMaxAdapterBytes) return absl::OkStatus();
+  const auto shown = static_cast<int64_t>(std::min<absl::int128>(bytes, std::numeric_limits<int64_t>::max()));
+  return absl::InvalidArgumentError(
+      absl::StrCat("lora.rank: ", desc.rank, ": adapters of ", absl::StrJoin(desc.targets, ", "), " have ", shown,
+                   " bytes in fp32, a server reads at most ", checkpoint::kMaxAdapterBytes));
 }
 
 absl::Status AllocateAdapters(const ModelConfig& config, DType dtype, const AdapterDesc& desc, ModelWeights* weights) {
@@ -248,9 +275,14 @@ class Merge {
 
 }  // namespace
 
-absl::Status MergeAdapter(const checkpoint::LoraAdapter& adapter, const checkpoint::Checkpoint& checkpoint,
-                          std::vector<Param>* params, bool some) {
+absl::Status MergeAdapter(const ModelConfig& config, const checkpoint::LoraAdapter& adapter,
+                          const checkpoint::Checkpoint& checkpoint, std::vector<Param>* params, bool some) {
   Merge merge(adapter, checkpoint);
+  // (Of fewer experts each would fit one of the model's, and leave the rest as they are.)
+  if (adapter.num_experts() != 0 && adapter.num_experts() != config.num_experts) {
+    return merge.Wrong("its lora_A of experts is of ", adapter.num_experts(),
+                       " experts (rows by r in adapter_config.json), the model has ", config.num_experts);
+  }
   for (Param& param : *params) RETURN_IF_ERROR(merge.Into(&param));
   for (const auto& [name, matrix] : adapter.matrices()) {
     if (some || merge.Has(name)) continue;

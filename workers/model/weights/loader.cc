@@ -350,7 +350,8 @@ absl::StatusOr<ModelWeights> LoadWeights(const checkpoint::Checkpoint& checkpoin
                                    {.none = !options.experts}, /*in_arena=*/true));
   ASSIGN_OR_RETURN(const std::unique_ptr<DeviceWriter> writer, DeviceWriter::Create(options.device));
   ASSIGN_OR_RETURN(std::vector<Param> params, BuildParams(config, FamilyOf(config), checkpoint, &weights));
-  if (options.adapter != nullptr) RETURN_IF_ERROR(MergeAdapter(*options.adapter, checkpoint, &params, /*some=*/true));
+  if (options.adapter != nullptr)
+    RETURN_IF_ERROR(MergeAdapter(config, *options.adapter, checkpoint, &params, /*some=*/true));
   if (const std::string stored = StoredAs(config, params); !stored.empty()) {
     const bool kept = std::any_of(params.begin(), params.end(), KeepsNumbers);
     LogInfo("weights are stored as ", stored, kept ? "; they are held as " : "; they are decoded to ",
@@ -375,7 +376,8 @@ absl::Status LoadExperts(const checkpoint::Checkpoint& checkpoint, const ModelCo
   std::erase_if(params, [](const Param& param) {
     return param.shard != Shard::kExpert || param.weight == nullptr || param.weight->bytes() == 0;
   });
-  if (options.adapter != nullptr) RETURN_IF_ERROR(MergeAdapter(*options.adapter, checkpoint, &params, /*some=*/true));
+  if (options.adapter != nullptr)
+    RETURN_IF_ERROR(MergeAdapter(config, *options.adapter, checkpoint, &params, /*some=*/true));
   return RunLoader(checkpoint, params, &options, nullptr);
 }
 

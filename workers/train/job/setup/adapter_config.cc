@@ -9,6 +9,13 @@
 #include "workers/train/parameters/parameter_rules.h"
 
 namespace switchyard::train {
+namespace {
+
+// The PEFT as which the folder has adapters of experts: earlier ones had lora_A and lora_B the other way round, so
+// readers ask for it (workers/checkpoint/adapters/peft_config.h).
+constexpr char kPeftVersion[] = "0.21.2";
+
+}  // namespace
 
 std::string AdapterConfig(const jobs::JobSpec& spec) {
   std::vector<std::string> modules = AdaptersOf(spec.lora).targets, of_experts;
@@ -27,7 +34,10 @@ std::string AdapterConfig(const jobs::JobSpec& spec) {
                                  {"fan_in_fan_out", false},
                                  {"init_lora_weights", true},
                                  {"inference_mode", true}};
-  if (!of_experts.empty()) json["target_parameters"] = of_experts;
+  if (!of_experts.empty()) {
+    json["target_parameters"] = of_experts;
+    json["peft_version"] = kPeftVersion;
+  }
   return json.dump(1) + "\n";
 }
 
