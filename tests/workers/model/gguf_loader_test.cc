@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
 #include "tests/workers/checkpoint/gguf_bytes.h"
+#include "tests/workers/model/expert_adapters.h"
 #include "tests/workers/model/temp_dir.h"
 #include "workers/checkpoint/gguf/gguf_names.h"
 #include "workers/model/families/family.h"
+#include "workers/model/weights/adapters.h"
 #include "workers/model/weights/loader.h"
 #include "workers/model/weights/serving_type.h"
 
@@ -160,8 +163,9 @@ std::string BlocksFile(const BlocksOf& of) {
   return GgufBytes(parts);
 }
 
-// The weights as they are held; `formats` receives the forms.
-ModelWeights LoadBlocks(const BlocksOf& of, bool decoded, ops::WeightFormats* formats) {
+// The weights as they are held, with the adapter (null: none) merged into them; `formats` receives the forms.
+ModelWeights LoadBlocks(const BlocksOf& of, bool decoded, ops::WeightFormats* formats,
+                        const checkpoint::LoraAdapter* adapter = nullptr) {
   const TempDir dir;
   const std::string path = dir.Write("blocks.gguf", BlocksFile(of));
   const auto config = ReadModelConfig(path);
@@ -170,10 +174,12 @@ ModelWeights LoadBlocks(const BlocksOf& of, bool decoded, ops::WeightFormats* fo
   SY_CHECK_OK(checkpoint.status());
   auto untouched = AllocateWeights(*config, DType::kF32, {0, 1});
   SY_CHECK_OK(untouched.status());
-  const auto params = BuildParams(*config, *FindFamily(config->model_type), *checkpoint, &*untouched);
+  auto params = BuildParams(*config, *FindFamily(config->model_type), *checkpoint, &*untouched);
   SY_CHECK_OK(params.status());
+  if (adapter != nullptr) SY_CHECK_OK(MergeAdapter(*config, *adapter, *checkpoint, &*params));
   *formats = StoredFormats(*params);
   LoadOptions options;
+  options.adapter = adapter;
   options.dtype = DType::kF32;
   options.residents = {0, 1};
   if (!decoded) options.format = *formats;
@@ -228,6 +234,48 @@ TEST(GgufLoaderTest, BlocksOfSeveralTypesAreHeldInAFormThatIsNear) {
       for (int expert = 0; expert < 2; ++expert) {
         EXPECT_LE(WorstOf(ours.moe->experts[expert].down, theirs.moe->experts[expert].down), each.down);
         EXPECT_LE(WorstOf(ours.moe->experts[expert].gate_up, theirs.moe->experts[expert].gate_up), kHalf + kStepOf6);
+      }
+    }
+  }
+}
+
+// An adapter of experts is added to what blocks decode to; experts' matrices that it does not adapt are held as before.
+TEST(GgufLoaderTest, AdaptersAreAddedToExpertsOfBlocks) {
+  BlocksOf of;
+  of.gate = kQ8_0;
+  of.up = of.down[0] = of.down[1] = kQ8_0;
+  BlocksOf other = of;  // gate and up by blocks of other sizes
+  other.up = kQ6K;
+  for (const BlocksOf& blocks : {of, other}) {
+    ops::WeightFormats was, is;
+    const ModelWeights base = LoadBlocks(blocks, /*decoded=*/true, &was);
+    const ModelWeights held = LoadBlocks(blocks, /*decoded=*/false, &was);
+    for (const std::vector<std::string>& targets :
+         {std::vector<std::string>{"gate_up_proj", "down_proj"}, {"gate_up_proj"}, {"down_proj"}}) {
+      SCOPED_TRACE(absl::StrJoin(targets, " "));
+      const TempDir dir;
+      ModelConfig config;
+      config.layers.resize(2);
+      config.num_experts = 2;
+      config.hidden = config.expert_intermediate = 256;
+      WriteExpertAdapter(config, targets, dir);
+      const auto adapter = checkpoint::LoraAdapter::Open(dir.path());
+      ASSERT_TRUE(adapter.ok()) << adapter.status();
+      const ModelWeights merged = LoadBlocks(blocks, /*decoded=*/false, &is, adapter->get());
+      const bool gate_up = targets[0] == "gate_up_proj", down = targets.back() == "down_proj";
+      EXPECT_EQ(is, ops::WeightFormats(was.dense, gate_up ? WeightFormat::kPlain : was.gate_up,
+                                       down ? WeightFormat::kPlain : was.down, was.head));
+      for (int64_t layer = 0; layer < 2; ++layer) {
+        for (int64_t e = 0; e < 2; ++e) {
+          const FfnWeights& found = merged.layers[layer].moe->experts[e];
+          const auto expect = [&](const char* name, ops::Weight FfnWeights::*matrix, bool adapted) {
+            const FfnWeights& from = (adapted ? base : held).layers[layer].moe->experts[e];
+            EXPECT_EQ(UnpackedRows(found.*matrix), MergedExpert(**adapter, layer, e, name, from.*matrix))
+                << name << " of " << e;
+          };
+          expect("gate_up_proj", &FfnWeights::gate_up, gate_up);
+          expect("down_proj", &FfnWeights::down, down);
+        }
       }
     }
   }

@@ -9,10 +9,12 @@
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/workers/model/expert_adapters.h"
 #include "tests/workers/model/quantized_goldens.h"
 #include "tests/workers/model/rank_group.h"
 #include "tests/workers/model/small_checkpoint.h"
 #include "workers/model/families/family.h"
+#include "workers/model/weights/adapters.h"
 #include "workers/model/weights/serving_type.h"
 #include "workers/model/weights/unused_tensors.h"
 
@@ -73,6 +75,57 @@ TEST_P(QuantizedModelsTest, EveryTensorIsUsedAndTheDtypeIsTheConfigs) {
   EXPECT_THAT(std::string(CheckAllUsed(*checkpoint, *config, *params).message()),
               testing::AllOf(HasSubstr("training from quantized weights (" + config->quantization->method + ")"),
                              HasSubstr("train from the model's bf16 or fp32 checkpoint")));
+}
+
+// An adapter of experts is added to the decoded matrices; those that it does not adapt are held as before.
+TEST_P(QuantizedModelsTest, AdaptersAreAddedToDecodedExperts) {
+  const auto config = ReadModelConfig(dir_);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto checkpoint = checkpoint::Checkpoint::Open(dir_);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto formats = [&](const checkpoint::LoraAdapter* adapter) {
+    auto weights = AllocateWeights(*config, DType::kF32, {0, 1, 2, 3});
+    SY_CHECK_OK(weights.status());
+    auto params = BuildParams(*config, *FindFamily("qwen3_moe"), *checkpoint, &*weights);
+    SY_CHECK_OK(params.status());
+    if (adapter != nullptr) SY_CHECK_OK(MergeAdapter(*config, *adapter, *checkpoint, &*params));
+    return StoredFormats(*params);
+  };
+  const auto load = [&](const checkpoint::LoraAdapter* adapter, const ops::WeightFormats& format) {
+    LoadOptions options;
+    options.dtype = DType::kF32;
+    options.format = format;
+    options.residents = {0, 1, 2, 3};
+    options.adapter = adapter;
+    auto weights = LoadWeights(*checkpoint, *config, std::move(options));
+    SY_CHECK_OK(weights.status());
+    return *std::move(weights);
+  };
+  const ops::WeightFormats was = formats(nullptr);
+  const ModelWeights base = load(nullptr, {}), held = load(nullptr, was);
+  for (const std::vector<std::string>& targets :
+       {std::vector<std::string>{"gate_up_proj", "down_proj"}, {"gate_up_proj"}, {"down_proj"}}) {
+    SCOPED_TRACE(testing::PrintToString(targets));
+    const TempDir dir;
+    WriteExpertAdapter(*config, targets, dir);
+    const auto adapter = checkpoint::LoraAdapter::Open(dir.path());
+    ASSERT_TRUE(adapter.ok()) << adapter.status();
+    const bool gate_up = targets[0] == "gate_up_proj", down = targets.back() == "down_proj";
+    const ops::WeightFormats is = formats(adapter->get());
+    EXPECT_EQ(is, ops::WeightFormats(was.dense, gate_up ? ops::WeightFormat::kPlain : was.gate_up,
+                                     down ? ops::WeightFormat::kPlain : was.down, was.head));
+    const ModelWeights merged = load(adapter->get(), is);
+    for (int64_t e = 0; e < config->num_experts; ++e) {
+      const FfnWeights& found = merged.layers[0].moe->experts[e];
+      const auto expect = [&](const char* name, ops::Weight FfnWeights::*matrix, bool adapted) {
+        const FfnWeights& from = (adapted ? base : held).layers[0].moe->experts[e];
+        EXPECT_EQ(UnpackedRows(found.*matrix), MergedExpert(**adapter, 0, e, name, from.*matrix))
+            << name << " of " << e;
+      };
+      expect("gate_up_proj", &FfnWeights::gate_up, gate_up);
+      expect("down_proj", &FfnWeights::down, down);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, QuantizedModelsTest, ::testing::Values("fp8", "int4", "int8", "float", "gptq", "awq"),
