@@ -216,7 +216,8 @@ TEST(AdapterTargetsTest, AreAtMostWhatAServerReads) {
 TEST(AdapterTargetsTest, WantExpertsWithSwiGlu) {
   const ModelConfig config = *ReadModelConfig("tests/golden/models/gpt2-top1");
   EXPECT_EQ(std::string(CheckAdapterTargets(config, {.rank = 4, .targets = {"down_proj"}}).message()),
-            "lora.targets: down_proj wants experts with SwiGLU and without biases; those of gpt2_moe have GELU");
+            "lora.targets: down_proj: experts of gpt2_moe have GELU; adapters are for experts with SwiGLU and without "
+            "biases");
   EXPECT_EQ(CheckAdapterTargets(config, {.rank = 4, .targets = {"q_proj"}}).message(), "");
 }
 

@@ -143,9 +143,9 @@ absl::Status CheckAdapterTargets(const ModelConfig& config, const AdapterDesc& d
       return absl::InvalidArgumentError(absl::StrCat("lora.targets: ", target, " is no projection that has adapters"));
     }
     if (const char* const have = WhatHasNoAdapters(config)) {
-      return absl::InvalidArgumentError(absl::StrCat("lora.targets: ", target,
-                                                     " wants experts with SwiGLU and without biases; those of ",
-                                                     config.model_type, " have ", have));
+      return absl::InvalidArgumentError(absl::StrCat("lora.targets: ", target, ": experts of ", config.model_type,
+                                                     " have ", have,
+                                                     "; adapters are for experts with SwiGLU and without biases"));
     }
   }
   const absl::int128 bytes = NumElements(config, desc) * DTypeBytes(DType::kF32);
