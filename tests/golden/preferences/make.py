@@ -11,7 +11,7 @@ NAME.safetensors:
   steps.loss, steps.margin, steps.accuracy, steps.norm [20]    the mean loss of the pairs, their reward margin and
                                   accuracy, and the norm of all gradients, under ../training/make.py's optimizer, with
                                   AUX times the load-balancing loss of all rows added to the loss
-lora-NAME.safetensors, also as ../adapters/make.py's:
+lora-NAME.safetensors, and experts-NAME.safetensors of experts, too, also as ../adapters/make.py's:
   rank, alpha, targets, first.PARAMETER
 """
 import importlib.util
@@ -33,9 +33,16 @@ from training import AUX, BETAS, CLIP, DECAY, EPS, FIXTURES, RATE, STEPS, load_b
 
 PAIRS = ((5, 9, 4), (1, 3, 12), (8, 1, 1), (3, 7, 6))
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
-# Fixture, beta, label smoothing, LoRA's rank, alpha and targets or none.
+PARAMETERS = ("gate_up_proj", "down_proj")
+# Fixture, beta, label smoothing, LoRA's rank, alpha and targets (indices into TARGETS + PARAMETERS) or none.
 GOLDENS = (("olmoe-clip", 0.1, 0.0, None), ("qwen3-qknorm", 0.1, 0.2, None), ("mixtral-window", 0.1, 0.0, None),
-           ("olmoe-clip", 0.2, 0.1, (4, 8, (0, 1, 2, 3))))
+           ("olmoe-clip", 0.2, 0.1, (4, 8, (0, 1, 2, 3))), ("olmoe-clip", 0.1, 0.0, (3, 6, (2, 4, 5))))
+
+
+def kind_of(lora):
+    if not lora:
+        return ""
+    return "experts-" if max(lora[2]) >= len(TARGETS) else "lora-"
 
 
 def batch_of(generator):
@@ -102,7 +109,9 @@ def make(name, beta, smoothing, lora):
     if lora:
         rank, alpha, targets = lora
         model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha,
-                                                 target_modules=[TARGETS[t] for t in targets]))
+                                                 target_modules=[TARGETS[t] for t in targets if t < len(TARGETS)],
+                                                 target_parameters=[PARAMETERS[t - len(TARGETS)] for t in targets
+                                                                    if t >= len(TARGETS)] or None))
         out |= {"rank": torch.tensor([rank], dtype=torch.int32), "alpha": torch.tensor([alpha], dtype=torch.float64),
                 "targets": torch.tensor(targets, dtype=torch.int32)}
         out |= {"first." + key: value.detach().clone().double()
@@ -112,7 +121,7 @@ def make(name, beta, smoothing, lora):
         groups = [{"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": DECAY},
                   {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
     out |= train(model, groups, reference, batches, beta, smoothing)
-    name = ("lora-" if lora else "") + name
+    name = kind_of(lora) + name
     save_file({key: value.contiguous() for key, value in out.items()}, os.path.join(HERE, name + ".safetensors"))
     print(f"{name}: loss {out['steps.loss'][0]:.4f} ... {out['steps.loss'][-1]:.4f}, margins "
           f"{out['steps.margin'][0]:.4f} ... {out['steps.margin'][-1]:.4f}, "
@@ -121,5 +130,5 @@ def make(name, beta, smoothing, lora):
 
 if __name__ == "__main__":
     for each in GOLDENS:
-        if not sys.argv[1:] or ("lora-" if each[3] else "") + each[0] in sys.argv:
+        if not sys.argv[1:] or kind_of(each[3]) + each[0] in sys.argv:
             make(*each)

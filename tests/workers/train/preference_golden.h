@@ -8,11 +8,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/io/model_dir.h"
+#include "tests/workers/train/adapter_golden.h"
 #include "tests/workers/train/training_group.h"
 #include "workers/checkpoint/tensors/checkpoint.h"
 
@@ -59,7 +59,8 @@ inline PreferenceGolden LoadPreferenceGolden(const std::string& name) {
   auto file = checkpoint::WeightsFile::OpenSafetensors(*dir, name + ".safetensors");
   SY_CHECK_OK(file.status());
   PreferenceGolden golden;
-  golden.dir = absl::StrCat("tests/golden/models/", absl::StripPrefix(name, "lora-"));
+  const bool adapted = absl::StartsWith(name, "lora-") || absl::StartsWith(name, "experts-");
+  golden.dir = "tests/golden/models/" + (adapted ? name.substr(name.find('-') + 1) : name);
   std::map<std::string, std::vector<double>> all;
   for (const auto& [tensor, entry] : (*file)->tensors()) {
     all[tensor] =
@@ -78,10 +79,10 @@ inline PreferenceGolden LoadPreferenceGolden(const std::string& name) {
     golden.steps.push_back(PairsOfStep(all.at("pairs"), tokens.begin() + static_cast<int64_t>(i)));
   }
   if (all.count("rank") == 0) return golden;
-  golden.adapters = {.rank = static_cast<int64_t>(all["rank"][0]), .scale = all["alpha"][0] / all["rank"][0]};
-  for (const double target : all["targets"]) {
-    golden.adapters.targets.emplace_back(jobs::kLoraTargets[static_cast<size_t>(target)]);
-  }
+  golden.adapters = {.rank = static_cast<int64_t>(all["rank"][0]),
+                     .scale = all["alpha"][0] / all["rank"][0],
+                     .targets = AdapterTargets(all["targets"])};
+  golden.first = SplitFused(golden.first, golden.adapters, model::ReadModelConfig(golden.dir)->num_experts);
   return golden;
 }
 

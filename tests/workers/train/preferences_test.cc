@@ -205,7 +205,8 @@ TEST_P(PreferencesTest, TheSameStepsHaveTheSameBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, PreferencesTest,
-                         testing::Values("olmoe-clip", "qwen3-qknorm", "mixtral-window", "lora-olmoe-clip"),
+                         testing::Values("olmoe-clip", "qwen3-qknorm", "mixtral-window", "lora-olmoe-clip",
+                                         "experts-olmoe-clip"),
                          [](const auto& info) {
                            std::string name = info.param;
                            for (char& c : name) c = c == '-' ? '_' : c;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,17 +15,16 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
-#include "scheduler/jobs/lora_targets.h"
+#include "tests/workers/train/adapter_golden.h"
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/training_group.h"
-#include "workers/checkpoint/adapters/fused_experts.h"
 #include "workers/checkpoint/tensors/checkpoint.h"
 #include "workers/train/parameters/parameter_rules.h"
 
 namespace switchyard::train {
 namespace {
 
-using Values = std::map<std::string, std::vector<double>>;
+using Values = AdapterValues;
 
 struct PartsGolden {
   TrainingGolden steps;  // only what concerns steps
@@ -39,35 +37,6 @@ std::vector<double> Numbers(const checkpoint::WeightsFile& file, const checkpoin
   std::vector<Value> values(static_cast<size_t>(entry.bytes) / sizeof(Value));
   SY_CHECK_OK(file.Read(entry.begin, entry.bytes, values.data()));
   return {values.begin(), values.end()};
-}
-
-// PEFT's tensors of all experts of a layer as those of each expert.
-Values Split(const Values& values, const model::AdapterDesc& adapters, int64_t num_experts) {
-  const bool down = std::find(adapters.targets.begin(), adapters.targets.end(), "down_proj") != adapters.targets.end();
-  Values split;
-  for (const auto& [name, all] : values) {
-    const auto at = name.find(checkpoint::kFusedExperts);
-    if (at == std::string::npos) {
-      split[name] = all;
-      continue;
-    }
-    const bool inner = absl::StrContains(name, checkpoint::kInnerFusedExperts);
-    const bool is_a = absl::EndsWith(name, "lora_A.weight");
-    const char* const projection = inner || !down ? "gate_up_proj" : "down_proj";
-    const auto own = static_cast<int64_t>(all.size()) / num_experts, rank = adapters.rank;
-    for (int64_t e = 0; e < num_experts; ++e) {
-      std::vector<double>& to = split[absl::StrCat(name.substr(0, at), ".mlp.experts.", e, ".", projection,
-                                                   is_a ? ".lora_A.weight" : ".lora_B.weight")];
-      if (is_a) {
-        to.assign(all.begin() + e * own, all.begin() + (e + 1) * own);
-        continue;
-      }
-      for (int64_t i = 0; i < own / rank; ++i) {
-        for (int64_t j = 0; j < rank; ++j) to.push_back(all[static_cast<size_t>((i * rank + j) * num_experts + e)]);
-      }
-    }
-  }
-  return split;
 }
 
 PartsGolden Load(const std::string& name) {
@@ -89,13 +58,7 @@ PartsGolden Load(const std::string& name) {
     if (tensor == "alpha") alpha = values[0];
     if (tensor == "steps.loss") golden.steps.step_loss = values;
     if (tensor == "steps.norm") golden.steps.step_norm = values;
-    if (tensor == "targets") {
-      for (const double target : values) {
-        const auto index = static_cast<size_t>(target), first = std::size(jobs::kLoraTargets);
-        golden.adapters.targets.emplace_back(index < first ? jobs::kLoraTargets[index]
-                                                           : jobs::kExpertLoraTargets[index - first]);
-      }
-    }
+    if (tensor == "targets") golden.adapters.targets = AdapterTargets(values);
     if (tensor != "steps.tokens") continue;
     golden.steps.sequences = entry.shape[1];
     golden.steps.length = entry.shape[2] - 1;
@@ -108,7 +71,7 @@ PartsGolden Load(const std::string& name) {
   if (golden.adapters.rank == 0) return golden;
   golden.adapters.scale = alpha / static_cast<double>(golden.adapters.rank);
   const int64_t num_experts = model::ReadModelConfig(golden.steps.dir)->num_experts;
-  for (Values* values : {&golden.first, &golden.last}) *values = Split(*values, golden.adapters, num_experts);
+  for (Values* values : {&golden.first, &golden.last}) *values = SplitFused(*values, golden.adapters, num_experts);
   return golden;
 }
 
@@ -375,8 +338,7 @@ TEST(AdapterTest, OfExpertsAreWhereTheExpertsAre) {
   }
 }
 
-// With rows of experts that are computed again, sent again or read from a file the same bits come out, in one chunk; in
-// several, the same losses but for rounding.
+// With rows of experts that are computed again, sent again or read from a file the same bits come out.
 TEST(AdapterTest, OfExpertsTrainWhateverIsKept) {
   const PartsGolden golden = Load("experts-qwen2-shared");
   const auto run = [&](const TrainingGroupOptions& options) {
@@ -384,16 +346,39 @@ TEST(AdapterTest, OfExpertsTrainWhateverIsKept) {
     Train(golden, &group, 3);
     return std::make_pair(group.Masters(), group.Moments());
   };
-  const TrainingGroupOptions plain = OptionsOf(golden, DType::kF32, 2);
-  const auto whole = run(plain);
-  for (const auto& [input, hidden] :
-       {std::make_pair(pipeline::InputRestore::kResend, pipeline::HiddenRestore::kRecompute),
-        std::make_pair(pipeline::InputRestore::kKeep, pipeline::HiddenRestore::kRecompute),
-        std::make_pair(pipeline::InputRestore::kOffload, pipeline::HiddenRestore::kOffload)}) {
-    TrainingGroupOptions options = plain;
-    options.trainer.restore = {.input = input, .hidden = hidden};
-    options.trainer.open_activations = FakeStateFile::Open;
-    EXPECT_TRUE(run(options) == whole);
+  for (const int chunks : {1, 3}) {
+    TrainingGroupOptions plain = OptionsOf(golden, DType::kF32, 2);
+    plain.trainer.communication.granularity = {.rule = jobs::ChunkRule::kFixed, .chunks = chunks};
+    const auto whole = run(plain);
+    for (const auto& [input, hidden] :
+         {std::make_pair(pipeline::InputRestore::kResend, pipeline::HiddenRestore::kRecompute),
+          std::make_pair(pipeline::InputRestore::kKeep, pipeline::HiddenRestore::kRecompute),
+          std::make_pair(pipeline::InputRestore::kOffload, pipeline::HiddenRestore::kOffload)}) {
+      TrainingGroupOptions options = plain;
+      options.trainer.restore = {.input = input, .hidden = hidden};
+      options.trainer.open_activations = FakeStateFile::Open;
+      EXPECT_TRUE(run(options) == whole) << chunks << " chunks";
+    }
+  }
+}
+
+// Where rows are cut into chunks, an expert's gradients are summed in another order: the same losses but for rounding.
+TEST(AdapterTest, OfExpertsTrainInChunks) {
+  const PartsGolden golden = Load("experts-qwen2-shared");
+  for (const auto& [dtype, tolerance] : {std::make_pair(DType::kF64, 1e-10), std::make_pair(DType::kF32, 1e-5)}) {
+    const std::unique_ptr<TrainingGroup> one = Begin(golden, OptionsOf(golden, dtype, 2));
+    const std::vector<StepReport> whole = Train(golden, one.get(), 6);
+    for (const int chunks : {2, 5}) {
+      TrainingGroupOptions options = OptionsOf(golden, dtype, 2);
+      options.trainer.communication.granularity = {.rule = jobs::ChunkRule::kFixed, .chunks = chunks};
+      const std::unique_ptr<TrainingGroup> cut = Begin(golden, options);
+      const std::vector<StepReport> reports = Train(golden, cut.get(), 6);
+      for (size_t i = 0; i < whole.size(); ++i) {
+        EXPECT_NEAR(reports[i].loss, whole[i].loss, tolerance * whole[i].loss) << chunks << " chunks, step " << i;
+        EXPECT_NEAR(reports[i].gradient_norm, whole[i].gradient_norm, 10 * tolerance * whole[i].gradient_norm);
+      }
+      EXPECT_TRUE(dtype == DType::kF64 || cut->Masters() != one->Masters()) << "rows were not cut";
+    }
   }
 }
 
