@@ -268,10 +268,11 @@ void CheckLora(const JobSpec& spec, Problems* problems) {
     problems->Add("communication.expert_packing", "with lora experts have one replica: 1 or mode");
   } else if (TriesPackings(spec.communication)) {
     problems->Add("communication.mode",
-                  "full moves masters of experts, which lora does not have; preempt is the default");
+                  "full moves experts between workers, which with lora is not done; preempt is the default");
   }
   if (spec.offload == OffloadPolicy::kAlways) {
-    problems->Add("offload", "always, but with lora experts have no masters and moments");
+    problems->Add("offload",
+                  "always, but with lora nothing is offloaded: masters and moments of adapters stay in memory");
   }
 }
 
@@ -374,7 +375,10 @@ absl::Status Validate(const JobSpec& spec) {
   problems.CheckIn("max_runtime_seconds", spec.max_runtime_seconds, 0, int64_t{100} * 366 * 86400);
   problems.CheckIn("zero", spec.zero, 0, 1);
   if (spec.zero == 1 && spec.lora.rank > 0) {
-    problems.Add("zero", "1, but with lora nothing is sharded: adapters are small, and every worker has their state");
+    problems.Add(
+        "zero",
+        "1, but with lora nothing is sharded: every worker has the state of attention's adapters, and of experts' "
+        "those of its own experts");
   }
   if (spec.recompute && !spec.restore.keeps_all()) {
     problems.Add("restore_input, restore_hidden", "with recompute layers keep nothing that could be restored");

@@ -219,8 +219,9 @@ TEST(JobSpecTest, Adapters) {
             "lora: wants a base_checkpoint, whose weights adapters go with");
   EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->balance_bias_rate = 0.1; }),
             "balance_bias_rate: with lora routers' biases are the base's");
-  EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->communication.mode = CommMode::kFull; }),
-            "communication.mode: full moves masters of experts, which lora does not have; preempt is the default");
+  EXPECT_EQ(
+      lora({.rank = 8}, [](JobSpec* s) { s->communication.mode = CommMode::kFull; }),
+      "communication.mode: full moves experts between workers, which with lora is not done; preempt is the default");
   EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->communication.packing = {.rule = PackingRule::kTrials}; }),
             "communication.expert_packing: with lora experts have one replica: 1 or mode");
   EXPECT_EQ(lora({.rank = 8},
@@ -230,9 +231,11 @@ TEST(JobSpecTest, Adapters) {
                  }),
             "");
   EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->offload = OffloadPolicy::kAlways; }),
-            "offload: always, but with lora experts have no masters and moments");
-  EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->zero = 1; }),
-            "zero: 1, but with lora nothing is sharded: adapters are small, and every worker has their state");
+            "offload: always, but with lora nothing is offloaded: masters and moments of adapters stay in memory");
+  EXPECT_EQ(
+      lora({.rank = 8}, [](JobSpec* s) { s->zero = 1; }),
+      "zero: 1, but with lora nothing is sharded: every worker has the state of attention's adapters, and of experts' "
+      "those of its own experts");
 }
 
 TEST(JobSpecTest, Preferences) {
