@@ -22,11 +22,24 @@ namespace {
 struct RankOptions {
   DType dtype = DType::kF32;
   std::vector<jobs::ParameterRule> rules = {};
+  model::AdapterDesc adapters = {};
   ShardPlace place = {};
   bool zero = false;
 };
 
-// What is allocated on a rank: of parameters masters, gradients and moments, of weights the transposes, too.
+// What is allocated of parameters: masters, gradients and moments, of weights the transposes, too.
+TrainingBytes BytesOf(const Parameters& parameters, DType dtype) {
+  TrainingBytes bytes;
+  for (const ParameterBlock& block : parameters.blocks()) {
+    const int64_t state = block.bytes() - block.transposed.bytes(), weights = 2 * block.size() * DTypeBytes(dtype);
+    bytes.parameters += state;
+    bytes.weights += weights;
+    if (block.shard == model::Shard::kExpert) bytes.experts += state + weights;
+  }
+  return bytes;
+}
+
+// The same on one rank of some.
 TrainingBytes OnRank(const model::ModelConfig& config, const RankOptions& options) {
   ThreadPool pool(1, false);
   const Stream stream = Stream::OnCpu(&pool);
@@ -34,17 +47,13 @@ TrainingBytes OnRank(const model::ModelConfig& config, const RankOptions& option
       config, options.dtype,
       PackedResidents(static_cast<int>(config.num_experts), options.place.world, 1, options.place.rank));
   SY_CHECK_OK(weights.status());
+  SY_CHECK_OK(model::AllocateAdapters(config, options.dtype, options.adapters, &*weights));
   const auto model = model::Model::Create(stream, config, options.dtype, *std::move(weights), config.context);
   SY_CHECK_OK(model.status());
   const auto parameters =
       Parameters::Create(stream, model->get(), nullptr, options.rules, options.zero ? options.place : ShardPlace());
   SY_CHECK_OK(parameters.status());
-  TrainingBytes bytes;
-  for (const ParameterBlock& block : (*parameters)->blocks()) {
-    bytes.parameters += block.bytes() - block.transposed.bytes();
-    bytes.weights += 2 * block.size() * DTypeBytes(options.dtype);
-  }
-  return bytes;
+  return BytesOf(**parameters, options.dtype);
 }
 
 class TrainingMemoryTest : public testing::TestWithParam<std::string> {};
@@ -102,21 +111,17 @@ TEST_P(TrainingMemoryTest, KnowsWhatFrozenParametersAndAdaptersNeed) {
                                      .adapters = AdaptersOf(spec.lora)});
     const absl::StatusOr<FrozenElements> elements = CountFrozen(spec, *config);
     ASSERT_TRUE(elements.ok()) << elements.status();
-    int64_t most = 0, weights = 0;
+    TrainingBytes most;
     for (int r = 0; r < world; ++r) {
-      int64_t kept = 0;
-      weights = 0;
-      for (const ParameterBlock& block : group.parameters(r).blocks()) {
-        kept += block.master.bytes() + block.gradient.bytes() + block.mean.bytes() + block.mean_squares.bytes();
-        weights += 2 * block.size() * DTypeBytes(dtype);
-      }
-      most = std::max(most, kept);
+      const TrainingBytes here = BytesOf(group.parameters(r), dtype);
+      if (here.total() > most.total()) most = here;
     }
     const TrainingBytes bytes = TrainingMemory(
         *config,
         {.dtype = dtype, .experts_per_layer = config->num_experts / world * packing, .rows = 1, .frozen = *elements});
-    EXPECT_EQ(bytes.parameters, most) << world << " ranks, packing " << packing;
-    EXPECT_EQ(bytes.weights, weights);
+    EXPECT_EQ(bytes.parameters, most.parameters) << world << " ranks, packing " << packing;
+    EXPECT_EQ(bytes.weights, most.weights);
+    EXPECT_EQ(bytes.experts, most.experts) << world << " ranks, packing " << packing;
   };
   for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF64}) {
     compare(frozen({"*.experts.*", "*o_proj*"}), dtype, 1, 1);
@@ -201,6 +206,33 @@ TEST_P(TrainingMemoryTest, KnowsTheRankThatNeedsMostOfUnevenExperts) {
       const RankShare share = {.world = 2, .frozen = *elements};
       const TrainingBytes bytes = TrainingMemory(config, NeedOf(config, spec, share, /*packing=*/1, false));
       EXPECT_EQ(bytes.parameters + bytes.weights, most.total()) << experts.size() << " from " << experts[0];
+    }
+  }
+}
+
+// Each rank has its own experts' adapters, and those of attention.
+TEST_P(TrainingMemoryTest, KnowsAdaptersOfUnevenExperts) {
+  model::ModelConfig config = *model::ReadModelConfig(LoadTrainingGolden(GetParam()).dir);
+  if (!ops::IsGated(config.activation)) return;
+  config.num_experts = 3;
+  config.top_k = std::min<int64_t>(config.top_k, 3);
+  jobs::JobSpec spec;
+  for (const std::vector<std::string>& targets :
+       {std::vector<std::string>{"q_proj", "gate_up_proj", "down_proj"}, std::vector<std::string>{"down_proj"}}) {
+    spec.lora = {.rank = 3, .targets = targets};
+    const absl::StatusOr<FrozenElements> elements = CountFrozen(spec, config);
+    ASSERT_TRUE(elements.ok()) << elements.status();
+    for (const DType dtype : {DType::kF32, DType::kBf16}) {
+      spec.dtype = dtype == DType::kF32 ? jobs::TrainDType::kF32 : jobs::TrainDType::kBf16;
+      RankOptions options = {.dtype = dtype, .adapters = AdaptersOf(spec.lora), .place = {0, 2}};
+      const TrainingBytes most = OnRank(config, options);
+      options.place.rank = 1;
+      EXPECT_EQ(most.experts, 2 * OnRank(config, options).experts) << "two experts, and one";
+      const RankShare share = {.world = 2, .frozen = *elements};
+      const TrainingBytes bytes = TrainingMemory(config, NeedOf(config, spec, share, /*packing=*/1, false));
+      EXPECT_EQ(bytes.parameters, most.parameters);
+      EXPECT_EQ(bytes.weights, most.weights);
+      EXPECT_EQ(bytes.experts, most.experts);
     }
   }
 }
