@@ -1,5 +1,5 @@
-// A FileSystem that calls a hook before each write and, optionally, another before each read.  As thread-safe as the
-// file system inside and the hooks are.
+// A FileSystem that calls a hook before each write and, optionally, others before each read and when a file is opened.
+// As thread-safe as the file system inside and the hooks are.
 #pragma once
 
 #include <functional>
@@ -16,10 +16,15 @@ class HookedFileSystem final : public checkpoint::FileSystem {
  public:
   using Hook = std::function<absl::Status(const std::string& path)>;  // its error becomes the call's
 
-  HookedFileSystem(std::unique_ptr<FileSystem> inner, Hook before_append, Hook before_read = nullptr)
-      : inner_(std::move(inner)), before_append_(std::move(before_append)), before_read_(std::move(before_read)) {}
+  HookedFileSystem(std::unique_ptr<FileSystem> inner, Hook before_append, Hook before_read = nullptr,
+                   Hook before_open = nullptr)
+      : inner_(std::move(inner)),
+        before_append_(std::move(before_append)),
+        before_read_(std::move(before_read)),
+        before_open_(std::move(before_open)) {}
 
   absl::StatusOr<std::unique_ptr<checkpoint::File>> Open(const std::string& path, checkpoint::OpenMode mode) override {
+    if (const absl::Status status = before_open_ ? before_open_(path) : absl::OkStatus(); !status.ok()) return status;
     absl::StatusOr<std::unique_ptr<checkpoint::File>> file = inner_->Open(path, mode);
     if (!file.ok()) return file.status();
     return std::make_unique<HookedFile>(*std::move(file), path, &before_append_, &before_read_);
@@ -57,7 +62,7 @@ class HookedFileSystem final : public checkpoint::FileSystem {
   };
 
   const std::unique_ptr<FileSystem> inner_;
-  const Hook before_append_, before_read_;
+  const Hook before_append_, before_read_, before_open_;
 };
 
 }  // namespace switchyard::train

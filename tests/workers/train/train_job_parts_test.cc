@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/check.h"
-#include "tests/workers/train/job_fixture.h"
+#include "tests/workers/train/parts_job_fixture.h"
 #include "workers/checkpoint/manifest/manifest.h"
 #include "workers/checkpoint/tensors/checkpoint.h"
 
@@ -20,21 +20,6 @@ namespace {
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
 
-// The bytes of a file's tensors, by name.
-std::map<std::string, std::string> TensorsOf(const std::string& folder, const std::string& file) {
-  const absl::StatusOr<ModelDir> dir = ModelDir::Open(folder);
-  SY_CHECK_OK(dir.status());
-  const auto opened = checkpoint::WeightsFile::OpenSafetensors(*dir, file);
-  SY_CHECK_OK(opened.status());
-  std::map<std::string, std::string> tensors;
-  for (const auto& [name, entry] : (*opened)->tensors()) {
-    std::string& bytes = tensors[name];
-    bytes.resize(static_cast<size_t>(entry.bytes));
-    SY_CHECK_OK((*opened)->Read(entry.begin, entry.bytes, bytes.data()));
-  }
-  return tensors;
-}
-
 // Of bf16 numbers, as fp32.
 std::string Widened(const std::string& bytes) {
   std::string wide;
@@ -42,42 +27,7 @@ std::string Widened(const std::string& bytes) {
   return wide;
 }
 
-class TrainJobPartsTest : public JobFixture {
- protected:
-  jobs::JobSpec Adapted() const {
-    jobs::JobSpec spec = Spec();
-    spec.lora = {.rank = 4, .alpha = 8, .targets = {"q_proj", "v_proj", "o_proj"}};
-    return spec;
-  }
-  jobs::JobSpec OfExperts() const {
-    jobs::JobSpec spec = Spec();
-    spec.lora = {.rank = 3, .alpha = 6, .targets = {"v_proj", "gate_up_proj", "down_proj"}};
-    return spec;
-  }
-  jobs::JobSpec Ruled() const {
-    jobs::JobSpec spec = Spec();
-    spec.parameters = {{.pattern = "*.experts.1.*", .frozen = true},
-                       {.pattern = "*layers.0.self_attn.k_proj*", .frozen = true},
-                       {.pattern = "model.embed_tokens.weight", .frozen = true},
-                       {.pattern = "*norm*", .rate = 0.5}};
-    return spec;
-  }
-  std::string StepPath(int64_t step) const { return JobPath(checkpoint::StepFolder(step)); }
-  // Stops after some steps and goes on; the files of the last step.
-  std::map<std::string, std::string> Interrupted(const jobs::JobSpec& spec, int world) {
-    AttemptOptions first = {.world = world};
-    first.on_step = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
-      if (progress.step == 6) job->Stop(jobs::StopKind::kSave);
-    };
-    EXPECT_EQ(Run(spec, first)[0].end.outcome, jobs::TrainOutcome::kStopped);
-    const std::vector<RankStory> second = Run(spec, {.world = world, .attempt = 2});
-    EXPECT_EQ(second[0].end.outcome, jobs::TrainOutcome::kFinished) << second[0].end.status;
-    EXPECT_EQ(second[0].start_step, 6);
-    std::map<std::string, std::string> files = FilesOfStep(spec.steps);
-    ForgetJob();
-    return files;
-  }
-};
+class TrainJobPartsTest : public PartsJobFixture {};
 
 TEST_F(TrainJobPartsTest, AdaptersAreSavedAsPeftDoes) {
   const std::vector<RankStory> stories = Run(Adapted(), {.world = 2});
@@ -102,48 +52,6 @@ TEST_F(TrainJobPartsTest, AdaptersAreSavedAsPeftDoes) {
   }
   EXPECT_EQ(TensorsOf(StepPath(12), "optimizer-rank00000.safetensors").size(), 3 * tensors.size());
   EXPECT_LT(stories[0].steps.back().report.loss, stories[0].steps.front().report.loss);
-}
-
-// Each rank saves what training needs of its own experts' adapters; rank 0 all of them, in PEFT's tensors of all
-// experts.
-TEST_F(TrainJobPartsTest, AdaptersOfExpertsAreSavedAsPeftDoes) {
-  std::map<std::string, std::string> first;
-  for (const int world : {1, 2, 4}) {
-    ASSERT_EQ(Run(OfExperts(), {.world = world})[0].end.outcome, jobs::TrainOutcome::kFinished);
-    const nlohmann::json config = nlohmann::json::parse(ReadAll(StepPath(12) + "/adapter_config.json"));
-    EXPECT_EQ(config["target_modules"], nlohmann::json({"v_proj"}));
-    EXPECT_EQ(config["target_parameters"], nlohmann::json({"gate_up_proj", "down_proj"}));
-    const std::map<std::string, std::string> tensors = TensorsOf(StepPath(12), "adapter_model.safetensors");
-    EXPECT_EQ(tensors.size(), 2u * 3 * 2);
-    std::map<std::string, std::string> state;
-    for (int r = 0; r < world; ++r) {
-      state.merge(TensorsOf(StepPath(12), absl::StrCat("optimizer-rank0000", r, ".safetensors")));
-    }
-    EXPECT_EQ(state.size(), 3u * 2 * 2 * (1 + 8 * 2));  // kinds, layers, A and B, matrices
-    constexpr int64_t kExperts = 8, kRank = 3, kHidden = 48, kFfn = 24;
-    for (const int layer : {0, 1}) {
-      const auto expect = [&](const char* module, const char* projection, int64_t n, int64_t k) {
-        const std::string fused = absl::StrCat("base_model.model.model.layers.", layer, ".mlp.experts", module);
-        const std::string all_a = tensors.at(fused + ".lora_A.weight"), all_b = tensors.at(fused + ".lora_B.weight");
-        ASSERT_EQ(all_a.size(), static_cast<size_t>(kExperts * kRank * k) * 4);
-        ASSERT_EQ(all_b.size(), static_cast<size_t>(n * kRank * kExperts) * 4);
-        for (int64_t e = 0; e < kExperts; ++e) {
-          const std::string own =
-              absl::StrCat("base_model.model.model.layers.", layer, ".mlp.experts.", e, ".", projection);
-          const std::string a = state.at(own + ".lora_A.weight.master"), b = state.at(own + ".lora_B.weight.master");
-          EXPECT_EQ(all_a.substr(static_cast<size_t>(e * kRank * k) * 4, a.size()), a) << own;
-          EXPECT_NE(b, std::string(b.size(), '\0')) << own;
-          for (int64_t i = 0; i < n * kRank; ++i) {
-            const int64_t at = i / kRank * kRank * kExperts + i % kRank * kExperts + e;
-            ASSERT_EQ(all_b.substr(static_cast<size_t>(at) * 4, 4), b.substr(static_cast<size_t>(i) * 4, 4)) << own;
-          }
-        }
-      };
-      expect(".base_layer", "gate_up_proj", 2 * kFfn, kHidden);
-      expect("", "down_proj", kHidden, kFfn);
-    }
-    ForgetJob();
-  }
 }
 
 // A folder as PEFT's own of the same adapters: shapes and data types of all tensors, and no key that PEFT does not
@@ -218,18 +126,21 @@ TEST_F(TrainJobPartsTest, TheBaseMayBeACheckpointOfOurs) {
 }
 
 TEST_F(TrainJobPartsTest, AForkTrainsWhatItsParentTrains) {
-  const auto fork = [&](const jobs::JobSpec& parent, const jobs::JobSpec& spec) {
+  const auto fork = [&](const jobs::JobSpec& parent, const jobs::JobSpec& spec, int world = 1) {
     ForgetJob();
-    EXPECT_EQ(Run(parent, {})[0].end.outcome, jobs::TrainOutcome::kFinished);
+    EXPECT_EQ(Run(parent, {.world = world})[0].end.outcome, jobs::TrainOutcome::kFinished);
     std::filesystem::remove_all(StepPath(12));
     std::filesystem::remove(JobPath("LATEST"));
-    return Run(spec, {.attempt = 2, .origin = jobs::ForkOrigin{.job = "parent", .step = 8, .attempts = 1}});
+    AttemptOptions second = {.world = world, .attempt = 2};
+    second.origin = jobs::ForkOrigin{.job = "parent", .step = 8, .attempts = 1};
+    return Run(spec, second);
   };
-  for (const jobs::JobSpec& parent : {Adapted(), OfExperts(), Ruled()}) {
+  for (const auto& [parent, world] :
+       {std::pair(Adapted(), 1), std::pair(OfExperts(), 1), std::pair(OfExperts(), 2), std::pair(Ruled(), 1)}) {
     ForgetJob();
-    const std::map<std::string, std::string> whole = Undisturbed(parent, 1);
-    ASSERT_EQ(fork(parent, parent)[0].end.outcome, jobs::TrainOutcome::kFinished);
-    EXPECT_TRUE(FilesOfStep(12) == whole);
+    const std::map<std::string, std::string> whole = Undisturbed(parent, world);
+    ASSERT_EQ(fork(parent, parent, world)[0].end.outcome, jobs::TrainOutcome::kFinished);
+    EXPECT_TRUE(FilesOfStep(12) == whole) << world;
   }
   jobs::JobSpec other = Adapted();
   other.lora.rank = 5;
@@ -310,29 +221,6 @@ TEST_F(TrainJobPartsTest, AdaptersTrainInEveryMode) {
     again.recompute = true;
     EXPECT_TRUE(Undisturbed(again, 2) == whole);
   }
-}
-
-// In chunks (pipelining), whose bits are others, and on another number of workers than before.
-TEST_F(TrainJobPartsTest, AdaptersOfExpertsTrainInChunksAndMove) {
-  jobs::JobSpec spec = OfExperts();
-  spec.communication.mode = jobs::CommMode::kPipelining;
-  const std::map<std::string, std::string> whole = Undisturbed(spec, 2);
-  EXPECT_TRUE(Interrupted(spec, 2) == whole);
-  AttemptOptions first = {.world = 4};
-  first.on_step = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {
-    if (progress.step == 6) job->Stop(jobs::StopKind::kSave);
-  };
-  ASSERT_EQ(Run(OfExperts(), first)[0].end.outcome, jobs::TrainOutcome::kStopped);
-  const std::vector<RankStory> moved = Run(OfExperts(), {.world = 2, .attempt = 2});
-  ASSERT_EQ(moved[0].end.outcome, jobs::TrainOutcome::kFinished) << moved[0].end.status;
-  EXPECT_EQ(moved[0].start_step, 6);
-}
-
-TEST_F(TrainJobPartsTest, ExpertsWithoutGatesHaveNoAdapters) {
-  UseModel("gpt2-top2");
-  jobs::JobSpec spec = OfExperts();
-  ExpectEnd(Run(spec, {.world = 2}), jobs::TrainOutcome::kFailed, absl::StatusCode::kInvalidArgument,
-            "lora.targets: gate_up_proj: experts of ");
 }
 
 TEST_F(TrainJobPartsTest, RulesTrainInAnotherModeToo) {

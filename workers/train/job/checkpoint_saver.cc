@@ -73,7 +73,9 @@ absl::StatusOr<std::vector<checkpoint::CheckpointFile>> CheckpointSaver::FilesOf
     absl::Span<const ParameterBlock> blocks, std::string trainer_state) {
   std::vector<checkpoint::CheckpointFile> files =
       ParameterFiles(blocks, comm_->rank(), comm_->world(), options_.weights, shards_.get());
-  for (checkpoint::TensorToWrite& tensor : expert_adapters_.ToWrite()) files[0].tensors.push_back(std::move(tensor));
+  if (expert_adapters_ != nullptr) {
+    for (checkpoint::TensorToWrite& tensor : expert_adapters_->ToWrite()) files[0].tensors.push_back(std::move(tensor));
+  }
   for (checkpoint::CheckpointFile& file : files) {
     for (checkpoint::TensorToWrite& tensor : file.tensors) {
       tensor.contents = [this, contents = std::move(tensor.contents)](checkpoint::ByteSink sink) {
@@ -112,6 +114,40 @@ absl::Status CheckpointSaver::MakeFolder(const absl::StatusOr<int64_t>& own_byte
   return absl::OkStatus();
 }
 
+void CheckpointSaver::MakeExchanges(const Parameters& parameters) {
+  shards_.reset();
+  expert_adapters_.reset();
+  const auto given_up = [this] { return given_up_.load(); };
+  if (parameters.shards_dense()) {
+    shards_ = std::make_unique<ShardStream>(
+        comm_, parameters.blocks(),
+        ShardStreamOptions{.with_weights = true, .round_limit = options_.disk_limit, .given_up = given_up});
+  }
+  if (options_.weights.adapters) {
+    expert_adapters_ = std::make_unique<ExpertAdapterTensors>(
+        comm_, parameters, ExpertAdapterOptions{.round_limit = options_.disk_limit, .given_up = given_up});
+  }
+}
+
+int64_t CheckpointSaver::BytesToCopy(const Parameters& parameters) const {
+  const int64_t adapters = expert_adapters_ == nullptr ? 0 : expert_adapters_->BytesToKeep();
+  return snapshot_.BytesToTake(parameters, comm_->rank()) + adapters;
+}
+
+absl::Status CheckpointSaver::Copy(const Stream& stream, const Parameters& parameters) {
+  shards_.reset();
+  RETURN_IF_ERROR(snapshot_.Take(stream, parameters, comm_->rank(), {.comm = comm_, .limit = options_.disk_limit}));
+  return expert_adapters_ == nullptr ? absl::OkStatus() : expert_adapters_->Keep(options_.disk_limit);
+}
+
+absl::Status CheckpointSaver::Write(const std::vector<checkpoint::CheckpointFile>& files) {
+  // Rank 0 writes all experts' adapters first, and needs the others for that.
+  if (expert_adapters_ != nullptr && comm_->rank() != 0) RETURN_IF_ERROR(expert_adapters_->Finish());
+  ASSIGN_OR_RETURN(records_, checkpoint::WriteFiles(files_, folder_, files));
+  if (expert_adapters_ != nullptr) RETURN_IF_ERROR(expert_adapters_->Finish());
+  return shards_ == nullptr ? absl::OkStatus() : shards_->Finish();
+}
+
 absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& parameters, int64_t step, int64_t kept_step,
                                     std::string trainer_state) {
   SY_CHECK(!busy_);
@@ -120,24 +156,14 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
   saving_ = {.step = step};
   kept_step_ = kept_step;
   const bool offloaded = parameters.offload() != nullptr;
-  const int64_t to_take = offloaded ? 0 : snapshot_.BytesToTake(parameters, comm_->rank());
+  MakeExchanges(parameters);
+  const int64_t to_take = offloaded ? 0 : BytesToCopy(parameters);
   const int64_t room = to_take == 0 ? 0 : options_.available_memory();
-  shards_.reset();
-  if (parameters.shards_dense()) {
-    shards_ = std::make_unique<ShardStream>(
-        comm_, parameters.blocks(),
-        ShardStreamOptions{
-            .with_weights = true, .round_limit = options_.disk_limit, .given_up = [this] { return given_up_.load(); }});
-  }
-  if (options_.weights.adapters) {
-    ASSIGN_OR_RETURN(expert_adapters_, ExpertAdapterTensors::Gather(parameters, comm_, options_.disk_limit));
-  }
   absl::StatusOr<std::vector<checkpoint::CheckpointFile>> files = FilesOf(parameters.blocks(), trainer_state);
   RETURN_IF_ERROR(
       MakeFolder(files.ok() ? checkpoint::BytesOfFiles(*files) : files.status(), !offloaded && to_take <= room));
   if (copied_) {
-    shards_.reset();
-    RETURN_IF_ERROR(snapshot_.Take(stream, parameters, comm_->rank(), {.comm = comm_, .limit = options_.disk_limit}));
+    RETURN_IF_ERROR(Copy(stream, parameters));
     ASSIGN_OR_RETURN(files, FilesOf(snapshot_.blocks(), std::move(trainer_state)));
   } else {
     snapshot_ = {};  // frees the copy, as memory is short
@@ -155,11 +181,7 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
     phase_ = SavePhase::kWriting;
     status_ = absl::OkStatus();
   }
-  auto write = [this, files = *std::move(files)]() -> absl::Status {
-    ASSIGN_OR_RETURN(records_, checkpoint::WriteFiles(files_, folder_, files));
-    return shards_ == nullptr ? absl::OkStatus() : shards_->Finish();
-  };
-  Do(std::move(write), SavePhase::kWritten);
+  Do([this, files = *std::move(files)] { return Write(files); }, SavePhase::kWritten);
   saving_.waited_seconds = absl::ToDoubleSeconds(absl::Now() - began_);
   return absl::OkStatus();
 }
@@ -179,7 +201,7 @@ void CheckpointSaver::AwaitNews(absl::Duration most) const {
 // Sends all ranks' records to rank 0, which commits.
 absl::Status CheckpointSaver::Collect() {
   Join();
-  expert_adapters_ = {};
+  expert_adapters_.reset();
   std::vector<comm::Message> out(static_cast<size_t>(comm_->world()));
   const std::string text = checkpoint::EncodeFileRecords(records_);
   out[0] = comm_->NewMessage(static_cast<int64_t>(text.size()));

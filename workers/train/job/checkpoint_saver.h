@@ -6,9 +6,11 @@
 //   Advance    at each control point, with all ranks' words: when all have written, rank 0 gets their records and
 //              commits, in that thread; when it has, the checkpoint counts
 // If any rank has no memory for the copy, or offloaded experts, no rank makes one, and training waits until all have
-// written (copied()).  Where dense state is sharded the ranks exchange it, so that each has whole what it writes:
-// when they copy, or without a copy while they write (shard_stream.h).  One save at a time.  Any failure ends the job's
-// attempt (status, marked Lost); earlier checkpoints stay.  Thread-compatible: the trainer's thread calls.
+// written (copied()).  What a rank writes without having it, ranks exchange: sharded dense state (shard_stream.h), and
+// adapters of experts, which rank 0 writes (expert_adapter_tensors.h).  They do so when they copy, so a step waits for
+// that, too, for adapters at most disk_limit in all; or without a copy while they write.  One save at a time.  Any
+// failure ends the job's attempt (status, marked Lost); earlier checkpoints stay.  Thread-compatible: the trainer's
+// thread calls.
 #pragma once
 
 #include <atomic>
@@ -100,6 +102,14 @@ class CheckpointSaver {
   CheckpointSaver(checkpoint::FileSystem* files, comm::Communicator* comm, SaverOptions options);
   absl::StatusOr<std::vector<checkpoint::CheckpointFile>> FilesOf(absl::Span<const ParameterBlock> blocks,
                                                                   std::string trainer_state);
+  // Makes what ranks exchange values by; exchanges nothing.
+  void MakeExchanges(const Parameters& parameters);
+  // Bytes that a copy takes which is not there yet.
+  int64_t BytesToCopy(const Parameters& parameters) const;
+  // Collective.
+  absl::Status Copy(const Stream& stream, const Parameters& parameters);
+  // Writes this rank's files, in the thread.
+  absl::Status Write(const std::vector<checkpoint::CheckpointFile>& files);
   // Rank 0 makes the folder when it knows how many bytes all ranks will write; all ranks set the same copied_.
   absl::Status MakeFolder(const absl::StatusOr<int64_t>& own_bytes, bool has_room);
   absl::Status Collect();
@@ -114,7 +124,8 @@ class CheckpointSaver {
   ParameterSnapshot snapshot_;
   // Of a save without a copy, if dense state is sharded; the thread's until it is joined.
   std::unique_ptr<ShardStream> shards_;
-  ExpertAdapterTensors expert_adapters_;         // rank 0's copy, until they are written
+  // Of a model with adapters, until they are written: rank 0 has a copy of all experts', or they arrive as it writes.
+  std::unique_ptr<ExpertAdapterTensors> expert_adapters_;
   std::vector<checkpoint::FileRecord> records_;  // that this rank wrote; the thread's until it is joined
   std::thread thread_;
   std::atomic<bool> given_up_ = false;

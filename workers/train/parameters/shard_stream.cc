@@ -26,6 +26,13 @@ ElementRange PartOf(const ParameterBlock& block, int rank) {
 
 }  // namespace
 
+absl::Status AwaitRound(comm::Work* work, absl::Time deadline, const std::function<bool()>& given_up) {
+  while (!work->AwaitMessages(std::min(deadline, absl::Now() + kLookAtWish)).empty() && absl::Now() < deadline) {
+    if (given_up()) return absl::CancelledError("the save is given up");
+  }
+  return work->Wait();
+}
+
 ShardStream::ShardStream(comm::Communicator* comm, absl::Span<const ParameterBlock> blocks, ShardStreamOptions options)
     : comm_(comm), options_(std::move(options)), plans_(static_cast<size_t>(comm->world())) {
   for (const bool weights : {true, false}) {
@@ -63,13 +70,6 @@ void ShardStream::Advance(Plan* plan, int64_t elements,
   }
 }
 
-absl::Status ShardStream::Await(comm::Work* work, absl::Time deadline) const {
-  while (!work->AwaitMessages(std::min(deadline, absl::Now() + kLookAtWish)).empty() && absl::Now() < deadline) {
-    if (options_.given_up()) return absl::CancelledError("the save is given up");
-  }
-  return work->Wait();
-}
-
 absl::Status ShardStream::Round() {
   SY_CHECK_LT(rounds_done_, rounds_);
   SY_CHECK_EQ(read_, here_.size());
@@ -98,7 +98,7 @@ absl::Status ShardStream::Round() {
   const absl::Time deadline = absl::Now() + options_.round_limit;
   ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
                    comm_->AllToAllV({.comm_class = comm::CommClass::kAllReduce, .deadline = deadline}, std::move(out)));
-  RETURN_IF_ERROR(Await(work.get(), deadline));
+  RETURN_IF_ERROR(AwaitRound(work.get(), deadline, options_.given_up));
   here_.clear();
   read_ = 0;
   std::vector<int64_t> used(static_cast<size_t>(comm_->world()), 0);

@@ -27,6 +27,9 @@ struct ShardStreamOptions {
   int64_t round_elements = kRoundElements;  // tests choose others; the same on all ranks
 };
 
+// Waits for the messages of a round.  Errors: the communicator's; Cancelled: given up.
+absl::Status AwaitRound(comm::Work* work, absl::Time deadline, const std::function<bool()>& given_up);
+
 class ShardStream {
  public:
   // All borrowed.  Reads nothing yet.  blocks: those of Parameters.
@@ -59,7 +62,6 @@ class ShardStream {
   // Calls `use` with the items' ranges that the next round brings.
   static void Advance(Plan* plan, int64_t elements, const std::function<void(const Item&, const ElementRange&)>& use);
   absl::Status Round();
-  absl::Status Await(comm::Work* work, absl::Time deadline) const;
 
   comm::Communicator* const comm_;
   const ShardStreamOptions options_;
