@@ -48,6 +48,7 @@ absl::Status Scheduler::CheckConstraint(const Request& request) {
 }
 
 absl::Status Scheduler::CheckRequest(const Request& request) const {
+  SY_CHECK_GE(request.adapter, 0);  // the server makes it of a name
   if (request.prompt.empty()) return absl::InvalidArgumentError("the prompt has no tokens");
   if (request.max_tokens < 1) {
     return absl::InvalidArgumentError(absl::StrCat("max_tokens=", request.max_tokens, " must be at least 1"));
@@ -55,9 +56,6 @@ absl::Status Scheduler::CheckRequest(const Request& request) const {
   if (request.num_choices < 1 || request.num_choices > policy_.max_choices) {
     return absl::InvalidArgumentError(
         absl::StrCat("n=", request.num_choices, " must be between 1 and ", policy_.max_choices));
-  }
-  if (request.adapter < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("adapter=", request.adapter, " must be at least 0"));
   }
   if (request.prompt.size() + 1 > static_cast<size_t>(max_context())) {
     return absl::InvalidArgumentError(

@@ -7,13 +7,14 @@
 namespace switchyard::testing_batching {
 namespace {
 
-constexpr uint64_t kFirstCell = 0x5757;
-
 uint64_t Hash(uint64_t a, uint64_t b) {
   uint64_t z = (a * 0x9e3779b97f4a7c15ull) ^ (b + 0x632be59bd9b4e019ull);
   z = (z ^ (z >> 29)) * 0xff51afd7ed558ccdull;
   return z ^ (z >> 32);
 }
+
+// Before the first position.
+uint64_t FirstCell(int32_t adapter) { return Hash(0x5757, static_cast<uint32_t>(adapter)); }
 
 }  // namespace
 
@@ -29,13 +30,13 @@ int32_t NextToken(uint64_t cell, const batching::SamplingParams& sampling, int32
   return token;
 }
 
-std::vector<int32_t> ReferenceOutputs(const std::vector<int32_t>& prompt, const batching::SamplingParams& sampling,
-                                      int32_t max_tokens, int32_t max_context) {
-  uint64_t cell = kFirstCell;
-  for (const int32_t token : prompt) cell = NextCell(cell, token);
+std::vector<int32_t> ReferenceOutputs(const batching::Request& request, const batching::SamplingParams& sampling,
+                                      int32_t max_context) {
+  uint64_t cell = FirstCell(request.adapter);
+  for (const int32_t token : request.prompt) cell = NextCell(cell, token);
   std::vector<int32_t> outputs;
-  while (static_cast<int32_t>(outputs.size()) < max_tokens &&
-         static_cast<int32_t>(prompt.size() + outputs.size()) < max_context) {
+  while (static_cast<int32_t>(outputs.size()) < request.max_tokens &&
+         static_cast<int32_t>(request.prompt.size() + outputs.size()) < max_context) {
     const int32_t index = static_cast<int32_t>(outputs.size());
     outputs.push_back(NextToken(cell, sampling, index));
     cell = NextCell(cell, outputs.back());
@@ -49,9 +50,9 @@ std::vector<int16_t> FakePath(uint64_t cell) {
   return {static_cast<int16_t>(cell % 101), static_cast<int16_t>(cell / 101 % 103)};
 }
 
-std::vector<int16_t> ReferencePaths(const std::vector<int32_t>& tokens, int32_t first, int32_t end) {
+std::vector<int16_t> ReferencePaths(const std::vector<int32_t>& tokens, int32_t adapter, int32_t first, int32_t end) {
   std::vector<int16_t> paths;
-  uint64_t cell = kFirstCell;
+  uint64_t cell = FirstCell(adapter);
   for (int32_t pos = 0; pos < end; ++pos) {
     cell = NextCell(cell, tokens[pos]);
     if (pos < first) continue;
@@ -101,7 +102,12 @@ void FakeExecutor::Prepare(const batching::StepItem& item, Rank* rank) {
   if (item.init) {
     EXPECT_GE(item.init->num_prompt_tokens, 1);
     EXPECT_LE(static_cast<size_t>(item.init->num_prompt_tokens), item.init->tokens.size());
-    slot = Slot{item.init->tokens, item.init->num_prompt_tokens, item.init->sampling, {}, item.start_pos};
+    slot = Slot{.tokens = item.init->tokens,
+                .num_prompt_tokens = item.init->num_prompt_tokens,
+                .sampling = item.init->sampling,
+                .table = {},
+                .num_computed = item.start_pos,
+                .adapter = item.init->adapter};
     EXPECT_EQ(item.start_pos % block_size_, 0) << "only full blocks are shared";
   }
   EXPECT_EQ(item.start_pos, slot.num_computed) << "slot " << item.slot << " continues where it stopped";
@@ -120,7 +126,7 @@ void FakeExecutor::Prepare(const batching::StepItem& item, Rank* rank) {
 // Every cell before the item's first query holds what this sequence would have written.
 void FakeExecutor::CheckCache(const batching::StepItem& item, const Rank& rank) const {
   const Slot& slot = rank.slots.at(item.slot);
-  uint64_t cell = kFirstCell;
+  uint64_t cell = FirstCell(slot.adapter);
   for (int32_t pos = 0; pos < item.start_pos; ++pos) {
     cell = NextCell(cell, slot.tokens[pos]);
     const size_t at = static_cast<size_t>(slot.table[pos / block_size_]) * block_size_ + pos % block_size_;
@@ -131,7 +137,7 @@ void FakeExecutor::CheckCache(const batching::StepItem& item, const Rank& rank) 
 batching::ItemResult FakeExecutor::Run(const batching::StepItem& item, Rank* rank, std::set<size_t>* written) {
   batching::ItemResult result;
   Slot& slot = rank->slots.at(item.slot);
-  uint64_t cell = kFirstCell;
+  uint64_t cell = FirstCell(slot.adapter);
   for (int32_t pos = 0; pos < item.start_pos; ++pos) cell = NextCell(cell, slot.tokens[pos]);
   for (int32_t pos = item.start_pos; pos < item.start_pos + item.num_query; ++pos) {
     cell = NextCell(cell, slot.tokens[pos]);

@@ -1,8 +1,9 @@
 // A group of workers for tests of the scheduler: it holds slots and paged caches as real ranks do and is strict about
 // every promise of step.h.  Each violation is a gtest failure that names step, rank and slot.
 //
-// The "model": the cache cell of position p is a hash of the cell of p-1 and the token at p; the next token is a hash
-// of the last cell, the seed, the choice and the index.  So an output is right only if every cell before it is.
+// The "model": the cache cell of position p is a hash of the cell of p-1 and the token at p, the cell before the first
+// is a hash of the adapter; the next token is a hash of the last cell, the seed, the choice and the index.  So an
+// output is right only if every cell before it is, and was computed with the sequence's adapter.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "scheduler/batching/state/request_table.h"
 #include "scheduler/batching/step.h"
 
 namespace switchyard::testing_batching {
@@ -23,13 +25,13 @@ uint64_t NextCell(uint64_t cell, int32_t token);
 int32_t NextToken(uint64_t cell, const batching::SamplingParams& sampling, int32_t index);
 // The outputs of a run without faults, neighbours or limits of space: ends with a stop id, after max_tokens, or at
 // `max_context` tokens in all.
-std::vector<int32_t> ReferenceOutputs(const std::vector<int32_t>& prompt, const batching::SamplingParams& sampling,
-                                      int32_t max_tokens, int32_t max_context);
+std::vector<int32_t> ReferenceOutputs(const batching::Request& request, const batching::SamplingParams& sampling,
+                                      int32_t max_context);
 // The experts that the fake's row with this cell chose: one layer, top-2.
 inline constexpr int32_t kPathIds = 2;
 std::vector<int16_t> FakePath(uint64_t cell);
-// The paths of positions [first, end) of a sequence.
-std::vector<int16_t> ReferencePaths(const std::vector<int32_t>& tokens, int32_t first, int32_t end);
+// The paths of positions [first, end) of a sequence with this adapter.
+std::vector<int16_t> ReferencePaths(const std::vector<int32_t>& tokens, int32_t adapter, int32_t first, int32_t end);
 // The fake's logprob of a prompt token.
 float FakeLogprob(uint64_t cell_before, int32_t token);
 
@@ -47,6 +49,7 @@ class FakeExecutor {
     batching::SamplingParams sampling;
     std::vector<batching::BlockId> table;
     int32_t num_computed = 0;
+    int32_t adapter = 0;
   };
   struct Rank {
     std::map<batching::SlotId, Slot> slots;

@@ -62,6 +62,7 @@ void Drill::SubmitOne() {
   if (Chance(0.3)) request.sampling.expert_paths_from = 0;
   if (Chance(accidents_.deadline)) request.deadline = now_ + absl::Milliseconds(Pick(0, 60));
   request.cache_salt = Chance(0.2) ? "other" : "";
+  if (Chance(0.5)) request.adapter = Pick(1, 2);
   Client client{request, std::vector<Choice>(request.num_choices)};
   for (int32_t c = 0; c < request.num_choices; ++c) {
     client.choices[c].sampling = request.sampling;
@@ -244,14 +245,13 @@ void Drill::CheckPaths(const Client& client, const Choice& choice, int32_t cache
     EXPECT_EQ(reported, static_cast<int32_t>(tokens.size()) - 1);
     EXPECT_TRUE(from > 0 || cached_tokens == 0);
   }
-  EXPECT_EQ(choice.paths, ReferencePaths(tokens, from, reported));
+  EXPECT_EQ(choice.paths, ReferencePaths(tokens, client.request.adapter, from, reported));
 }
 
 void Drill::CheckFinished(const Client& client, int32_t c, const batching::FinishedEvent& finished) {
   const Choice& choice = client.choices[c];
   const batching::Request& request = client.request;
-  const std::vector<int32_t> expected =
-      ReferenceOutputs(request.prompt, choice.sampling, request.max_tokens, scheduler_.max_context());
+  const std::vector<int32_t> expected = ReferenceOutputs(request, choice.sampling, scheduler_.max_context());
   ASSERT_LE(choice.outputs.size(), expected.size());
   const bool whole = finished.reason == batching::FinishReason::kLength ||
                      (finished.reason == batching::FinishReason::kStop && !choice.cancelled_for_stop);
