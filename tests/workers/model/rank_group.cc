@@ -200,6 +200,13 @@ void RankGroup::AddRank(const checkpoint::Checkpoint& checkpoint, const ModelCon
   load.device = added->stream.get().device();
   load.residents.assign(residents.begin(), residents.end());
   load.experts = !offloaded();
+  std::unique_ptr<const checkpoint::LoraAdapter> merged;
+  if (!options_.merged_adapter.empty()) {
+    auto adapter = checkpoint::LoraAdapter::Open(options_.merged_adapter);
+    SY_CHECK_OK(adapter.status());
+    merged = *std::move(adapter);
+  }
+  load.adapter = merged.get();
   absl::StatusOr<ModelWeights> weights = LoadWeights(checkpoint, config, std::move(load));
   SY_CHECK_OK(weights.status());
   for (const std::string& folder : options_.adapters) AddAdapter(folder, config, options_.dtype, &*weights);

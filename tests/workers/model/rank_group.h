@@ -42,6 +42,7 @@ struct RankGroupOptions {
   int in_flight = 1;                       // steps that are started before the first of them is finished
   std::vector<std::string> adapters = {};  // folders of those that prompts choose from
   std::vector<int32_t> adapter_of = {};    // of each prompt, from 1; 0 or none: the model as it is; Logits: the first
+  std::string merged_adapter = {};         // folder of one that is merged into the weights; "": none
   MaskInbox* masks = nullptr;              // of all ranks, borrowed
   std::function<void(ModelConfig*)> edit = {};  // changes the config before the weights are loaded: ablations
   // > 0: so many slots of each rank, over all layers, have its experts in turns, the least recently used one goes; with

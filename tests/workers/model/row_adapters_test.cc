@@ -116,11 +116,11 @@ TEST_P(RowAdaptersTest, AreTheSumsOfDoubleArithmetic) {
         const std::vector<double> row = Values(x.view())[t];
         std::vector<double> u(each.a.size());
         for (size_t r = 0; r < u.size(); ++r) {
-          for (size_t j = 0; j < row.size(); ++j) u[r] += each.scale * each.a[r][j] * row[j];
+          for (size_t j = 0; j < row.size(); ++j) u[r] += each.a[r][j] * row[j];
         }
         for (size_t i = 0; i < each.b.size(); ++i) {
           double& to = want[t][static_cast<size_t>(each.first) + i];
-          for (size_t r = 0; r < u.size(); ++r) to += each.b[i][r] * u[r];
+          for (size_t r = 0; r < u.size(); ++r) to += each.scale * each.b[i][r] * u[r];
           largest = std::max(largest, std::abs(to));
         }
       }
@@ -131,7 +131,9 @@ TEST_P(RowAdaptersTest, AreTheSumsOfDoubleArithmetic) {
       for (size_t j = 0; j < got[t].size(); ++j) {
         ASSERT_NEAR(got[t][j], want[t][j], 2 * epsilon * largest) << "row " << t << " column " << j;
       }
-      if (of_rows[t] == 0 || of_rows[t] == 3) EXPECT_EQ(got[t], before[t]) << "row " << t;
+      if (of_rows[t] == 0 || of_rows[t] == 3) {
+        EXPECT_EQ(got[t], before[t]) << "row " << t;
+      }
     }
     EXPECT_GT(largest, 10) << "the adapters would not be seen";
   }
@@ -180,7 +182,33 @@ TEST_P(RowAdaptersTest, ARowsBitsAreItsOwn) {
   }
 }
 
-TEST_P(RowAdaptersTest, AnAdapterThatThereIsNotIsAnError) {
+// A x and the result are small numbers of fp16, scale A x is beyond it.
+TEST_P(RowAdaptersTest, ALargeScaleLeavesNoRange) {
+  constexpr double kScale = 64;
+  const Matrix a(1, std::vector<double>(kInputs, 2000.0 / kInputs)), b = {{0.01}, {-0.02}};
+  std::vector<LayerAdapter> adapters(1);
+  adapters[0].qkv.push_back({.a = Packed(a), .b = Packed(b), .first_column = 1, .scale = kScale});
+  const Tensor x = Of(Matrix(2, std::vector<double>(kInputs, 1)), GetParam());
+  const Matrix rounded_a = Values(Of(a, GetParam()).view()), rounded_b = Values(Of(b, GetParam()).view());
+  const double epsilon = GetParam() == DType::kBf16 ? 1.0 / 128 : 1.0 / 1024;
+  for (const DType dtype : {GetParam(), AccDType(GetParam())}) {
+    const Tensor y = Of(Matrix(2, std::vector<double>(3, 1)), dtype);
+    const absl::Status status =
+        products_.Add(stream_, adapters, &LayerAdapter::qkv, std::vector<int32_t>{1, 0}, x.view(), y.view());
+    ASSERT_TRUE(status.ok()) << status;
+    const Matrix got = Values(y.view());
+    double u = 0;
+    for (const double each : rounded_a[0]) u += each;
+    EXPECT_EQ(got[0][0], 1);
+    for (size_t i = 0; i < 2; ++i) {
+      const double want = 1 + kScale * rounded_b[i][0] * u;
+      EXPECT_NEAR(got[0][i + 1], want, 2 * epsilon * std::abs(want)) << DTypeName(dtype);
+    }
+    EXPECT_EQ(got[1], std::vector<double>(3, 1));
+  }
+}
+
+TEST_P(RowAdaptersTest, AnUnknownAdapterIsAnError) {
   const Tensor x = Of(Draw(2, kInputs, &gen_), GetParam()), y = Of(Draw(2, 90, &gen_), GetParam());
   for (const int32_t wrong : {-1, 4}) {
     const std::vector<int32_t> of_rows = {1, wrong};

@@ -2,10 +2,14 @@
 // refused.
 #include "workers/model/weights/served_adapters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,9 +18,12 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/io/model_dir.h"
+#include "tests/workers/checkpoint/safetensors_bytes.h"
+#include "tests/workers/model/fixture.h"
 #include "tests/workers/model/rank_group.h"
 #include "tests/workers/model/temp_dir.h"
 #include "workers/checkpoint/tensors/weights_file.h"
+#include "workers/model/weights/adapters.h"
 
 namespace switchyard::model {
 namespace {
@@ -132,19 +139,84 @@ TEST_P(ServedAdaptersTest, LogitsArePeftsAndOfTheModelAloneToTheBit) {
   EXPECT_NE(logits(FoldersOf(GetParam()), {2}), got);
 }
 
+// Models that have no goldens with adapters: with biases, with norms of each head, and a file whose rows of q and k are
+// in another order.  The oracle is the same adapter merged into the weights.
+struct Base {
+  const char *fixture, *path;
+};
+
+class DrawnAdapterTest : public testing::TestWithParam<Base> {
+ protected:
+  // Of all four projections, as PEFT saves it.
+  static void Write(const ModelConfig& config, const TempDir& dir) {
+    constexpr int64_t kRank = 4;
+    std::mt19937 gen(11);
+    const auto draw = [&](int64_t rows, int64_t columns, double deviation) {
+      std::normal_distribution<float> normal(0, static_cast<float>(deviation));
+      std::vector<float> values(static_cast<size_t>(rows * columns));
+      for (float& value : values) value = normal(gen);
+      return checkpoint::FloatTensor("F32", {rows, columns}, values);
+    };
+    std::map<std::string, checkpoint::WrittenTensor> tensors;
+    for (int64_t layer = 0; layer < config.num_layers(); ++layer) {
+      for (const AdaptedProjection& of : AdaptedProjections(config)) {
+        const std::string name = absl::StrCat("base_model.model.model.layers.", layer, ".self_attn.", of.name);
+        tensors[name + ".lora_A.weight"] = draw(kRank, of.k, 1 / std::sqrt(static_cast<double>(of.k)));
+        tensors[name + ".lora_B.weight"] = draw(of.n, kRank, 0.2);
+      }
+    }
+    dir.Write("adapter_config.json", R"({"peft_type": "LORA", "r": 4, "lora_alpha": 6})");
+    dir.Write("adapter_model.safetensors", checkpoint::SafetensorsBytes(tensors));
+  }
+  static double Distance(const std::vector<double>& a, const std::vector<double>& b) {
+    EXPECT_EQ(a.size(), b.size());
+    double difference = 0, largest = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      difference = std::max(difference, std::abs(a[i] - b[i]));
+      largest = std::max(largest, std::abs(b[i]));
+    }
+    return difference / largest;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Models, DrawnAdapterTest,
+                         testing::Values(Base{"gptoss-plain", "tests/golden/models/gptoss-plain"},
+                                         Base{"gptoss-mxfp4", "tests/golden/models/gptoss-mxfp4"},
+                                         Base{"qwen3-qknorm", "tests/golden/models/qwen3-qknorm"},
+                                         Base{"mixtral-gqa", "tests/golden/gguf/models/mixtral-gqa.gguf"}),
+                         [](const auto& info) { return TestName(info.param.fixture); });
+
+TEST_P(DrawnAdapterTest, RowsGetWhatMergedWeightsGive) {
+  const auto config = ReadModelConfig(GetParam().path);
+  ASSERT_TRUE(config.ok()) << config.status();
+  const TempDir dir;
+  Write(*config, dir);
+  const std::vector<int32_t> tokens = LoadFixture(GetParam().fixture).steady.tokens;
+  for (const auto& [dtype, tolerance] : {std::pair(DType::kF32, 1e-4), std::pair(DType::kF64, 1e-5)}) {
+    const auto logits = [&](const RankGroupOptions& options) {
+      RankGroup group(GetParam().path, options);
+      return group.Logits(tokens);
+    };
+    const auto merged = logits({.dtype = dtype, .merged_adapter = dir.path()});
+    EXPECT_LT(Distance(logits({.dtype = dtype, .adapters = {dir.path()}, .adapter_of = {1}}), merged), tolerance)
+        << DTypeName(dtype);
+    EXPECT_GT(Distance(logits({.dtype = dtype}), merged), 0.05) << "the adapter would not be seen";
+  }
+}
+
 std::string ReadAll(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// What CheckServedAdapter says of olmoe-clip's adapter, with `from` in its file (of the same length) as `to`.
+// What CheckServedAdapter says of olmoe-clip's adapter, with `from` in its files as `to` (in the weights' as long).
 absl::Status Checked(const std::string& model, DType dtype, const std::string& from = "", const std::string& to = "") {
   const std::string source = absl::StrCat(kAdapters, "lora-olmoe-clip/");
   TempDir dir;
-  dir.Write("adapter_config.json", ReadAll(source + "adapter_config.json"));
-  std::string weights = ReadAll(source + "adapter_model.safetensors");
-  if (!from.empty()) weights = absl::StrReplaceAll(weights, {{from, to}});
-  dir.Write("adapter_model.safetensors", weights);
+  for (const char* const name : {"adapter_config.json", "adapter_model.safetensors"}) {
+    std::string text = ReadAll(source + name);
+    if (!from.empty()) text = absl::StrReplaceAll(text, {{from, to}});
+    dir.Write(name, text);
+  }
   const auto adapter = LoraAdapter::Open(dir.path());
   EXPECT_TRUE(adapter.ok()) << adapter.status();
   return CheckServedAdapter(*ReadModelConfig(kModels + model), dtype, **adapter);
@@ -159,7 +231,13 @@ TEST(ServedAdapterCheckTest, WhatDoesNotFitIsNamed) {
   const absl::Status expert =
       Checked("olmoe-clip", DType::kBf16, ".layers.0.self_attn.q_proj.", ".l.0.mlp.experts.1.up_proj.");
   EXPECT_EQ(expert.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(expert.message()), HasSubstr("but no experts)"));
+  EXPECT_THAT(std::string(expert.message()), HasSubstr("(--adapter merges one that adapts other matrices, too)"));
+  const auto fused = LoraAdapter::Open(absl::StrCat(kAdapters, "experts-olmoe-clip"));
+  ASSERT_TRUE(fused.ok()) << fused.status();
+  const absl::Status experts =
+      CheckServedAdapter(*ReadModelConfig(absl::StrCat(kModels, "olmoe-clip")), DType::kBf16, **fused);
+  EXPECT_EQ(experts.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(experts.message()), HasSubstr("it adapts model.layers.0.mlp.experts.0.down_proj"));
   const absl::Status dense = Checked("olmoe-clip", DType::kBf16, "0.self_attn.q_proj.", "0.mlp.share.q_proj.");
   EXPECT_EQ(dense.code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(dense.message()), HasSubstr("it adapts model.layers.0.mlp.share.q_proj.weight; of adapters"));
@@ -169,11 +247,25 @@ TEST(ServedAdapterCheckTest, WhatDoesNotFitIsNamed) {
               HasSubstr("it adapts model.layers.9.self_attn.k_proj.weight, the model has "));
 }
 
+// Else it would be Inf where sums are multiplied by it.
+TEST(ServedAdapterCheckTest, AScaleThatSumsCannotHoldIsRefused) {
+  const auto checked = [](DType dtype) {
+    return Checked("olmoe-clip", dtype, "\"lora_alpha\": 8", "\"lora_alpha\": 1e300");
+  };
+  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+    const absl::Status status = checked(dtype);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("_proj.weight: its scale, of lora_alpha and r, is 2.5e+299, which fp32 cannot hold"));
+  }
+  EXPECT_TRUE(checked(DType::kF64).ok());
+}
+
 TEST(ServedAdapterCheckTest, BytesAreThoseOfTheWeights) {
   const auto adapter = LoraAdapter::Open(absl::StrCat(kAdapters, "other-olmoe-clip"));
   ASSERT_TRUE(adapter.ok()) << adapter.status();
   const ModelConfig config = *ReadModelConfig(absl::StrCat(kModels, "olmoe-clip"));
-  for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF64, DType::kBf16, DType::kF16}) {
     ModelWeights weights;
     auto layers = PackServedAdapter(config, dtype, **adapter);
     ASSERT_TRUE(layers.ok()) << layers.status();

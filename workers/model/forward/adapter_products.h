@@ -14,14 +14,11 @@
 #include "workers/model/backward/model_gradients.h"
 #include "workers/model/weights/weights.h"
 #include "workers/moe/layer/row_scratch.h"
-#include "workers/ops/activation/row_sums.h"
 #include "workers/ops/dropout/dropout.h"
 #include "workers/tensor/device.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard::model {
-
-using ops::ScaleRows;
 
 class AdapterProducts {
  public:

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/model/forward/adapter_products.h"
 #include "workers/ops/gemm/gemm.h"
 #include "workers/tensor/thread_pool.h"
 
@@ -25,25 +24,30 @@ void Gather(const Stream& stream, absl::Span<const int64_t> rows, const TensorVi
   });
 }
 
-// Row rows[i] of y += row i of sums, in AccDType.
+// Row rows[i] of y += scale * row i of sums, in AccDType.
 template <class Elem, class Sum>
-void AddTo(const Stream& stream, absl::Span<const int64_t> rows, const TensorView& sums, const TensorView& y) {
+void AddTo(const Stream& stream, absl::Span<const int64_t> rows, Sum scale, const TensorView& sums,
+           const TensorView& y) {
   stream.pool().ParallelFor(sums.dim(0), kRowGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const Sum* const from = sums.row<Sum>(i);
       Elem* const to = y.row<Elem>(rows[static_cast<size_t>(i)]);
-      for (int64_t j = 0; j < y.dim(1); ++j) to[j] = static_cast<Elem>(static_cast<Sum>(to[j]) + from[j]);
+      for (int64_t j = 0; j < y.dim(1); ++j) to[j] = static_cast<Elem>(static_cast<Sum>(to[j]) + scale * from[j]);
     }
   });
 }
 
-void Scatter(const Stream& stream, absl::Span<const int64_t> rows, const TensorView& sums, const TensorView& y) {
-  VisitDType(y.dtype(), [&]<class Elem>() { AddTo<Elem, Acc<Elem>>(stream, rows, sums, y); });
+void Scatter(const Stream& stream, absl::Span<const int64_t> rows, double scale, const TensorView& sums,
+             const TensorView& y) {
+  VisitDType(y.dtype(),
+             [&]<class Elem>() { AddTo<Elem, Acc<Elem>>(stream, rows, static_cast<Acc<Elem>>(scale), sums, y); });
 }
 
 }  // namespace
 
 absl::Status RowAdapters::Sort(size_t num_adapters, absl::Span<const int32_t> of_rows) {
+  if (begins_.size() == num_adapters + 2 && absl::MakeConstSpan(sorted_) == of_rows) return absl::OkStatus();
+  sorted_.clear();
   begins_.assign(num_adapters + 2, 0);
   for (const int32_t adapter : of_rows) {
     if (adapter < 0 || static_cast<size_t>(adapter) > num_adapters) {
@@ -58,6 +62,7 @@ absl::Status RowAdapters::Sort(size_t num_adapters, absl::Span<const int32_t> of
     if (of_rows[t] > 0)
       order_[static_cast<size_t>(begins_[static_cast<size_t>(of_rows[t])]++)] = static_cast<int64_t>(t);
   }
+  sorted_.assign(of_rows.begin(), of_rows.end());
   return absl::OkStatus();
 }
 
@@ -66,10 +71,9 @@ absl::Status RowAdapters::AddOne(const Stream& stream, const AdapterWeights& ada
   const int64_t count = gathered.dim(0);
   const TensorView u = u_.Rows(count, adapter.a.n(), adapter.a.dtype());
   RETURN_IF_ERROR(ops::Gemm(stream, {}, gathered, adapter.a, TensorView(), u));
-  ScaleRows(stream, adapter.scale, u);
   const TensorView sums = sums_.Rows(count, adapter.b.n(), AccDType(adapter.b.dtype()));
   RETURN_IF_ERROR(ops::Gemm(stream, {}, u, adapter.b, TensorView(), sums));
-  Scatter(stream, rows, sums, y.Columns(adapter.first_column, adapter.b.n()));
+  Scatter(stream, rows, adapter.scale, sums, y.Columns(adapter.first_column, adapter.b.n()));
   return absl::OkStatus();
 }
 
@@ -77,6 +81,7 @@ absl::Status RowAdapters::Add(const Stream& stream, absl::Span<const LayerAdapte
                               std::vector<AdapterWeights> LayerAdapter::*projections, absl::Span<const int32_t> of_rows,
                               const TensorView& x, const TensorView& y) {
   if (adapters.empty() || of_rows.empty()) return absl::OkStatus();
+  SY_CHECK(stream.device().is_cpu());
   SY_CHECK_EQ(static_cast<int64_t>(of_rows.size()), x.dim(0));
   RETURN_IF_ERROR(Sort(adapters.size(), of_rows));
   int64_t begin = 0;

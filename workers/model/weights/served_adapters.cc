@@ -1,5 +1,6 @@
 #include "workers/model/weights/served_adapters.h"
 
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -41,7 +42,7 @@ absl::Status CheckMatrix(const std::string& name, const checkpoint::AdaptedMatri
     return absl::UnimplementedError(
         absl::StrCat("it adapts ", name,
                      "; of adapters that requests choose from only q_proj, k_proj, v_proj and o_proj of self_attn "
-                     "are supported (--adapter merges one that adapts other matrices, too, but no experts)"));
+                     "are supported (--adapter merges one that adapts other matrices, too)"));
   }
   if (place.layer_idx < 0 || place.layer_idx >= config.num_layers()) {
     return absl::InvalidArgumentError(
@@ -51,6 +52,10 @@ absl::Status CheckMatrix(const std::string& name, const checkpoint::AdaptedMatri
   if (matrix.rows != of.n || matrix.columns != of.k) {
     return absl::InvalidArgumentError(absl::StrCat(name, " is [", of.n, ", ", of.k, "], the adapter is for [",
                                                    matrix.rows, ", ", matrix.columns, "]"));
+  }
+  if (const DType sums = AccDType(dtype); !(std::abs(matrix.scale) <= LargestOf(sums))) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": its scale, of lora_alpha and r, is ", matrix.scale,
+                                                   ", which ", DTypeName(sums), " cannot hold"));
   }
   for (const std::vector<float>* values : {&matrix.a, &matrix.b}) {
     const int64_t unfit = FindUnfit(values->data(), static_cast<int64_t>(values->size()), LargestOf(dtype));

@@ -16,8 +16,8 @@
 namespace switchyard::model {
 
 // Whether the adapter fits the model, and its numbers the dtype.  Errors name the matrix: Unimplemented: it adapts what
-// is no projection of attention; InvalidArgument: a layer that there is not, another shape, with both, or a number that
-// the dtype cannot hold.
+// is no projection of attention; InvalidArgument: a layer beyond the model's, another shape, with both, or a number
+// that the dtype cannot hold, or a scale that its sums cannot.
 absl::Status CheckServedAdapter(const ModelConfig& config, DType dtype, const checkpoint::LoraAdapter& adapter);
 
 // The bytes of what PackServedAdapter makes.  REQUIRES: CheckServedAdapter is OK, also below.

@@ -23,7 +23,7 @@ struct AdapterWeights {
   const char* projection = "";  // "q_proj"
 };
 
-// What one adapter of several that rows choose from (served_adapters.h) has in a layer.
+// One adapter's matrices in one layer, of the adapters that rows choose from (served_adapters.h).
 struct LayerAdapter {
   std::vector<AdapterWeights> qkv = {};  // at most one each for q, k and v
   std::vector<AdapterWeights> o = {};    // at most one
@@ -79,7 +79,7 @@ struct ModelWeights {
   ops::Weight lm_head;               // [V, H]
   // [L, adapters] in serving alone: those that rows choose from; empty: none.
   std::vector<std::vector<LayerAdapter>> adapters;
-  // The memory of all of them on a device, of all but the routed experts on a host; empty: each has its own.
+  // The memory of all of them on a device, of all but routed experts and adapters on a host; empty: each has its own.
   Buffer arena;
 
   // As held, packed.
