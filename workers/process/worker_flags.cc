@@ -41,8 +41,10 @@ void AddModelFlags(WorkerFlags* values, FlagSet* flags) {
             "directory of a LoRA adapter as PEFT saves it, which is merged into the model's weights as they are loaded")
       .Mark(kOfServing);
   flags
-      ->Add("adapters=NAME=DIR,...", &values->adapters,
-            "LoRA adapters that are held beside the model, of which a request names one; on a CPU")
+      ->Add(
+          "adapters=NAME=DIR,...", &values->adapters,
+          "LoRA adapters held beside the model; each request may choose one; CPUs only. Names are of letters, digits, "
+          "'.', '_' and '-'; only attention's projections may be adapted")
       .Mark(kOfServing);
   flags->Add("dtype=NAME", &values->dtype, "data type to compute in: auto (the checkpoint's), fp32, bf16, fp16, fp64")
       .Mark(kOfServing);

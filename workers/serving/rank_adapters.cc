@@ -57,19 +57,26 @@ int64_t RankAdapters::bytes() const {
   return bytes;
 }
 
-absl::Status RankAdapters::LoadInto(const model::ModelConfig& config, DType dtype, model::ModelWeights* weights) const {
-  if (empty()) return absl::OkStatus();
-  weights->adapters = std::vector<std::vector<model::LayerAdapter>>(static_cast<size_t>(config.num_layers()));
+absl::StatusOr<std::vector<std::vector<model::LayerAdapter>>> RankAdapters::Load(const model::ModelConfig& config,
+                                                                                 DType dtype, Progress progress) const {
+  std::vector<std::vector<model::LayerAdapter>> loaded;
+  if (empty()) return loaded;
+  loaded.resize(static_cast<size_t>(config.num_layers()));
+  int64_t done = 0;
   for (const Adapter& each : adapters_) {
     ASSIGN_OR_RETURN(const std::unique_ptr<const checkpoint::LoraAdapter> adapter, OpenFolder(each.place));
     if (adapter->Hash() != each.hash) {
-      return Named(each.place, absl::FailedPreconditionError("has other contents than when this worker started"));
+      return Named(each.place, absl::DataLossError("has other contents than when this worker started"));
     }
     absl::StatusOr<std::vector<model::LayerAdapter>> layers = model::PackServedAdapter(config, dtype, *adapter);
     if (!layers.ok()) return Named(each.place, layers.status());
-    for (size_t i = 0; i < layers->size(); ++i) weights->adapters[i].push_back(std::move((*layers)[i]));
+    for (size_t i = 0; i < layers->size(); ++i) loaded[i].push_back(std::move((*layers)[i]));
+    done += each.bytes;
+    if (!progress(done, bytes())) {
+      return absl::CancelledError(absl::StrCat("loading adapters was stopped after ", done, " of ", bytes(), " bytes"));
+    }
   }
-  return absl::OkStatus();
+  return loaded;
 }
 
 }  // namespace switchyard::worker

@@ -144,6 +144,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   const auto progress = [report](int64_t done, int64_t total) {
     return report(fleet::LoadPhase::kWeights, done, total);
   };
+  ASSIGN_OR_RETURN(auto adapters, adapters_.Load(config_, dtype_, progress));
   if (placed) {
     RankPlacementInput input = PlacementInput(assignment, settings);
     input.file = ExpertFileInput(host);
@@ -165,7 +166,7 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   load.progress = progress;
   if (!checkpoint_.has_value()) return model::MakeDummyWeights(config_, std::move(load));
   ASSIGN_OR_RETURN(model::ModelWeights weights, model::LoadWeights(*checkpoint_, config_, std::move(load)));
-  RETURN_IF_ERROR(adapters_.LoadInto(config_, dtype_, &weights));
+  weights.adapters = std::move(adapters);
   return weights;
 }
 

@@ -76,16 +76,61 @@ TEST(RankAdaptersTest, AFolderThatChangesAfterTheStartIsNotLoaded) {
   const auto adapters = Open({{"lora", dir.path()}});
   ASSERT_TRUE(adapters.ok()) << adapters.status();
   const model::ModelConfig config = *model::ReadModelConfig(kModel);
+  const auto go_on = [](int64_t, int64_t) { return true; };
+  auto layers = adapters->Load(config, DType::kF32, go_on);
+  ASSERT_TRUE(layers.ok()) << layers.status();
   model::ModelWeights weights;
-  ASSERT_TRUE(adapters->LoadInto(config, DType::kF32, &weights).ok());
+  weights.adapters = *std::move(layers);
   ASSERT_EQ(weights.adapters.size(), static_cast<size_t>(config.num_layers()));
   EXPECT_EQ(weights.adapters[0].size(), 1u);
   EXPECT_EQ(weights.bytes(), adapters->bytes());
   Copy(kLora, "9", dir);
-  model::ModelWeights again;
-  const absl::Status status = adapters->LoadInto(config, DType::kF32, &again);
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  const absl::Status status = adapters->Load(config, DType::kF32, go_on).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("--adapters: lora=", dir.path(), ": has other")));
+}
+
+TEST(RankAdaptersTest, LoadingReportsEachAndCanBeStopped) {
+  const auto adapters = Open({kLora, kOther});
+  ASSERT_TRUE(adapters.ok()) << adapters.status();
+  const model::ModelConfig config = *model::ReadModelConfig(kModel);
+  std::vector<std::pair<int64_t, int64_t>> seen;
+  const auto load = [&](size_t calls) {
+    seen.clear();
+    return adapters->Load(config, DType::kF32, [&](int64_t done, int64_t total) {
+      seen.emplace_back(done, total);
+      return seen.size() < calls;
+    });
+  };
+  ASSERT_TRUE(load(3).ok());
+  const int64_t first = Open({kLora})->bytes(), both = adapters->bytes();
+  EXPECT_THAT(seen, ElementsAre(std::pair(first, both), std::pair(both, both)));
+  EXPECT_EQ(load(1).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_THAT(seen, ElementsAre(std::pair(first, both)));
+}
+
+absl::Status Join(Worker* worker, Worker::Progress progress) {
+  comm::InMemoryStore store;
+  return worker->Join({.epoch = 1, .rank = 0, .world = 1, .store_token = "secret", .form_deadline_ms = 30'000},
+                      "127.0.0.1",
+                      {.kv_cache_bytes = 1 << 20, .max_num_seqs = 4, .max_batched_tokens = 32, .max_model_len = 128},
+                      &store, std::move(progress));
+}
+
+// The worker ends by this error (serving_handler.cc), so that another one begins with the folder as it is now.
+TEST(RankAdaptersTest, AChangedFolderIsFoundBeforeTheModelIsLoaded) {
+  const model::TempDir dir;
+  Copy(kLora, "8", dir);
+  const auto worker = Worker::Open(With({{"lora", dir.path()}}));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  Copy(kLora, "9", dir);
+  int reports = 0;
+  const absl::Status joined = Join(worker->get(), [&](const fleet::LoadProgress&) {
+    ++reports;
+    return true;
+  });
+  EXPECT_EQ(joined.code(), absl::StatusCode::kDataLoss) << joined;
+  EXPECT_EQ(reports, 0) << "no weights were loaded";
 }
 
 TEST(RankAdaptersTest, AWorkerHasThemBesideItsWeights) {
@@ -95,11 +140,7 @@ TEST(RankAdaptersTest, AWorkerHasThemBesideItsWeights) {
        {std::vector<fleet::AdapterPlace>{}, std::vector<fleet::AdapterPlace>{kLora, kOther}}) {
     auto worker = Worker::Open(With(places));
     ASSERT_TRUE(worker.ok()) << worker.status();
-    comm::InMemoryStore store;
-    const absl::Status joined = (*worker)->Join(
-        {.epoch = 1, .rank = 0, .world = 1, .store_token = "secret", .form_deadline_ms = 30'000}, "127.0.0.1",
-        {.kv_cache_bytes = 1 << 20, .max_num_seqs = 4, .max_batched_tokens = 32, .max_model_len = 128}, &store,
-        nullptr);
+    const absl::Status joined = Join(worker->get(), nullptr);
     ASSERT_TRUE(joined.ok()) << joined;
     bytes.push_back((*worker)->weight_bytes());
     hashes.push_back((*worker)->weights_hash());
@@ -110,7 +151,7 @@ TEST(RankAdaptersTest, AWorkerHasThemBesideItsWeights) {
   EXPECT_NE(hashes[1], hashes[0]);
 }
 
-TEST(RankAdaptersTest, WhatCannotBeIsRefused) {
+TEST(RankAdaptersTest, OptionsThatDoNotGoTogetherAreRefused) {
   const auto refusal = [](const WorkerOptions& options) {
     return std::string(Worker::Open(options).status().message());
   };

@@ -36,7 +36,7 @@ struct MemoryNeed {
   int64_t expert_slots = -1;
   DeviceKind device = DeviceKind::kCpu;
   ops::WeightFormats format = {};
-  int64_t adapter_bytes = 0;  // of adapters that requests choose from
+  int64_t adapter_bytes = 0;  // of adapters that requests choose from, as held; they are read before other weights
 
   ops::WeightType type() const { return {dtype, format}; }
 };
