@@ -9,6 +9,7 @@ std::map<std::string, std::string> AdviceForUsersOfVllm() {
       "on other machines";
   constexpr char kNone[] =
       "there is no tensor or pipeline parallelism; --local_workers=N shards experts over N workers";
+  constexpr char kAdapters[] = "is not needed: workers hold all adapters of --adapters=NAME=DIR,NAME=DIR, of any rank";
   return {{"", kModel},
           {"-m", kModel},
           {"data_parallel_size", kWorkers},
@@ -30,6 +31,10 @@ std::map<std::string, std::string> AdviceForUsersOfVllm() {
           {"enable_eplb", "is --placement=auto with --spare_slots here"},
           {"cpu_offload_gb", "is --expert_memory here: what stays in memory, of the experts"},
           {"enable_lora", "adapters are given by --adapters=NAME=DIR,NAME=DIR; requests ask for MODEL:NAME"},
+          {"max_loras", kAdapters},
+          {"max_cpu_loras", kAdapters},
+          {"max_lora_rank", kAdapters},
+          {"fully_sharded_loras", kAdapters},
           {"lora_modules", "is --adapters=NAME=DIR,NAME=DIR here; requests ask for MODEL:NAME"},
           {"enforce_eager", "is --cuda_graphs=false here"}};
 }

@@ -14,8 +14,7 @@ namespace switchyard::server {
 // Returns the name of the model with this adapter (batching::SlotInit::adapter); 0: the model's own.
 std::string ModelName(const ServedModel& model, int32_t adapter);
 
-// Returns the adapter that `name` asks for; 0: none, also for an empty name.  UnknownModel for a name that there is
-// not.
+// Returns the adapter that `name` asks for; 0: none, also for an empty name.  UnknownModel for any other name.
 absl::StatusOr<int32_t> FindAdapter(const std::string& name, const ServedModel& model);
 // Returns NOT_FOUND (MODEL_NOT_FOUND), with the names that there are.
 absl::Status UnknownModel(const std::string& name, const ServedModel& model);

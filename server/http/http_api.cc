@@ -15,6 +15,8 @@
 #include "scheduler/base/text/json_value.h"
 #include "server/api/model_names.h"
 #include "server/clock.h"
+#include "server/engine/engine_loop.h"
+#include "server/fleet/serving_group.h"
 #include "server/http/api_errors.h"
 #include "server/http/apis/anthropic.h"
 #include "server/http/apis/chat.h"
@@ -122,6 +124,13 @@ class HttpApi::Handlers {
   static void Model(const Call& call) {
     const std::string name =
         PercentDecoded(absl::string_view(call.exchange->request().path).substr(std::string("/v1/models/").size()));
+    const ServerConfig& config = *call.context->config;
+    EngineLoop* const engine = call.context->engine;
+    // The workers have yet to say which adapters there are.
+    if (engine->model() == nullptr && absl::StartsWith(name, absl::StrCat(config.served_model_name, ":"))) {
+      const absl::Status loading = LoadingError(config, engine->load().not_ready_reason);
+      return call.exchange->Reply(ErrorReply(ErrorShape::kOpenAi, loading));
+    }
     const std::shared_ptr<const ServedModel> model = ModelOf(*call.context);
     const absl::StatusOr<int32_t> adapter = FindAdapter(name, *model);
     if (adapter.ok() && !name.empty()) return call.Reply(ModelJson(*call.context, *model, *adapter));

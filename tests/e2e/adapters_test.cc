@@ -1,7 +1,9 @@
 // A model that is served with several LoRA adapters beside each other (--adapters), chosen by a request's model: greedy
-// tokens are PEFT's (tests/golden/adapters) in any mixture, and every API has the adapters' names.
+// tokens are PEFT's (tests/golden/adapters) in any mixture.  Their names: adapters_names_test.cc.
 #include <signal.h>
 
+#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,19 +14,15 @@
 #include "clients/cpp/client_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
 #include "scheduler/base/check.h"
 #include "scheduler/base/io/model_dir.h"
 #include "tests/e2e/harness.h"
-#include "tests/e2e/http_client.h"
 #include "workers/checkpoint/tensors/weights_file.h"
 
 namespace switchyard {
 namespace {
 
-using nlohmann::json;
 using testing::ContainsRegex;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr char kAdapters[] = "tests/golden/adapters";
@@ -89,7 +87,6 @@ TEST_P(AdaptersServedTest, MixedInOneBatchTheyAnswerAsPeft) {
   std::vector<v1::GenerateRequest> requests;
   for (const Continuation& each : golden) requests.push_back(RequestFor(each));
   for (const int workers : {1, 2}) {
-    // (Rows are given away, too, where there are two workers.)
     const auto server = TestServer::Start(
         {.model = PathOf(GetParam()), .workers = workers, .flags = Flags(GetParam(), {"--min_rebalance_rows=1"})});
     ASSERT_NE(server, nullptr);
@@ -102,6 +99,8 @@ TEST_P(AdaptersServedTest, MixedInOneBatchTheyAnswerAsPeft) {
             << golden[i].model << ", " << workers << " workers, " << round;
       }
     }
+    if (workers == 1) continue;
+    EXPECT_THAT(Scrape(server->metrics_address()), ContainsRegex("switchyard_rows_lent_total\\{[^}]*\\} [1-9]"));
   }
 }
 
@@ -110,50 +109,6 @@ class AdaptersTest : public testing::Test {
   static constexpr char kModel[] = "olmoe-clip";
   const std::vector<Continuation> golden_ = Golden(kModel);
 };
-
-TEST_F(AdaptersTest, EveryApiHasTheirNames) {
-  const auto server = TestServer::Start({.model = PathOf(kModel), .flags = Flags(kModel)});
-  ASSERT_NE(server, nullptr);
-  const json models = HttpCall(server->http_address(), "GET", "/v1/models").json();
-  std::vector<std::string> ids;
-  for (const json& each : models["data"]) {
-    ids.push_back(each["id"]);
-    EXPECT_EQ(each["root"], kModel);
-    EXPECT_EQ(each["parent"], ids.size() == 1 ? json(nullptr) : json(kModel));
-    EXPECT_EQ(each["max_model_len"], 640);
-  }
-  EXPECT_THAT(ids, ElementsAre("olmoe-clip", "olmoe-clip:lora", "olmoe-clip:other"));
-  const json one = HttpCall(server->http_address(), "GET", "/v1/models/olmoe-clip:other").json();
-  EXPECT_EQ(one["id"], "olmoe-clip:other");
-  EXPECT_EQ(one["parent"], kModel);
-  const HttpAnswer none = HttpCall(server->http_address(), "GET", "/v1/models/other");
-  EXPECT_EQ(none.status, 404);
-  EXPECT_THAT(none.body, HasSubstr(R"(this server has \"olmoe-clip\", \"olmoe-clip:lora\", \"olmoe-clip:other\")"));
-
-  for (size_t i = 0; i < 3; ++i) {
-    const json body = {
-        {"model", golden_[i].model}, {"prompt", golden_[i].prompt}, {"max_tokens", 4}, {"temperature", 0}};
-    const HttpAnswer answer = HttpCall(server->http_address(), "POST", "/v1/completions", body.dump());
-    EXPECT_EQ(answer.status, 200) << answer.body;
-    EXPECT_EQ(answer.json()["model"], golden_[i].model);
-  }
-  v1::GetModelInfoRequest info;
-  info.set_model("olmoe-clip:lora");
-  v1::GetModelInfoResponse described;
-  grpc::ClientContext context;
-  ASSERT_TRUE(v1::InferenceService::NewStub(server->channel())->GetModelInfo(&context, info, &described).ok());
-  EXPECT_EQ(described.model(), "olmoe-clip:lora");
-  EXPECT_THAT(described.models(), ElementsAre("olmoe-clip", "olmoe-clip:lora", "olmoe-clip:other"));
-
-  v1::GenerateRequest wrong = RequestFor(golden_[0]);
-  wrong.set_model("olmoe-clip:third");
-  const StreamSeen refused = Generate(server->client(), wrong);
-  EXPECT_EQ(refused.end.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(refused.end.message()), HasSubstr("\"olmoe-clip:lora\", \"olmoe-clip:other\""));
-  const std::string page = Scrape(server->metrics_address());
-  EXPECT_THAT(page, ContainsRegex("switchyard_adapter_requests_total\\{[^}]*adapter=\"lora\"[^}]*\\} 1"));
-  EXPECT_THAT(page, ContainsRegex("switchyard_adapter_requests_total\\{[^}]*adapter=\"other\"[^}]*\\} 1"));
-}
 
 // Choices and logprobs are the adapter's, and so are prompt logprobs, with cached blocks or without.
 TEST_F(AdaptersTest, ChoicesAndLogprobsAreTheAdapters) {
@@ -178,37 +133,48 @@ TEST_F(AdaptersTest, ChoicesAndLogprobsAreTheAdapters) {
   EXPECT_NE(scores[1], scores[2]);
 }
 
-// What ran when a worker was lost goes on with its adapter.
+// Sequences that are preempted, and those whose worker is lost, go on with their adapters.  (Preemptions also make them
+// last long enough.)
 TEST_F(AdaptersTest, OutliveALostWorker) {
-  const auto server = TestServer::Start({.model = PathOf(kModel), .workers = 2, .flags = Flags(kModel)});
+  constexpr int kTokens = 600;
+  const auto server =
+      TestServer::Start({.model = PathOf(kModel), .workers = 2, .flags = Flags(kModel, {"--preempt_every_step=true"})});
   ASSERT_NE(server, nullptr);
   std::vector<v1::GenerateRequest> requests;
+  std::vector<std::vector<int32_t>> want;
   for (size_t i = 0; i < 3; ++i) {
     requests.push_back(RequestFor(golden_[i]));
-    requests.back().set_max_tokens(400);
-  }
-  std::vector<std::vector<int32_t>> want;
-  for (const v1::GenerateRequest& request : requests) {
-    const StreamSeen seen = Generate(server->client(), request);
+    requests.back().set_max_tokens(kTokens);
+    const StreamSeen seen = Generate(server->client(), requests.back());
     ASSERT_TRUE(seen.ok()) << seen.end;
     want.push_back(seen.choices.at(0).token_ids);
+    EXPECT_EQ(std::vector<int32_t>(want[i].begin(), want[i].begin() + static_cast<int64_t>(golden_[i].tokens.size())),
+              golden_[i].tokens);
   }
-  EXPECT_NE(want[0], want[1]);
   std::vector<StreamSeen> seen(requests.size());
+  std::vector<std::atomic<bool>> begun(requests.size());
   std::vector<std::unique_ptr<client::GenerateStream>> calls;
   for (size_t i = 0; i < requests.size(); ++i) {
-    calls.push_back(server->client().StartGenerate(
-        requests[i],
-        {.on_message = [&seen, i](const v1::GenerateResponse& message) { seen[i].Add(message); }, .on_done = nullptr}));
+    const auto on_message = [&seen, &begun, i](const v1::GenerateResponse& message) {
+      seen[i].Add(message);
+      if (!seen[i].choices.empty() && !seen[i].choices[0].token_ids.empty()) begun[i] = true;
+    };
+    calls.push_back(server->client().StartGenerate(requests[i], {.on_message = on_message, .on_done = nullptr}));
   }
-  ASSERT_TRUE(WaitUntil([&] { return server->client().GetLoad()->running_requests() == 3; }, kLimit));
+  const auto all_begun = [&] {
+    return std::all_of(begun.begin(), begun.end(), [](const auto& each) { return each.load(); });
+  };
+  ASSERT_TRUE(WaitUntil(all_begun, kLimit));
   ASSERT_EQ(kill(server->WorkerPids().at(1), SIGKILL), 0);
   for (size_t i = 0; i < requests.size(); ++i) {
     const absl::Status end = calls[i]->Wait();
     ASSERT_TRUE(end.ok()) << end;
     EXPECT_EQ(seen[i].choices.at(0).token_ids, want[i]) << requests[i].model();
   }
-  EXPECT_THAT(Scrape(server->metrics_address()), ContainsRegex("switchyard_groups_lost_total\\{[^}]*\\} 1"));
+  const auto page = [&] { return Scrape(server->metrics_address()); };
+  EXPECT_TRUE(WaitUntil(
+      [&] { return testing::Value(page(), ContainsRegex("switchyard_groups_lost_total\\{[^}]*\\} 1")); }, kLimit));
+  EXPECT_THAT(page(), ContainsRegex("switchyard_num_preemptions_total\\{[^}]*\\} [1-9]"));
 }
 
 TEST_F(AdaptersTest, WhatDoesNotFitIsRefusedAtTheStart) {

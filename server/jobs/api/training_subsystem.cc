@@ -6,9 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/check.h"
 #include "scheduler/base/cores.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/fleet/adapter_list.h"
 #include "server/clock.h"
 #include "server/engine/engine_loop.h"
 #include "server/jobs/api/delete_job.h"
@@ -31,8 +33,11 @@ bool IsOfDisk(const absl::Status& status) {
 
 // Sees to it that what is served stays if a job has made it.  Returns its folders beneath the root.
 std::vector<std::string> KeepServed(const RootDir& checkpoints, const ServerConfig& config) {
-  std::vector<std::string> folders;
-  for (const std::string& path : {config.model, config.adapter}) {
+  std::vector<std::string> paths = {config.model, config.adapter}, folders;
+  const absl::StatusOr<std::vector<fleet::AdapterPlace>> adapters = fleet::ParseAdapterList(config.adapters);
+  SY_CHECK_OK(adapters.status());  // ServerConfig::Finish has checked it
+  for (const fleet::AdapterPlace& each : *adapters) paths.push_back(each.dir);
+  for (const std::string& path : paths) {
     const std::string folder = path.empty() ? "" : FolderBeneath(checkpoints, path);
     if (folder.empty()) continue;
     folders.push_back(folder);

@@ -1,5 +1,5 @@
-// A folder of low-rank adapters as PEFT saves it (adapter_config.json, adapter_model.safetensors), which a server
-// merges into the weights that it loads, W' = W + scale B A, or holds beside them.
+// A folder of low-rank adapters as PEFT saves it (adapter_config.json, adapter_model.safetensors): W' = W + scale B A.
+// A server merges one into the weights that it loads, or holds several beside them.
 //
 // All of it is read and stays in memory, in fp32; while it is read, the adapters of one layer's experts are there once
 // more, as the file has them.  Immutable.
