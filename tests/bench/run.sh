@@ -28,6 +28,7 @@ usage() {
   echo "  pack    training text to packed tokens, with the demo model's tokenizer ([FILE.jsonl])"
   echo "  http_over_grpc  the same streams over gRPC and over HTTP, in turns (--pairs=9 --seconds=1.5 --streams=1,8,32)"
   echo "  kv_cache      bits per byte and decode speed of keys and values in 8 bits beside the data type (--model=DIR --context=N)"
+  echo "  adapters      decode with 0, 1 and 8 adapters of --adapters in a batch, beside a server without (--model=DIR --rank=16 --batch=8)"
   echo "  quantization  bits per byte and speed of weights of 8 and 4 bits beside none (--model=DIR --text=FILE.jsonl)"
   echo "  loading seconds, memory and tokens/s of a checkpoint of gpt-oss-20b's shape, as published and as GGUF (--layers=24 --form published gguf plain)"
   echo "  gpu     CUDA kernels beside cuBLAS and SDPA, MoE layers beside PyTorch's and vLLM's, and models, on a GPU (--pack=FILE --minutes=9)"
@@ -43,7 +44,7 @@ case "$name" in
   placement)
     deploy/install-deps.sh; deploy/build.sh placement_worker popularity_bench decision_bench switchyard-server switchyard-worker switchyard
     exec "${PYTHON:-python3}" -B tests/bench/placement.py "$@" ;;
-  peers|workers|larger_than_memory|serve_placement|micro_batches|quantization|kv_cache|loading) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
+  peers|workers|larger_than_memory|serve_placement|micro_batches|quantization|kv_cache|adapters|loading) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard; exec "${PYTHON:-python3}" -B "tests/bench/$name.py" "$@" ;;
   pairs) deploy/install-deps.sh; deploy/build.sh switchyard-server switchyard-worker switchyard train_step_bench; exec "${PYTHON:-python3}" -B tests/bench/pairs.py "$@" ;;
   training) deploy/install-deps.sh; deploy/build.sh training_worker training_rank_bench; exec "${PYTHON:-python3}" -B tests/bench/training.py "$@" ;;
   schedules) deploy/install-deps.sh; deploy/build.sh schedule_worker simulate_bench; exec "${PYTHON:-python3}" -B tests/bench/schedules.py "$@" ;;
