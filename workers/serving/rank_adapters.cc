@@ -1,5 +1,6 @@
 #include "workers/serving/rank_adapters.h"
 
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -18,8 +19,10 @@ absl::Status Named(const fleet::AdapterPlace& place, const absl::Status& status)
   return absl::Status(status.code(), absl::StrCat("--adapters: ", place.name, "=", place.dir, ": ", status.message()));
 }
 
-absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> OpenFolder(const fleet::AdapterPlace& place) {
-  absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> adapter = checkpoint::LoraAdapter::Open(place.dir);
+absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> OpenFolder(
+    const fleet::AdapterPlace& place, int64_t available = std::numeric_limits<int64_t>::max()) {
+  absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> adapter =
+      checkpoint::LoraAdapter::Open(place.dir, available);
   if (!adapter.ok()) return Named(place, adapter.status());
   return adapter;
 }
@@ -27,10 +30,10 @@ absl::StatusOr<std::unique_ptr<const checkpoint::LoraAdapter>> OpenFolder(const 
 }  // namespace
 
 absl::StatusOr<RankAdapters> RankAdapters::Open(absl::Span<const fleet::AdapterPlace> places,
-                                                const model::ModelConfig& config, DType dtype) {
+                                                const model::ModelConfig& config, DType dtype, int64_t available) {
   RankAdapters all;
   for (const fleet::AdapterPlace& place : places) {
-    ASSIGN_OR_RETURN(const std::unique_ptr<const checkpoint::LoraAdapter> adapter, OpenFolder(place));
+    ASSIGN_OR_RETURN(const std::unique_ptr<const checkpoint::LoraAdapter> adapter, OpenFolder(place, available));
     RETURN_IF_ERROR(Named(place, model::CheckServedAdapter(config, dtype, *adapter)));
     all.adapters_.push_back(
         {.place = place, .hash = adapter->Hash(), .bytes = model::ServedAdapterBytes(dtype, *adapter)});

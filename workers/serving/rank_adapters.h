@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,10 @@ class RankAdapters {
 
   RankAdapters() = default;  // none
   // Errors name the adapter and its folder: the folder's (lora_adapter.h) and CheckServedAdapter's.
+  // available: bytes of memory that reading one may use; ResourceExhausted: it needs more.
   static absl::StatusOr<RankAdapters> Open(absl::Span<const fleet::AdapterPlace> places,
-                                           const model::ModelConfig& config, DType dtype);
+                                           const model::ModelConfig& config, DType dtype,
+                                           int64_t available = std::numeric_limits<int64_t>::max());
 
   bool empty() const { return adapters_.empty(); }
   std::vector<std::string> names() const;

@@ -156,7 +156,8 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Open(WorkerOptions options) {
                                        ReadMachineMemory().total_bytes));
     ASSIGN_OR_RETURN(stored, CheckTensors(*checkpoint, config, dtype, adapter.get()));
   }
-  ASSIGN_OR_RETURN(RankAdapters adapters, RankAdapters::Open(options.adapters, config, dtype));
+  ASSIGN_OR_RETURN(RankAdapters adapters,
+                   RankAdapters::Open(options.adapters, config, dtype, options.memory().available_bytes()));
   ASSIGN_OR_RETURN(const ops::WeightFormats format,
                    ServingFormats(options.quantization, dtype, options.device, stored));
   ASSIGN_OR_RETURN(const ops::KvFormat kv_format, ServingKvFormat(options.kv_cache_dtype, dtype, options.device));

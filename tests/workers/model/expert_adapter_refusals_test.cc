@@ -114,6 +114,9 @@ TEST_F(ExpertAdapterRefusalsTest, WithoutTensorsOfWhatItNames) {
   EXPECT_THAT(Opened(), HasSubstr("experts' gate_up_proj of model.layers.1, which"));
   Drop("layers.1.mlp.experts.lora_");
   EXPECT_THAT(Opened(), HasSubstr("experts' down_proj of model.layers.1, which"));
+  Drop("layers.1.mlp.experts.");
+  EXPECT_THAT(Merged("olmoe-clip"), HasSubstr("it has adapters of experts' gate_up_proj of model.layers.0, and none of "
+                                              "model.layers.1"));
   Drop(".mlp.experts.");
   EXPECT_THAT(Opened(), HasSubstr("has no adapters of experts' gate_up_proj, which"));
   Drop("layers.0.mlp.experts.base_layer.lora_B");

@@ -117,7 +117,7 @@ absl::Status Join(Worker* worker, Worker::Progress progress) {
                       &store, std::move(progress));
 }
 
-// The worker ends by this error (serving_handler.cc), so that another one begins with the folder as it is now.
+// A worker that has not served yet ends by this error (serving_handler.cc).
 TEST(RankAdaptersTest, AChangedFolderIsFoundBeforeTheModelIsLoaded) {
   const model::TempDir dir;
   Copy(kLora, "8", dir);

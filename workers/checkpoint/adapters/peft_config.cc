@@ -48,7 +48,7 @@ bool SaysNothing(const nlohmann::json& json, const char* key) {
          ((found->is_array() || found->is_object()) && found->empty());
 }
 
-// Whether "0.21.2", "0.20.0.dev0@1a2b" and so on are kFirstVersion or later; false for what is no version.
+// Whether a version, "0.21.2" or "0.20.0.dev0@1a2b", is kFirstVersion or later; false for a text that is none.
 bool IsNewEnough(absl::string_view text) {
   Version version = {};
   absl::string_view rest = text.substr(0, text.find('@'));
@@ -60,7 +60,7 @@ bool IsNewEnough(absl::string_view text) {
     if (i + 1 < version.size() && (!absl::ConsumePrefix(&rest, "."))) break;
   }
   if (version != kFirstVersion) return version > kFirstVersion;
-  // What is behind the numbers is of a version before it (dev, rc), but for these.
+  // Other endings (dev, rc) mean a version before these numbers.
   return rest.empty() || absl::StartsWith(rest, ".post") || absl::StartsWith(rest, "+");
 }
 

@@ -91,8 +91,8 @@ void Append(int64_t layer_idx, std::vector<AdapterWeights>* adapters, std::vecto
   }
 }
 
-// What experts have that goes with no adapters; null: nothing.
-const char* WhatHasNoAdapters(const ModelConfig& config) {
+// The trait of experts that excludes adapters; null: they may have some.
+const char* TraitWithoutAdapters(const ModelConfig& config) {
   if (!ops::IsGated(config.activation)) return "GELU";
   if (config.ffn_bias) return "biases";
   return config.glu_clamp.limit != 0 ? "bounds of SwiGLU" : nullptr;
@@ -142,7 +142,7 @@ absl::Status CheckAdapterTargets(const ModelConfig& config, const AdapterDesc& d
     if (target != checkpoint::kGateUpProj && target != checkpoint::kDownProj) {
       return absl::InvalidArgumentError(absl::StrCat("lora.targets: ", target, " is no projection that has adapters"));
     }
-    if (const char* const have = WhatHasNoAdapters(config)) {
+    if (const char* const have = TraitWithoutAdapters(config)) {
       return absl::InvalidArgumentError(absl::StrCat("lora.targets: ", target, ": experts of ", config.model_type,
                                                      " have ", have,
                                                      "; adapters are for experts with SwiGLU and without biases"));
@@ -226,6 +226,20 @@ class Merge {
     return absl::InvalidArgumentError(absl::StrCat("adapter ", adapter_.folder(), ": ", text...));
   }
 
+  // Fused experts are adapted in all layers or in none: PEFT's target_parameters do not choose among them.
+  absl::Status OfAllLayers(const ModelConfig& config, const char* projection) const {
+    if (adapter_.num_experts() == 0) return absl::OkStatus();
+    std::string with, without;
+    for (int64_t i = 0; i < config.num_layers(); ++i) {
+      if (!config.layers[static_cast<size_t>(i)].moe) continue;
+      const std::string layer = absl::StrCat("model.layers.", i);
+      const bool has = adapter_.matrices().contains(checkpoint::ExpertMatrixName(layer, 0, projection));
+      (has ? with : without) = layer;
+    }
+    if (with.empty() || without.empty()) return absl::OkStatus();
+    return Wrong("it has adapters of experts' ", projection, " of ", with, ", and none of ", without);
+  }
+
  private:
   absl::Status ByName(Param* param) {
     const auto found = adapter_.matrices().find(param->name);
@@ -282,6 +296,9 @@ absl::Status MergeAdapter(const ModelConfig& config, const checkpoint::LoraAdapt
   if (adapter.num_experts() != 0 && adapter.num_experts() != config.num_experts) {
     return merge.Wrong("its lora_A of experts is of ", adapter.num_experts(),
                        " experts (rows by r in adapter_config.json), the model has ", config.num_experts);
+  }
+  for (const char* projection : {checkpoint::kGateUpProj, checkpoint::kDownProj}) {
+    RETURN_IF_ERROR(merge.OfAllLayers(config, projection));
   }
   for (Param& param : *params) RETURN_IF_ERROR(merge.Into(&param));
   for (const auto& [name, matrix] : adapter.matrices()) {

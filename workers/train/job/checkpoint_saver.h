@@ -6,9 +6,9 @@
 //   Advance    at each control point, with all ranks' words: when all have written, rank 0 gets their records and
 //              commits, in that thread; when it has, the checkpoint counts
 // If any rank has no memory for the copy, or offloaded experts, no rank makes one, and training waits until all have
-// written (copied()).  What a rank writes without having it, ranks exchange: sharded dense state (shard_stream.h), and
-// adapters of experts, which rank 0 writes (expert_adapter_tensors.h).  They do so when they copy, so a step waits for
-// that, too, for adapters at most disk_limit in all; or without a copy while they write.  One save at a time.  Any
+// written (copied()).  Ranks send each other what the writer lacks: sharded dense state (shard_stream.h), and adapters
+// of experts, which rank 0 writes (expert_adapter_tensors.h).  With a copy they do so in Begin, so a step waits for
+// that, too, for adapters at most disk_limit in all; without one, while files are written.  One save at a time.  Any
 // failure ends the job's attempt (status, marked Lost); earlier checkpoints stay.  Thread-compatible: the trainer's
 // thread calls.
 #pragma once
