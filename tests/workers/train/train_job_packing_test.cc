@@ -260,7 +260,7 @@ TEST_F(TrainJobPackingTest, ReplicasAreForMoreWorkersThanExperts) {
   jobs::JobSpec spec = Spec();
   spec.batch_sequences = 16;
   spec.micro_batch_sequences = 1;
-  spec.steps = 2;
+  spec.steps = 4;
   for (const RankStory& story : Run(spec, Attempt(1, Measured, 16))) {
     EXPECT_THAT(std::string(story.end.status.message()), HasSubstr("at most 8 workers"));
   }
