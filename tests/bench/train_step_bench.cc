@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/bench/bench_ranks.h"
 #include "workers/comm/local/local_communicator.h"
@@ -106,7 +107,7 @@ class Bench {
     for (int64_t i = 0; i < count; ++i) {
       const train::TrainRows rows = RowsOf(step_++);
       ASSIGN_OR_RETURN(const train::StepReport report,
-                       trainer_->Step({&rows, 1}, flags_.learning_rate, absl::InfiniteFuture()));
+                       trainer_->Step({&rows, 1}, flags_.learning_rate, absl::Now() + kPatience));
       losses.push_back(report.loss);
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
