@@ -103,7 +103,8 @@ def ensure_large(cache):
     import transformers
     demo = report.ROOT / "deploy/demo-model"
     config = transformers.AutoConfig.from_pretrained(demo, **LARGE)
-    folder = Path(tempfile.mkdtemp(dir=Path(cache)))
+    Path(cache).mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=cache))
     torch.manual_seed(1)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     report.log(f"{final}: {sum(p.numel() for p in model.parameters()) / 1e6:.0f} M parameters")
