@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/link/field_table.h"
@@ -148,43 +149,31 @@ constexpr auto SpecFields() {
                     Field(&M::max_runtime_seconds, &M::set_max_runtime_seconds, &S::max_runtime_seconds));
 }
 
+// A field whose text `parse` reads; empty: as it is.  limit: what may be there.
+template <class Value>
+absl::Status TakeNamed(const SpecReader& reader, const char* field, const std::string& text, const char* limit,
+                       absl::StatusOr<Value> (*parse)(absl::string_view), Value* out) {
+  if (text.empty()) return absl::OkStatus();
+  absl::StatusOr<Value> value = parse(text);
+  if (!value.ok()) {
+    return reader.error({.field = absl::StrCat("spec.communication.", field),
+                         .text = std::string(value.status().message()),
+                         .limit = limit,
+                         .actual = text,
+                         .is_text = true});
+  }
+  *out = *std::move(value);
+  return absl::OkStatus();
+}
+
 absl::Status TakeCommunication(const SpecReader& reader, const v1::CommunicationSpec& message,
                                jobs::CommunicationSpec* out) {
-  if (!message.mode().empty()) {
-    const absl::StatusOr<jobs::CommMode> mode = jobs::ParseCommMode(message.mode());
-    if (!mode.ok()) {
-      return reader.error({.field = "spec.communication.mode",
-                           .text = std::string(mode.status().message()),
-                           .limit = "a known mode",
-                           .actual = message.mode(),
-                           .is_text = true});
-    }
-    out->mode = *mode;
-  }
   if (message.piece_bytes() != 0) out->piece_bytes = message.piece_bytes();
-  if (!message.granularity().empty()) {
-    const absl::StatusOr<jobs::Granularity> granularity = jobs::ParseGranularity(message.granularity());
-    if (!granularity.ok()) {
-      return reader.error({.field = "spec.communication.granularity",
-                           .text = std::string(granularity.status().message()),
-                           .limit = "mode, model, profile or a number of chunks",
-                           .actual = message.granularity(),
-                           .is_text = true});
-    }
-    out->granularity = *granularity;
-  }
-  if (!message.expert_packing().empty()) {
-    const absl::StatusOr<jobs::PackingChoice> packing = jobs::ParsePackingChoice(message.expert_packing());
-    if (!packing.ok()) {
-      return reader.error({.field = "spec.communication.expert_packing",
-                           .text = std::string(packing.status().message()),
-                           .limit = "mode, trials or a number of replicas",
-                           .actual = message.expert_packing(),
-                           .is_text = true});
-    }
-    out->packing = *packing;
-  }
-  return absl::OkStatus();
+  RETURN_IF_ERROR(TakeNamed(reader, "mode", message.mode(), "a known mode", &jobs::ParseCommMode, &out->mode));
+  RETURN_IF_ERROR(TakeNamed(reader, "granularity", message.granularity(), "mode, model, profile or a number of chunks",
+                            &jobs::ParseGranularity, &out->granularity));
+  return TakeNamed(reader, "expert_packing", message.expert_packing(), "mode, trials or a number of replicas",
+                   &jobs::ParsePackingChoice, &out->packing);
 }
 
 constexpr auto LoraFields() {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
@@ -205,9 +206,13 @@ TEST_F(TrainJobExpertAdaptersTest, StopsWhileItSaves) {
   options.before = [&](TrainJob* job, int rank) {
     if (rank == 0) first = job;
   };
+  absl::BlockingCounter others_ended(2);
+  options.after = [&](int rank) {
+    if (rank > 0) others_ended.DecrementCount();
+  };
   BeforeAdaptersAreWritten(&options, 4, [&] {
     first.load()->Stop(jobs::StopKind::kNow);
-    absl::SleepFor(absl::Milliseconds(500));  // all ranks have met at a control point by then
+    others_ended.Wait();
     return absl::OkStatus();
   });
   const absl::Time begin = absl::Now();
