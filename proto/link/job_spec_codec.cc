@@ -169,10 +169,9 @@ absl::Status TakeNamed(const SpecReader& reader, const char* field, const std::s
 absl::Status TakeCommunication(const SpecReader& reader, const v1::CommunicationSpec& message,
                                jobs::CommunicationSpec* out) {
   if (message.piece_bytes() != 0) out->piece_bytes = message.piece_bytes();
-  RETURN_IF_ERROR(TakeNamed(reader, "mode", message.mode(), "a known mode", &jobs::ParseCommMode, &out->mode));
-  RETURN_IF_ERROR(TakeNamed(reader, "granularity", message.granularity(), "mode, model, profile or a number of chunks",
+  RETURN_IF_ERROR(TakeNamed(reader, "granularity", message.granularity(), "auto, profile or a number of chunks",
                             &jobs::ParseGranularity, &out->granularity));
-  return TakeNamed(reader, "expert_packing", message.expert_packing(), "mode, trials or a number of replicas",
+  return TakeNamed(reader, "expert_packing", message.expert_packing(), "trials or a number of replicas",
                    &jobs::ParsePackingChoice, &out->packing);
 }
 
@@ -261,7 +260,6 @@ v1::JobSpec ToProto(const jobs::JobSpec& spec) {
   OptimizerFields().Put(spec.optimizer, message.mutable_optimizer());
   message.set_balance(PutEnum(kBalances, spec.balance));
   if (spec.balance_weight.has_value()) message.set_balance_weight(*spec.balance_weight);
-  message.mutable_communication()->set_mode(std::string(jobs::CommModeName(spec.communication.mode)));
   message.mutable_communication()->set_piece_bytes(spec.communication.piece_bytes);
   message.mutable_communication()->set_granularity(jobs::GranularityName(spec.communication.granularity));
   message.mutable_communication()->set_expert_packing(jobs::PackingChoiceName(spec.communication.packing));

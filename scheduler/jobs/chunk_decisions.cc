@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "scheduler/base/check.h"
@@ -15,7 +16,7 @@
 namespace switchyard::jobs {
 namespace {
 
-constexpr absl::string_view kChunkReasons[] = {"tried", "found", "model"};
+constexpr absl::string_view kChunkReasons[] = {"tried", "found", "measured"};
 constexpr absl::string_view kMeasuredText = " why=";
 
 absl::Status NoChunkDecision(absl::string_view line) {
@@ -57,7 +58,7 @@ std::string ChunkDecision::ToString() const {
   const double ms = 1e-6 * static_cast<double>(ns);
   const std::string time = ms < 1000 ? absl::StrFormat("%.3g ms", ms) : absl::StrFormat("%.0f ms", ms);
   return absl::StrCat("after step ", step, ": chunks ", from, " -> ", to, " of ", rows, " rows, ",
-                      reason == ChunkReason::kModel ? "a layer should take " : "a step took ", time, " (",
+                      reason == ChunkReason::kMeasured ? "a layer took " : "a step took ", time, " (",
                       ChunkReasonName(reason), why.empty() ? "" : ": ", why, ")");
 }
 
@@ -77,7 +78,9 @@ absl::StatusOr<std::vector<ChunkDecision>> DecodeChunkDecisions(absl::string_vie
   std::vector<ChunkDecision> decisions;
   if (lines.empty()) return decisions;
   if (!absl::ConsumeSuffix(&lines, "\n")) return NoChunkDecision(lines.substr(lines.rfind('\n') + 1));
-  for (const absl::string_view line : absl::StrSplit(lines, '\n')) {
+  // As it was called when a formula decided.
+  const std::string all = absl::StrReplaceAll(lines, {{" reason=model why=", " reason=measured why="}});
+  for (const absl::string_view line : absl::StrSplit(all, '\n')) {
     ASSIGN_OR_RETURN(decisions.emplace_back(), DecodeChunkDecision(line));
   }
   return decisions;
@@ -90,7 +93,7 @@ ChunkController::ChunkController(const ChunkOptions& options)
 }
 
 int32_t ChunkController::ChunksFor(int64_t rows) const {
-  return options_.searches ? search_.Next(rows).chunks : std::max(modelled_, 1);
+  return options_.searches ? search_.Next(rows).chunks : std::max(measured_, 1);
 }
 
 void ChunkController::AddStep(int64_t rows, int64_t ns) {
@@ -103,7 +106,7 @@ void ChunkController::AddStep(int64_t rows, int64_t ns) {
 
 bool ChunkController::Decides(int64_t step) const {
   if (!to_replay_.empty()) return Predicts(step);
-  if (!options_.searches) return modelled_ == 0;
+  if (!options_.searches) return measured_ == 0;
   const auto steps = steps_.find(last_rows_);
   return steps != steps_.end() && static_cast<int64_t>(steps->second.size()) > options_.steps;
 }
@@ -141,7 +144,8 @@ absl::Status ChunkController::Follows(const ChunkDecision& decision) const {
     return wrong(absl::StrCat("does not follow from ", ChunksFor(decision.rows), " chunks"));
   }
   if (!options_.searches) {
-    if (decision.reason != ChunkReason::kModel || modelled_ != 0) return wrong("is not the model's only one");
+    if (decision.reason != ChunkReason::kMeasured || measured_ != 0)
+      return wrong("is not the only one that was measured");
     if (decision.to < 1 || decision.to > options_.most) {
       return wrong(absl::StrCat("has no number of chunks in [1, ", options_.most, "]"));
     }
@@ -163,7 +167,7 @@ void ChunkController::Adopt(const ChunkDecision& decision) {
     to_replay_.erase(to_replay_.begin());
   }
   if (options_.searches) search_.Record(decision.rows, decision.ns);
-  if (!options_.searches) modelled_ = decision.to;
+  if (!options_.searches) measured_ = decision.to;
   steps_.erase(decision.rows);
   decisions_.push_back(decision);
 }

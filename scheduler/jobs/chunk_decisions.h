@@ -1,6 +1,6 @@
 // Decisions about the number of chunks into which a training job cuts each MoE layer's rows, and the controller that
-// makes them between steps: with Granularity::kModel once, by what the ranks measured before the first step
-// (scheduler/pipeline/chunk_model.h); with kProfile after every few steps, by the times of these steps
+// makes them between steps: with ChunkRule::kAuto once, by what a layer took before the first step
+// (workers/train/chunks/layer_times.h); with kProfile after every few steps, by the times of these steps
 // (chunk_search.h), until the search has ended.
 //
 //   after each step AddStep; if Decides(step): Propose with the slowest rank's time, write the outcome into the
@@ -25,12 +25,12 @@
 namespace switchyard::jobs {
 
 enum class ChunkReason : uint8_t {
-  kTried,  // the next number is tried
-  kFound,  // the search has ended for these rows
-  kModel,  // the model says so
+  kTried,     // the next number is tried
+  kFound,     // the search has ended for these rows
+  kMeasured,  // before the first step
 };
 
-// "tried", "found", "model".
+// "tried", "found", "measured".
 absl::string_view ChunkReasonName(ChunkReason reason);
 
 struct ChunkDecision {
@@ -38,7 +38,7 @@ struct ChunkDecision {
   int32_t world = 1;         // ranks that it was made for
   int64_t rows = 0;          // of a micro-batch, of all ranks
   int32_t from = 1, to = 1;  // chunks
-  int64_t ns = 0;            // of a step with `from`, on the slowest rank; kModel: of a layer with `to`, as expected
+  int64_t ns = 0;            // of a step with `from`, on the slowest rank; kMeasured: of a layer with `to`
   ChunkReason reason = ChunkReason::kTried;
   std::string why = {};  // what was measured; may be empty
 
@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<ChunkDecision>> DecodeChunkDecisions(absl::string_vie
 
 struct ChunkOptions {
   int32_t world = 1;
-  bool searches = false;        // kProfile; else kModel
+  bool searches = false;        // kProfile; else kAuto
   int32_t least = 1, most = 8;  // that are tried: the paper's most; its least is 2
   int64_t steps = 3;            // whose median counts, behind one that makes buffers
 };
@@ -74,13 +74,13 @@ class ChunkController {
   // A step was done whose micro-batches had so many rows; the same on all ranks but ns.  Call it with the search only.
   void AddStep(int64_t rows, int64_t ns);
   // Whether a decision is due when so many steps are done: the search has enough of them for the rows of the last, or
-  // the journal has one; the model's is due before the first step.
+  // the journal has one; the one by measuring is due before the first step.
   bool Decides(int64_t step) const;
   // Whether the replayed journal has the decision of that step.
   bool Predicts(int64_t step) const { return !to_replay_.empty() && to_replay_.front().step == step; }
   // This rank's median of the steps that count.  REQUIRES: the search Decides, and does not only predict.
   int64_t MedianNs() const;
-  // Changes nothing.  ns: the same on all ranks.  REQUIRES: Decides(step); with the model: Predicts(step).
+  // Changes nothing.  ns: the same on all ranks.  REQUIRES: Decides(step); without the search: Predicts(step).
   ChunkDecision Propose(int64_t step, int64_t ns) const;
   // REQUIRES: a decision that Follows.
   void Adopt(const ChunkDecision& decision);
@@ -94,7 +94,7 @@ class ChunkController {
  private:
   const ChunkOptions options_;
   ChunkSearch search_;
-  int32_t modelled_ = 0;  // 0: not yet
+  int32_t measured_ = 0;  // 0: not yet
   std::vector<ChunkDecision> decisions_;
   std::vector<ChunkDecision> to_replay_;  // the journal's decisions still to come
   // Of the steps with the present chunks; by rows.  -1: the first, which does not count.

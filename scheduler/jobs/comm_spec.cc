@@ -1,5 +1,6 @@
 #include "scheduler/jobs/comm_spec.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include "absl/strings/escaping.h"
@@ -15,8 +16,8 @@ constexpr absl::string_view kNames[] = {"fair",      "fixed",      "ar_last", "p
                                         "partition", "pipelining", "full",    "preempt"};
 static_assert(std::size(kNames) == kNumCommModes);
 
-constexpr absl::string_view kRules[] = {"mode", "model", "profile"};  // kFixed has its number
-constexpr absl::string_view kPackingRules[] = {"mode", "trials"};     // likewise
+constexpr absl::string_view kRules[] = {"auto", "profile"};  // kFixed has its number
+constexpr absl::string_view kTrials = "trials";
 
 bool IsNumberOfChunks(int32_t chunks) { return chunks >= 1 && chunks <= pipeline::kMaxMicroBatches; }
 
@@ -52,25 +53,20 @@ absl::StatusOr<Granularity> ParseGranularity(absl::string_view name) {
 
 std::string PackingChoiceName(const PackingChoice& packing) {
   if (packing.rule == PackingRule::kFixed) return absl::StrCat(packing.replicas);
-  return std::string(kPackingRules[static_cast<int>(packing.rule)]);
+  return std::string(kTrials);
 }
 
 absl::StatusOr<PackingChoice> ParsePackingChoice(absl::string_view name) {
-  for (size_t i = 0; i < std::size(kPackingRules); ++i) {
-    if (kPackingRules[i] == name) return PackingChoice{.rule = static_cast<PackingRule>(i)};
-  }
+  if (name == kTrials) return PackingChoice{.rule = PackingRule::kTrials, .replicas = 0};
   PackingChoice fixed = {.rule = PackingRule::kFixed};
   const bool is_number = absl::SimpleAtoi(name, &fixed.replicas) && PackingChoiceName(fixed) == name;
   if (is_number && fixed.replicas >= 1 && fixed.replicas <= kMostPacking) return fixed;
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", absl::CHexEscape(name.substr(0, 64)), "\" is no packing of experts; must be one of ",
-                   absl::StrJoin(kPackingRules, ", "), ", or a number of replicas in [1, ", kMostPacking, "]"));
+  return absl::InvalidArgumentError(absl::StrCat("\"", absl::CHexEscape(name.substr(0, 64)),
+                                                 "\" is no packing of experts; must be ", kTrials,
+                                                 " or a number of replicas in [1, ", kMostPacking, "]"));
 }
 
-bool TriesPackings(const CommunicationSpec& spec) {
-  if (spec.packing.rule == PackingRule::kMode) return spec.mode == CommMode::kFull;
-  return spec.packing.rule == PackingRule::kTrials;
-}
+bool TriesPackings(const CommunicationSpec& spec) { return spec.packing.rule == PackingRule::kTrials; }
 
 int32_t FirstPacking(const CommunicationSpec& spec) {
   return spec.packing.rule == PackingRule::kFixed ? spec.packing.replicas : 1;
@@ -88,17 +84,27 @@ absl::Status CheckPackingChoice(const CommunicationSpec& spec, int32_t ranks) {
       absl::StrCat(replicas, " replicas of each expert do not divide ", ranks, " workers"));
 }
 
+bool DecidesChunks(const CommunicationSpec& spec) {
+  if (spec.granularity.rule == ChunkRule::kAuto) return spec.mode == CommMode::kPreempt;
+  return spec.granularity.rule == ChunkRule::kProfile;
+}
+
+int64_t PieceBytesOf(double bytes_per_second) {
+  if (bytes_per_second <= 0) return kMostPiece;
+  return static_cast<int64_t>(
+      std::clamp(kPieceSeconds * bytes_per_second, static_cast<double>(kLeastPiece), static_cast<double>(kMostPiece)));
+}
+
 absl::Status CheckGranularity(const CommunicationSpec& spec) {
   const Granularity& granularity = spec.granularity;
   if (granularity.rule == ChunkRule::kFixed && !IsNumberOfChunks(granularity.chunks)) {
     return absl::InvalidArgumentError(
         absl::StrCat(granularity.chunks, " chunks are outside [1, ", pipeline::kMaxMicroBatches, "]"));
   }
-  if (granularity.decides() && TriesPackings(spec)) {
-    return absl::InvalidArgumentError(absl::StrCat(GranularityName(granularity), " does not go with ",
-                                                   spec.mode == CommMode::kFull ? "mode full" : "expert_packing trials",
-                                                   ", in which steps' times decide how experts are packed; mode or a "
-                                                   "number of chunks does"));
+  if (granularity.rule == ChunkRule::kProfile && TriesPackings(spec)) {
+    return absl::InvalidArgumentError(
+        "profile does not go with expert_packing trials, in which steps' times decide how experts are packed; auto or "
+        "a number of chunks does");
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,7 @@
-// How the collectives of a training job's ranks share the network: the modes (reduce_policy.h says what they mean); and
-// the granularity, into how many chunks each MoE layer's rows are cut.
-// Sources: Lina (scheduler/PAPERS.md, "Lina: training"); fair is what PyTorch's DDP does; granularity is MPMoE's. Pure.
+// How the collectives of a training job's ranks share the network: the granularity, into how many chunks each MoE
+// layer's rows are cut; the replicas of experts; and the modes (reduce_policy.h says what they mean), of which jobs
+// have preempt, as no other is faster (tests/bench/training.md): the others are for benchmarks. Sources: Lina
+// (scheduler/PAPERS.md, "Lina: training"); fair is what PyTorch's DDP does; granularity is MPMoE's. Pure.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ enum class CommMode : uint8_t {
   kPartition,         // kPriority with tensors cut into micro-ops
   kPipelining,        // kPartition with experts' products pipelined behind micro-ops of the all-to-alls
   kFull,              // kPipelining with packing of experts (expert_packing.h)
-  kPreempt,           // sums at once, on connections on which all-to-alls overtake them frame by frame
+  kPreempt,           // kPartition, on connections on which all-to-alls overtake sums frame by frame
 };
 inline constexpr int kNumCommModes = 9;
 
@@ -31,46 +32,50 @@ absl::string_view CommModeName(CommMode mode);
 absl::StatusOr<CommMode> ParseCommMode(absl::string_view name);
 
 enum class ChunkRule : uint8_t {
-  kMode,     // as the mode says: its size of pieces in pipelining and full, else 1
-  kModel,    // chosen before the first step, by a model of measured times (scheduler/pipeline/chunk_model.h)
+  kAuto,     // preempt: by what a layer takes, measured before step 1; pipelining, full: by the size of pieces; else 1
   kProfile,  // chosen by trying numbers in the first steps (chunk_search.h)
   kFixed,
 };
 
 struct Granularity {
-  ChunkRule rule = ChunkRule::kMode;
+  ChunkRule rule = ChunkRule::kAuto;
   int32_t chunks = 0;  // of kFixed: [1, pipeline::kMaxMicroBatches]
-  // Whether the ranks decide, and journal it (chunk_decisions.h).
-  bool decides() const { return rule == ChunkRule::kModel || rule == ChunkRule::kProfile; }
   bool operator==(const Granularity& other) const = default;
 };
 
-// "mode", "model", "profile", or the number of chunks.
+// "auto", "profile", or the number of chunks.
 std::string GranularityName(const Granularity& granularity);
 // InvalidArgument with all that there is.
 absl::StatusOr<Granularity> ParseGranularity(absl::string_view name);
 
 enum class PackingRule : uint8_t {
-  kMode,    // as the mode says: trials in full, else 1
   kTrials,  // doubled in the first steps, while they become faster (expert_packing.h)
   kFixed,
 };
 
 // How many replicas of each expert there are.
 struct PackingChoice {
-  PackingRule rule = PackingRule::kMode;
-  int32_t replicas = 0;  // of kFixed: at least 1, a divisor of the ranks
+  PackingRule rule = PackingRule::kFixed;
+  int32_t replicas = 1;  // of kFixed: at least 1, a divisor of the ranks; else 0
   bool operator==(const PackingChoice& other) const = default;
 };
 
-// "mode", "trials", or the number of replicas.
+// "trials", or the number of replicas.
 std::string PackingChoiceName(const PackingChoice& packing);
 // InvalidArgument with all that there is.
 absl::StatusOr<PackingChoice> ParsePackingChoice(absl::string_view name);
 
+// Lina's 30 MB (PAPERS.md, LI-15) pass in 2.4 ms on its links.
+inline constexpr int64_t kPiecesByLink = 0;
+inline constexpr double kPieceSeconds = 5e-3;
+inline constexpr int64_t kLeastPiece = int64_t{64} << 10, kMostPiece = int64_t{30} << 20;
+// For links over which a rank sends so many bytes a second; 0: not measured.
+int64_t PieceBytesOf(double bytes_per_second);
+
 struct CommunicationSpec {
-  CommMode mode = CommMode::kPreempt;       // the fastest of real trainers (tests/bench/training.md)
-  int64_t piece_bytes = int64_t{30} << 20;  // of a micro-op: Lina's partition size (PAPERS.md, LI-15)
+  CommMode mode = CommMode::kPreempt;
+  // Of a sum of gradients, between which all-to-alls go; kPiecesByLink: as many as pass in kPieceSeconds.
+  int64_t piece_bytes = kPiecesByLink;
   Granularity granularity = {};
   PackingChoice packing = {};
   bool operator==(const CommunicationSpec& other) const = default;
@@ -85,6 +90,9 @@ int32_t FirstPacking(const CommunicationSpec& spec);
 inline constexpr int32_t kMostPacking = 64;
 // InvalidArgument: replicas that do not divide the ranks, or are too many.
 absl::Status CheckPackingChoice(const CommunicationSpec& spec, int32_t ranks);
+
+// Whether the ranks of a job decide into how many chunks layers are cut, and journal it (chunk_decisions.h).
+bool DecidesChunks(const CommunicationSpec& spec);
 
 // InvalidArgument: a granularity that is none, or that is not one with these packings: where steps' times
 // decide how experts are packed, they cannot decide both.

@@ -264,11 +264,8 @@ void CheckLora(const JobSpec& spec, Problems* problems) {
   }
   if (spec.base_checkpoint.empty()) problems->Add("lora", "wants a base_checkpoint, whose weights adapters go with");
   if (spec.balance_bias_rate > 0) problems->Add("balance_bias_rate", "with lora routers' biases are the base's");
-  if (FirstPacking(spec.communication) > 1 || spec.communication.packing.rule == PackingRule::kTrials) {
-    problems->Add("communication.expert_packing", "with lora experts have one replica: 1 or mode");
-  } else if (TriesPackings(spec.communication)) {
-    problems->Add("communication.mode",
-                  "full moves experts between workers, which with lora is not done; preempt is the default");
+  if (FirstPacking(spec.communication) > 1 || TriesPackings(spec.communication)) {
+    problems->Add("communication.expert_packing", "with lora experts have one replica: 1");
   }
   if (spec.offload == OffloadPolicy::kAlways) {
     problems->Add("offload",
@@ -383,7 +380,9 @@ absl::Status Validate(const JobSpec& spec) {
   if (spec.recompute && !spec.restore.keeps_all()) {
     problems.Add("restore_input, restore_hidden", "with recompute layers keep nothing that could be restored");
   }
-  problems.CheckIn("communication.piece_bytes", spec.communication.piece_bytes, 1024, int64_t{1} << 40);
+  if (spec.communication.piece_bytes != kPiecesByLink) {
+    problems.CheckIn("communication.piece_bytes", spec.communication.piece_bytes, 1024, int64_t{1} << 40);
+  }
   problems.Add("communication.expert_packing", CheckPackingChoice(spec.communication, spec.workers));
   problems.Add("communication.granularity", CheckGranularity(spec.communication));
   CheckLabels(spec, &problems);

@@ -14,7 +14,11 @@ constexpr int64_t kLargestElement = 8;
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A bucket of DDP's over a piece of Lina's: 25 MB over 30 MB.
-int64_t ScaledBucket(const CommunicationSpec& spec) { return std::max(spec.piece_bytes / 6 * 5, kLargestElement); }
+int64_t ScaledBucket(int64_t piece_bytes) { return std::max(piece_bytes / 6 * 5, kLargestElement); }
+
+int64_t PieceBytesOf(const CommunicationSpec& spec) {
+  return spec.piece_bytes == kPiecesByLink ? kMostPiece : spec.piece_bytes;
+}
 
 void CutIntoPieces(int32_t tensor, int64_t elements, int64_t most, std::vector<ReduceOp>* ops) {
   const int64_t parts = (elements + most - 1) / most;
@@ -67,15 +71,16 @@ bool MayReduce(ReduceRule rule, const AllToAllState& state) {
 }
 
 absl::StatusOr<ReducePolicy> ReducePolicyOf(const CommunicationSpec& spec) {
-  if (spec.piece_bytes < kLargestElement) {
-    return absl::InvalidArgumentError(absl::StrCat("communication: pieces of ", spec.piece_bytes,
+  const int64_t piece_bytes = PieceBytesOf(spec);
+  if (piece_bytes < kLargestElement) {
+    return absl::InvalidArgumentError(absl::StrCat("communication: pieces of ", piece_bytes,
                                                    " bytes have no room for an element of ", kLargestElement));
   }
   switch (spec.mode) {
     case CommMode::kFair:
-      return ReducePolicy{.op_bytes = ScaledBucket(spec), .rule = ReduceRule::kAtOnce};
+      return ReducePolicy{.op_bytes = ScaledBucket(piece_bytes), .rule = ReduceRule::kAtOnce};
     case CommMode::kFixed:
-      return ReducePolicy{.op_bytes = ScaledBucket(spec), .rule = ReduceRule::kBetweenPairs};
+      return ReducePolicy{.op_bytes = ScaledBucket(piece_bytes), .rule = ReduceRule::kBetweenPairs};
     case CommMode::kArLast:
       return ReducePolicy{};
     case CommMode::kPriority:
@@ -83,18 +88,14 @@ absl::StatusOr<ReducePolicy> ReducePolicyOf(const CommunicationSpec& spec) {
       return ReducePolicy{.grouping = ReduceGrouping::kTensors,
                           .rule = ReduceRule::kAfterAllToAll,
                           .ticketed = spec.mode == CommMode::kPriorityTicketed};
+    case CommMode::kPreempt:
     case CommMode::kPartition:
     case CommMode::kPipelining:
     case CommMode::kFull:
       return ReducePolicy{.grouping = ReduceGrouping::kPieces,
-                          .op_bytes = spec.piece_bytes,
+                          .op_bytes = piece_bytes,
                           .rule = ReduceRule::kAfterAllToAll,
-                          .cuts_all_to_alls = spec.mode != CommMode::kPartition};
-    case CommMode::kPreempt:
-      return ReducePolicy{.grouping = ReduceGrouping::kPieces,
-                          .op_bytes = spec.piece_bytes,
-                          .rule = ReduceRule::kAtOnce,
-                          .max_under_way = 2};
+                          .cuts_all_to_alls = spec.mode == CommMode::kPipelining || spec.mode == CommMode::kFull};
   }
   return absl::InternalError(absl::StrCat("communication: mode ", static_cast<int>(spec.mode), " is none"));
 }
@@ -109,7 +110,7 @@ int32_t ChunksOfLayer(const CommunicationSpec& spec, const LayerRows& rows, int3
   // A row goes to each other rank at most once, however many of its experts are there.
   const int64_t copies = std::min<int64_t>(rows.top_k, rows.holders - 1);
   const int64_t bytes = CeilDiv(rows.rows, rows.world) * copies * rows.row_bytes;
-  return static_cast<int32_t>(std::clamp<int64_t>(CeilDiv(bytes, spec.piece_bytes), 1, max_chunks));
+  return static_cast<int32_t>(std::clamp<int64_t>(CeilDiv(bytes, PieceBytesOf(spec)), 1, max_chunks));
 }
 
 }  // namespace switchyard::jobs

@@ -1,21 +1,22 @@
 // The meaning of a mode of communication for the sums of gradients, and for the all-to-alls of a MoE layer.  Pure: the
 // same on every rank.
 //
-//   mode               an op is              may start                                           at a time
-//   fair               a bucket of tensors   at once                                             1
-//   fixed              a bucket of tensors   not from a layer's first all-to-all to its last     1
-//   ar_last            25 MB of tensors      when backward is done                               1
-//   priority           a tensor              not while an all-to-all waits, runs or is next      1
-//   priority_ticketed  a tensor              the same as rank 0 sees it, which sends it          1
-//   partition          a piece of a tensor   as priority                                         1
-//   pipelining         a piece of a tensor   as priority; all-to-alls are cut, too               1
+//   mode               an op is              may start
+//   fair               a bucket of tensors   at once
+//   fixed              a bucket of tensors   not from a layer's first all-to-all to its last
+//   ar_last            25 MB of tensors      when backward is done
+//   priority           a tensor              not while an all-to-all waits, runs or is next
+//   priority_ticketed  a tensor              the same as rank 0 sees it, which sends it
+//   partition          a piece of a tensor   as priority
+//   pipelining         a piece of a tensor   as priority; all-to-alls are cut, too
 //   full               as pipelining; besides, experts are packed (expert_packing.h)
-//   preempt            a piece of a tensor   at once                                             2
-// When backward is done two ops run at a time, which hide each other's latency, but for buckets, which share one
-// memory. A bucket has the 25 MB of PyTorch's DDP where a piece has Lina's 30 MB, and scales with it for small models.
-// Only in priority_ticketed does an all-to-all wait for a sum.  Elsewhere the part of a sum that has been launched may
-// share the network with one.  In preempt the connection itself lets all-to-alls go first, between two frames of a sum
-// (OvertakesOnTheSocket; workers/comm/tcp/socket_communicator.h); over other connections it is fair with pieces.
+//   preempt            a piece of a tensor   as priority
+// One op runs at a time, and when backward is done two, which hide each other's latency, but for buckets, which share
+// one memory. A bucket has the 25 MB of PyTorch's DDP where a piece has Lina's 30 MB, and scales with it for small
+// models. Only in priority_ticketed does an all-to-all wait for a sum.  Elsewhere the part of a sum that has been
+// launched may share the network with one.  In preempt the connection itself lets all-to-alls go first, between two
+// frames of that part (OvertakesOnTheSocket; workers/comm/tcp/socket_communicator.h); over other connections it is
+// partition.
 //
 // The plan of sums follows from shapes alone.  Source: Lina, section 4 (scheduler/PAPERS.md, items 1 to 3), corrected
 // so that it cannot deadlock: sums and all-to-alls are two channels, each in its own order; a rule only delays a sum.
@@ -74,7 +75,6 @@ struct ReducePolicy {
   ReduceGrouping grouping = ReduceGrouping::kBuckets;
   int64_t op_bytes = kBucketBytes;
   ReduceRule rule = ReduceRule::kAtTheEnd;
-  int32_t max_under_way = 1;
   bool ticketed = false;          // one order over sums and all-to-alls, which rank 0 sends
   bool cuts_all_to_alls = false;  // ChunksOfLayer
 };

@@ -31,8 +31,7 @@ absl::StatusOr<BenchGroups> FormBenchGroups(const RankFlags& flags, comm::Socket
   BenchGroups groups;
   ASSIGN_OR_RETURN(
       groups.turns,
-      comm::FormSocketGroup(
-          {.group = overtaking.group, .framing = comm::kSharingFrames, .socket = comm::kSharingSockets}, &turns_store));
+      comm::FormSocketGroup({.group = overtaking.group, .framing = comm::kSharingFrames, .socket = {}}, &turns_store));
   ASSIGN_OR_RETURN(groups.overtaking, comm::FormSocketGroup(overtaking, &overtaking_store));
   return groups;
 }

@@ -1,5 +1,5 @@
 """How long an all-to-all takes while a sum of gradients is under way: over connections that both share by turns, a
-frame each, and over connections on which it overtakes the sum's frames (mode preempt).
+frame each, and over connections on which it overtakes the sum's frames (as in training).
 
 Ranks are in network namespaces with links that are shaped both ways (emulated_cluster.py); the two kinds alternate, round by
 round.  Needs root or user namespaces and iproute2.

@@ -22,6 +22,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/bench/bench_ranks.h"
+#include "tests/bench/job_choices.h"
 #include "workers/comm/local/local_communicator.h"
 #include "workers/model/forward/model.h"
 #include "workers/model/weights/loader.h"
@@ -90,13 +91,19 @@ class Bench {
     ASSIGN_OR_RETURN(bench->parameters_, train::Parameters::Create(bench->stream_, bench->model_.get()));
     RETURN_IF_ERROR(bench->parameters_->Load(checkpoint, flags.threads));
     RETURN_IF_ERROR(bench->parameters_->Publish(train::GatherCall()));
-    ASSIGN_OR_RETURN(
-        bench->trainer_,
-        train::Trainer::Create(
-            bench->stream_, bench->model_.get(), bench->parameters_.get(),
-            {.router = {.balance_weight = 0.01}, .max_sequences = bench->of_rank(), .max_length = flags.length}));
-    RETURN_IF_ERROR(bench->trainer_->SetGroup(
-        {.world = bench->comm_.get(), .experts = bench->comm_.get(), .layout = &bench->layout_}));
+    comm::Communicator* const comm = bench->comm_.get();
+    train::TrainerOptions options = {.router = {.balance_weight = 0.01},
+                                     .max_sequences = bench->of_rank(),
+                                     .max_length = flags.length,
+                                     .step_tokens = flags.sequences * flags.length};
+    const bool several = comm->world() > 1;
+    if (several) {
+      ASSIGN_OR_RETURN(options.communication.piece_bytes, bench::ChoosePieceBytes(comm, kPatience));
+    }
+    ASSIGN_OR_RETURN(bench->trainer_,
+                     train::Trainer::Create(bench->stream_, bench->model_.get(), bench->parameters_.get(), options));
+    RETURN_IF_ERROR(bench->trainer_->SetGroup({.world = comm, .experts = comm, .layout = &bench->layout_}));
+    if (several) RETURN_IF_ERROR(bench::ChooseChunks(comm, bench->trainer_.get(), kPatience));
     RETURN_IF_ERROR(bench->ReadTokens());
     return bench;
   }

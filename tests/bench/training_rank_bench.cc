@@ -5,8 +5,8 @@
 //   training_rank_bench --config=DIR --store=DIR --rank=N --world=N --address=IP [--modes=fair,ar_last,…]
 //                       [--rounds=N] [--sequences=N] [--length=N] [--piece_bytes=N] [--threads=N]
 //
-// A mode may have a granularity, preempt@4, preempt@model, preempt@profile, and behind it a number of replicas of each
-// expert, preempt/2, full@4/2 (scheduler/jobs/comm_spec.h); without one it has 1.
+// A mode may have a granularity, preempt@4, preempt@auto, preempt@profile, and behind it a number of replicas of each
+// expert, preempt/2, full@4/2 (scheduler/jobs/comm_spec.h); without one it has 1, and preempt cuts nothing.
 // sequences: of a rank.  Modes take turns, one step each, in every round; the first round is not printed.  All modes
 // with the same number of replicas train the same parameters.
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -28,11 +29,10 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/chunk_decisions.h"
 #include "scheduler/jobs/reduce_policy.h"
-#include "scheduler/pipeline/chunk_model.h"
 #include "tests/bench/bench_ranks.h"
+#include "tests/bench/job_choices.h"
 #include "workers/model/forward/model.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/train/chunks/layer_probe.h"
 #include "workers/train/job/rank_agreement.h"
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameters.h"
@@ -47,7 +47,7 @@ struct Flags {
   bench::RankFlags ranks = {};
   std::string config, modes = "fair,fixed,ar_last,priority,partition,preempt";
   int threads = 1;
-  int64_t rounds = 5, sequences = 1, length = 128, piece_bytes = int64_t{30} << 20;
+  int64_t rounds = 5, sequences = 1, length = 128, piece_bytes = jobs::kPiecesByLink;
 };
 
 absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
@@ -133,29 +133,6 @@ struct ModeTrainer {
   comm::Communicator* comm = nullptr;
 };
 
-// As job_chunks.cc, without a journal.
-absl::Status Model(const Flags& flags, const Stream& stream, const model::Model& model, comm::Communicator* experts,
-                   ModeTrainer* mode) {
-  if (experts->world() == 1) return absl::OkStatus();  // rows stay where they are
-  const int64_t rows = flags.sequences * flags.length * experts->world();
-  const absl::Time begin = absl::Now();
-  ASSIGN_OR_RETURN(
-      train::LayerFigures figures,
-      train::ProbeLayer(
-          {.stream = &stream, .model = &model, .comm = experts, .rows = rows, .open_file = {}, .limit = kPatience}));
-  const pipeline::ChunkModel times(figures.times, figures.load, {});
-  train::RankWord word;  // groups of experts may have measured differently: rank 0's counts
-  word.number = times.Choose(8);
-  ASSIGN_OR_RETURN(const std::vector<train::RankWord> words, train::ExchangeWords(mode->comm, word, kPatience));
-  const auto chunks = static_cast<int32_t>(words[0].number);
-  std::string all;
-  for (int n = 1; n <= 8; ++n) absl::StrAppendFormat(&all, " %.3g", 1e3 * times.Seconds(n));
-  std::cerr << figures.text << ": " << chunks << " chunks; ms of a layer by chunks:" << all << "; measured in "
-            << absl::FormatDuration(absl::Now() - begin) << std::endl;
-  mode->trainer->set_chunks_of([chunks](int64_t) { return chunks; });
-  return absl::OkStatus();
-}
-
 absl::Status AddStep(const train::StepReport& report, int64_t step, ModeTrainer* mode) {
   mode->chunks->AddStep(report.rows, static_cast<int64_t>(report.seconds.total * 1e9));
   if (!mode->chunks->Decides(step)) return absl::OkStatus();
@@ -179,17 +156,24 @@ absl::Status Main(int argc, char** argv) {
   const std::vector<std::string> modes = absl::StrSplit(flags.modes, ',');
   std::map<int32_t, PackedModel> models;  // by replicas
   std::vector<ModeTrainer> trainers;
+  int64_t piece_bytes = flags.piece_bytes;
+  if (piece_bytes == jobs::kPiecesByLink) {
+    ASSIGN_OR_RETURN(piece_bytes, bench::ChoosePieceBytes(groups.overtaking.get(), kPatience));
+  }
   for (const std::string& name : modes) {
-    ASSIGN_OR_RETURN(const jobs::CommunicationSpec spec, ParseMode(name, flags.piece_bytes));
+    ASSIGN_OR_RETURN(const jobs::CommunicationSpec spec, ParseMode(name, piece_bytes));
+    const bool measured = absl::StrContains(name, "@auto");
     const int32_t packing = jobs::FirstPacking(spec);
     if (!models.contains(packing)) {
       ASSIGN_OR_RETURN(models[packing], MakeModel(flags, stream, config, packing));
     }
     PackedModel& packed = models[packing];
-    ASSIGN_OR_RETURN(
-        std::unique_ptr<train::Trainer> trainer,
-        train::Trainer::Create(stream, packed.model.get(), packed.parameters.get(),
-                               {.max_sequences = flags.sequences, .max_length = flags.length, .communication = spec}));
+    ASSIGN_OR_RETURN(std::unique_ptr<train::Trainer> trainer,
+                     train::Trainer::Create(stream, packed.model.get(), packed.parameters.get(),
+                                            {.max_sequences = flags.sequences,
+                                             .max_length = flags.length,
+                                             .step_tokens = flags.sequences * flags.length * flags.ranks.world,
+                                             .communication = spec}));
     comm::Communicator* const comm =
         jobs::OvertakesOnTheSocket(spec.mode) ? groups.overtaking.get() : groups.turns.get();
     std::unique_ptr<train::ExpertGroups>& group = packed.groups[comm];
@@ -200,8 +184,8 @@ absl::Status Main(int argc, char** argv) {
     RETURN_IF_ERROR(trainer->SetGroup(group->group()));
     trainers.push_back({.trainer = std::move(trainer), .chunks = nullptr, .comm = comm});
     ModeTrainer* const made = &trainers.back();
-    if (spec.granularity.rule == jobs::ChunkRule::kModel) {
-      RETURN_IF_ERROR(Model(flags, stream, *packed.model, group->group().experts, made));
+    if (measured && group->group().experts->world() > 1) {
+      RETURN_IF_ERROR(bench::ChooseChunks(comm, made->trainer.get(), kPatience));
     }
     if (spec.granularity.rule != jobs::ChunkRule::kProfile) continue;
     made->chunks =

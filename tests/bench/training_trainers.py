@@ -29,9 +29,9 @@ COLUMNS = [("total", "step"), ("forward", "forward"), ("backward", "backward"), 
 AGREED = ("mode", "chunks", "loss", "gradient_norm")  # of a step: each rank has them from its own sums
 SEQUENCES, LENGTH = 4, 256  # of a rank
 EXPOSED = (20, 40, 60)  # % of ar_last's step
-CHOSEN = "preempt"  # what jobs do whose spec says nothing
-SHAPED_MODES = [*MODES, "preempt@model"]
-PACKED_MODES = ["full", "preempt", "preempt@model"]  # with 2, 4, … replicas of each expert
+CHOSEN = "preempt@auto"  # what jobs do whose spec says nothing
+SHAPED_MODES = [*MODES, CHOSEN]
+PACKED_MODES = ["full", CHOSEN]  # with 2, 4, … replicas of each expert
 MBITS = (10, 20000)  # of links, between which is searched
 PROBES, PROBE_ROUNDS, CLOSE, FAR = 8, 5, 0.02, 0.05
 SECONDS = 900  # within which a part ends
@@ -120,7 +120,7 @@ def _print(options, name, ranks, modes, steps, links, load):
     base = modes[0]
     ratios = {mode: ratio_of(steps[base], steps[mode]) for mode in modes}
     print(f"\n{name}: {ranks} trainers of {Path(options.trainer_config).name or 'the demo model'}, {links}, {SEQUENCES} x {LENGTH} tokens each, "
-          f"pieces of {options.piece_kib} KiB, {len(steps[base])} rounds, load {load} before; ms")
+          f"pieces {f'of {options.piece_kib} KiB' if options.piece_kib else 'by the links'}, {len(steps[base])} rounds, load {load} before; ms")
     report.table([["mode", *(title for _, title in COLUMNS), "chunks", f"{base} / it", "95 % from", "to"],
                   *([mode, *(1e3 * statistics.median(step[column] for step in steps[mode]) for column, _ in COLUMNS),
                      steps[mode][-1]["chunks"], *ratios[mode]] for mode in modes)])

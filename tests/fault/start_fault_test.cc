@@ -161,9 +161,6 @@ INSTANTIATE_TEST_SUITE_P(
                  {"--role=train", "--dataset_root=/tmp", "--checkpoint_root=/nonexistent", kModelFlag, "--dtype=bf16"},
                  "--checkpoint_root /nonexistent: No such file.*\n--model=.*: is for --role=serve or both\n"
                  "--dtype=bf16: is for --role=serve or both"},
-        BadStart{"TrainsWithASmallBuffer",
-                 {"--role=train", "--dataset_root=/tmp", "--checkpoint_root=/nonexistent", "--train_send_buffer_kib=8"},
-                 "--train_send_buffer_kib=8: must be 0 or within"},
         BadStart{"ServesWhatItTrains", {kModelFlag, "--dataset_root=/tmp"}, "--dataset_root=/tmp: is for --role=train"},
         BadStart{"BadDtype", {kModelFlag, "--dtype=int3"}, "int3"},
         BadStart{"EveryInterface", {kModelFlag, "--address=0.0.0.0"}, "--address: .*0.0.0.0.*loopback nor private"},

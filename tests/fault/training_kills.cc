@@ -1,11 +1,12 @@
 // Kills workers and the server of training jobs at random moments: every job goes on from its last checkpoint and ends
 // with the bits of an undisturbed run.
 //
-//   fault_training_kills [--kills=N] [--seed=N] [--mode=NAME] [--granularity=NAME] [--offload] [--zero]
-// 6 kills by default, for CI; a seed repeats targets and pauses.  mode: of communication.  In mode full, with four
-// workers, how experts are packed follows from what was measured, and so do chunks with granularity model and profile:
-// there the undisturbed run is a job that is given packing.log or chunks.log of the disturbed one.  offload: masters
-// and moments of the disturbed ones' experts are in files.  zero: in all runs dense state is sharded.
+//   fault_training_kills [--kills=N] [--seed=N] [--packing=NAME] [--granularity=NAME] [--offload] [--zero]
+// 6 kills by default, for CI; a seed repeats targets and pauses.  packing: the spec's expert_packing, "" by default;
+// granularity: 1 by default.  With packing trials, on four workers, how experts are packed follows from what was
+// measured, and so do chunks with granularity auto and profile: there the undisturbed run is a job that is given
+// packing.log and chunks.log of the disturbed one.  offload: masters and moments of the disturbed ones' experts are in
+// files.  zero: in all runs dense state is sharded.
 #include <signal.h>
 
 #include <chrono>
@@ -18,6 +19,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -29,15 +31,21 @@ namespace {
 
 int g_kills = 6;  // set once, by main
 uint64_t g_seed = 1;
-std::string g_mode;  // "" = the default
-std::string g_granularity;
+std::string g_packing;
+std::string g_granularity = "1";
 bool g_offload = false;
 bool g_zero = false;
 
-bool Packs() { return g_mode == "full"; }
-bool CutsByDecision() { return g_granularity == "model" || g_granularity == "profile"; }
-// Of the job's folder: what it has decided by times; null: nothing.
-const char* Journal() { return Packs() ? "packing.log" : CutsByDecision() ? "chunks.log" : nullptr; }
+constexpr char kPackingLog[] = "packing.log", kChunksLog[] = "chunks.log";
+
+bool Packs() { return g_packing == "trials"; }
+// Files of a job's folder: what it has decided by times.
+std::vector<std::string> Journals() {
+  std::vector<std::string> names;
+  if (Packs()) names.emplace_back(kPackingLog);
+  if (g_granularity == "auto" || g_granularity == "profile") names.emplace_back(kChunksLog);
+  return names;
+}
 
 class TrainingKills : public testing::Test {
  protected:
@@ -45,7 +53,7 @@ class TrainingKills : public testing::Test {
     v1::JobSpec spec = TrainingServer::TinySpec();
     spec.set_steps(300);
     spec.mutable_checkpoints()->set_every_steps(20);
-    spec.mutable_communication()->set_mode(g_mode);
+    spec.mutable_communication()->set_expert_packing(g_packing);
     spec.mutable_communication()->set_granularity(g_granularity);
     spec.set_zero(g_zero ? 1 : 0);
     if (Packs()) {
@@ -64,6 +72,15 @@ class TrainingKills : public testing::Test {
     EXPECT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
     return job;
   }
+  // Texts of a job's journals, by their names.
+  std::map<std::string, std::string> DecisionsOf(const std::string& id) {
+    std::map<std::string, std::string> texts;
+    for (const std::string& name : Journals()) {
+      std::ifstream in(training_.job_folder(id) / name, std::ios::binary);
+      texts[name] = std::string((std::istreambuf_iterator<char>(in)), {});
+    }
+    return texts;
+  }
   // An undisturbed run of the same schedule.
   v1::Job RunUndisturbed() {
     const auto submitted = training_.Submit(Spec());
@@ -71,16 +88,14 @@ class TrainingKills : public testing::Test {
     ADD_FAILURE() << submitted.status();
     return {};
   }
-  // … that decides as `job` did.  It waits behind another job until its journal is in its folder.
+  // … that decides as `job` did.  It waits behind another job until its journals are in its folder.
   v1::Job RunLike(const v1::Job& job) {
-    const std::filesystem::path journal = training_.job_folder(job.id()) / Journal();
-    std::ifstream in(journal, std::ios::binary);
-    const std::string text((std::istreambuf_iterator<char>(in)), {});
-    EXPECT_NE(text.find("reason="), std::string::npos) << "nothing was decided: " << text;
-    if (Packs()) {
-      EXPECT_NE(text.find("reason=grows"), std::string::npos) << "experts were never packed: " << text;
+    const std::map<std::string, std::string> decided = DecisionsOf(job.id());
+    for (const auto& [name, text] : decided) {
+      EXPECT_NE(text.find(name == kPackingLog ? "reason=grows" : "reason="), std::string::npos)
+          << (name == kPackingLog ? "experts were never packed: " : "nothing was decided: ") << text;
+      std::cout << text << std::flush;
     }
-    std::cout << text << std::flush;
     v1::JobSpec endless = Spec();
     endless.set_steps(1'000'000);
     const auto before = training_.Submit(endless);
@@ -90,12 +105,13 @@ class TrainingKills : public testing::Test {
       return {};
     }
     std::filesystem::create_directories(training_.job_folder(submitted->id()));
-    std::filesystem::copy_file(journal, training_.job_folder(submitted->id()) / Journal());
-    EXPECT_EQ(training_.Get(submitted->id())->attempt(), 0) << "it began before its journal was there";
+    for (const auto& [name, text] : decided) {
+      std::ofstream(training_.job_folder(submitted->id()) / name, std::ios::binary) << text;
+    }
+    EXPECT_EQ(training_.Get(submitted->id())->attempt(), 0) << "it began before its journals were there";
     EXPECT_TRUE(training_.Cancel(before->id()).ok());
     const v1::Job like = Finish(submitted->id());
-    std::ifstream after(training_.job_folder(submitted->id()) / Journal(), std::ios::binary);
-    EXPECT_EQ(std::string((std::istreambuf_iterator<char>(after)), {}), text) << "it decided something by itself";
+    EXPECT_EQ(DecisionsOf(submitted->id()), decided) << "it decided something by itself";
     return like;
   }
   // Returns a checkpoint's files, without those that record the number of runs.
@@ -143,7 +159,7 @@ class TrainingKills : public testing::Test {
 TEST_F(TrainingKills, EveryJobEndsWithTheBitsOfAnUndisturbedRun) {
   ASSERT_TRUE(training_.Start());
   v1::Job whole;
-  if (Journal() == nullptr) whole = RunUndisturbed();
+  if (Journals().empty()) whole = RunUndisturbed();
   int jobs = 0;
   int64_t attempts = 0;
   while (kills_ < g_kills && !HasFailure()) {
@@ -152,7 +168,7 @@ TEST_F(TrainingKills, EveryJobEndsWithTheBitsOfAnUndisturbedRun) {
     const v1::Job job = Disturb(submitted->id());
     ASSERT_EQ(job.state(), v1::JOB_STATE_SUCCEEDED) << job.DebugString();
     attempts += job.attempt();
-    if (Journal() != nullptr) whole = RunLike(job);
+    if (!Journals().empty()) whole = RunLike(job);
     ASSERT_FALSE(HasFailure());
     const std::map<std::string, std::string> wanted = ContentsOf(whole);
     ASSERT_FALSE(wanted.empty());
@@ -179,7 +195,7 @@ int main(int argc, char** argv) {
   return RunWithFlags(argc, argv,
                       {{"--kills=", NumberFrom(1, &g_kills)},
                        {"--seed=", Seed(&g_seed)},
-                       {"--mode=", text(&g_mode)},
+                       {"--packing=", text(&g_packing)},
                        {"--granularity=", text(&g_granularity)},
                        {"--offload",
                         [](absl::string_view value) {

@@ -17,7 +17,7 @@
 
    The designs (-D), and what must come out:
      TWO_CHANNELS  workers/train/reduce/grad_sync.h: two threads, each with its class; the rule delays only sums   no deadlock
-     TWO_CHANNELS, WINDOW=2   with two sums under way at a time (preempt)                                   no deadlock
+     TWO_CHANNELS, WINDOW=2   with two sums under way at a time, more than in backward                      no deadlock
      TICKETS       priority_ticketed: one order over both, which rank 0 tells                               no deadlock
      LOCAL_QUEUE   Lina's rule as the paper has it: one queue a rank, by what is ready there                a deadlock
      OWN_ORDER     TWO_CHANNELS, but rank 3 has its first two sums the other way round                      a deadlock

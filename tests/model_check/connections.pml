@@ -11,8 +11,9 @@
    goes later.)
    -DLAYER_SUMS has two sums of each layer behind its rows, of a class between rows and sums and of one frame each: with the
    partner, then with the other neighbour.
-   -DWINDOW=2 has two sums of a rank under way at a time (preempt).  With frames that travel these are more states than can be
-   searched, so there -DAT_ONCE lets a frame arrive when it is sent: a delay is then that it is sent later.
+   -DWINDOW=2 has two sums of a rank under way at a time, as the trainer has when its own backward is done.  With frames that travel these are
+   more states than can be searched, so there -DAT_ONCE lets a frame arrive when it is sent: a delay is then that it is sent
+   later.
 
    The designs (-D), and what must come out:
      GRANTS        rows first; of a message whose receiver has not launched its call only EARLY frames       no deadlock

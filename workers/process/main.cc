@@ -134,7 +134,6 @@ std::unique_ptr<LinkRole> MakeRole(const WorkerFlags& flags, Worker* worker, int
   TrainingOptions training = {.dataset_root = flags.dataset_root,
                               .checkpoint_root = flags.checkpoint_root,
                               .offload_dir = flags.train_offload_dir,
-                              .socket = {.send_buffer_bytes = flags.train_send_buffer_kib << 10},
                               .threads = threads,
                               .software = Version()};
   if (kind == WorkerRole::kTrain) return std::make_unique<TrainingRole>(std::move(training), metrics);

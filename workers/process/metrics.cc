@@ -197,7 +197,7 @@ std::vector<prometheus::MetricFamily> WorkerMetrics::Traffic::Collect() const {
     metric.counter.value = static_cast<double>(value);
   };
   prometheus::MetricFamily frames =
-      family("switchyard_worker_train_frames_total", "Frames sent in mode preempt, by class of collective.");
+      family("switchyard_worker_train_frames_total", "Frames that training sent, by class of collective.");
   prometheus::MetricFamily bytes =
       family("switchyard_worker_train_frame_bytes_total", "Bytes of these frames, heads of messages included.");
   prometheus::MetricFamily overtaken =

@@ -71,8 +71,6 @@ std::string CheckRoots(const WorkerFlags& values, bool serves) {
         CheckWritableFolder("--train_offload_dir", values.train_offload_dir)}) {
     if (!status.ok()) absl::StrAppend(&problems, status.message(), "\n");
   }
-  if (const int kib = values.train_send_buffer_kib; kib != 0 && (kib < 16 || kib > 1 << 20))
-    absl::StrAppend(&problems, "--train_send_buffer_kib=", kib, ": must be 0 or within [16, 1048576]\n");
   return problems;
 }
 

@@ -112,12 +112,6 @@ void AddTrainingFlags(WorkerFlags* values, FlagSet* flags) {
             "with --role=train or both: directory on a disk for masters and moments of experts that do not fit into "
             "memory (a job's `offload`); no files stay in it; empty = they must fit")
       .Mark(kOfTraining);
-  flags
-      ->Add("train_send_buffer_kib", &values->train_send_buffer_kib,
-            "with --role=train or both: the kernel's send buffer of a connection between two workers in mode preempt, "
-            "in KiB. A larger one delays all-to-alls; one smaller than the network's bandwidth times its round trip "
-            "leaves the network idle; 0 = the kernel decides")
-      .Mark(kOfTraining);
 }
 
 void AddServersFlags(WorkerFlags* values, FlagSet* flags) {

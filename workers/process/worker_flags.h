@@ -39,7 +39,6 @@ struct WorkerFlags {
 
   std::string dataset_root, checkpoint_root;
   std::string train_offload_dir;
-  int train_send_buffer_kib = 64;
 
   int metrics_port = -1;
   std::string metrics_host = "127.0.0.1";

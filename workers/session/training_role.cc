@@ -215,8 +215,7 @@ jobs::TrainEnd TrainingHandler::Run(const v1::StartTraining& message) {
   group.address = place_.Toward(assignment->reach);
   group.encrypt_links = assignment->encrypt_links;
   group.deadline = absl::Now() + absl::Milliseconds(assignment->form_deadline_ms);
-  const absl::StatusOr<comm::Communicator*> comm =
-      role_->group_.Form(group, assignment->spec.communication.mode, &store);
+  const absl::StatusOr<comm::Communicator*> comm = role_->group_.Form(group, &store);
   if (!comm.ok()) return {jobs::TrainOutcome::kLost, comm.status()};
   if (role_->gate() == nullptr) {  // else they are the serving group's
     role_->metrics_->rank->Set(assignment->rank);
@@ -258,7 +257,7 @@ TrainingRole::TrainingRole(TrainingOptions options, WorkerMetrics* metrics)
     : options_(std::move(options)),
       metrics_(metrics),
       pool_(options_.threads, /*spin=*/true, gate()),
-      group_(metrics->traffic(), options_.socket) {}
+      group_(metrics->traffic()) {}
 
 // An attempt begins; its threads go through the gate.
 void TrainingRole::Enter(int64_t epoch) {

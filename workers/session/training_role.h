@@ -21,8 +21,7 @@ namespace switchyard::worker {
 
 struct TrainingOptions {
   std::string dataset_root, checkpoint_root;
-  std::string offload_dir;           // empty: nothing is offloaded
-  comm::SocketSettings socket = {};  // for groups of the mode preempt
+  std::string offload_dir;  // empty: nothing is offloaded
   int threads = 1;
   std::string software;        // version, for manifests
   CoreShare* share = nullptr;  // borrowed; null unless the process also serves

@@ -258,17 +258,16 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
     Row<"max_runtime_seconds">("max_runtime_seconds", kNumber,
                                "stop the job with an error after this running time; 0 = no limit"),
     Row<"labels">("label", kTexts, "KEY=TEXT, to find the job by; may be repeated"),
-    Row<"communication.mode">("communication", kText,
-                              "mode in which gradient sums and all-to-alls share the network (default preempt)"),
-    Row<"communication.piece_bytes">("piece_bytes", kNumber, "bytes of the network's micro-ops; 0 = the default"),
+    Row<"communication.piece_bytes">("piece_bytes", kNumber,
+                                     "bytes of sums of gradients, between which all-to-alls go; 0 = as many as pass in "
+                                     "5 ms"),
     Row<"communication.granularity">("granularity", kText,
-                                     "into how many chunks each MoE layer's rows are cut: mode (default: as "
-                                     "--communication says), model (by measured "
-                                     "times), profile (by trying) or a number"),
+                                     "into how many chunks each MoE layer's rows are cut: auto (default: measured "
+                                     "before the first step), profile (tried in the first steps) or a number"),
     Row<"communication.expert_packing">("expert_packing", kText,
                                         "replicas of each expert, on groups of workers that send rows only among "
-                                        "themselves: mode (default: full tries, the others have 1), trials (doubled "
-                                        "while steps become shorter) or a number that divides the workers"),
+                                        "themselves: a number that divides the workers (default 1), or trials (doubled "
+                                        "while steps become shorter)"),
 };
 
 }  // namespace

@@ -60,7 +60,8 @@ std::vector<std::string> OutputsOfParent(const Job& parent, const jobs::JobSpec&
 
 // Whether ranks would decide on the same grounds.
 bool HaveSameDecisions(const jobs::JobSpec& a, const jobs::JobSpec& b) {
-  return a.workers == b.workers && a.communication == b.communication && a.batch_sequences == b.batch_sequences &&
+  return a.workers == b.workers && a.communication.granularity == b.communication.granularity &&
+         a.communication.packing == b.communication.packing && a.batch_sequences == b.batch_sequences &&
          a.micro_batch_sequences == b.micro_batch_sequences && a.sequence_length == b.sequence_length &&
          a.restore == b.restore && a.recompute == b.recompute;
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "scheduler/base/status_macros.h"
 #include "server/jobs/api/job_convert.h"
 #include "server/jobs/journal/sqlite.h"
@@ -92,6 +93,21 @@ absl::Status CheckSchema(Sqlite* db) {
 JobStore::JobStore(Sqlite db) : db_(std::make_unique<Sqlite>(std::move(db))) {}
 JobStore::~JobStore() = default;
 
+// Jobs had a mode of communication once (field 1), and their granularity and packing could be "mode".
+void TakeOutMode(v1::CommunicationSpec* spec) {
+  std::string mode;
+  google::protobuf::UnknownFieldSet* const unknown = spec->GetReflection()->MutableUnknownFields(spec);
+  for (int i = 0; i < unknown->field_count(); ++i) {
+    const google::protobuf::UnknownField& field = unknown->field(i);
+    if (field.number() == 1 && field.type() == field.TYPE_LENGTH_DELIMITED) mode = field.length_delimited();
+  }
+  unknown->DeleteByNumber(1);
+  const bool cut = mode == "pipelining" || mode == "full";
+  if (spec->granularity() == "model" || (spec->granularity() == "mode" && cut)) spec->set_granularity("auto");
+  if (spec->granularity() == "mode") spec->set_granularity("1");
+  if (spec->expert_packing() == "mode") spec->set_expert_packing(mode == "full" ? "trials" : "1");
+}
+
 absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::string& path) {
   ASSIGN_OR_RETURN(Sqlite db, Sqlite::Open(path));
   // Exclusive: the lock is taken with the first access and held until the file is closed or the process ends.
@@ -111,6 +127,7 @@ absl::StatusOr<std::vector<Job>> JobStore::Load() {
     if (!more) return jobs;
     v1::Job message;
     const bool parsed = message.ParseFromString(rows.Bytes(6));
+    if (parsed) TakeOutMode(message.mutable_spec()->mutable_communication());
     absl::StatusOr<Job> job = parsed ? FromProto(message) : absl::DataLossError("not a switchyard.v1.Job");
     if (!job.ok()) {
       return absl::DataLossError(

@@ -309,8 +309,9 @@ absl::StatusOr<double> CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& 
                                       const CheckModelFn& check_model, const std::function<bool()>& cancelled,
                                       int32_t files_ready) {
   const ModelFolder model = ModelFolderOf(spec);
-  if (const absl::Status mode = jobs::ReducePolicyOf(spec.communication).status(); !mode.ok()) {
-    return rpc::MakeError(mode.code(), v1::BAD_FIELD, mode.message(), {{"field", "spec.communication.mode"}});
+  if (const absl::Status pieces = jobs::ReducePolicyOf(spec.communication).status(); !pieces.ok()) {
+    return rpc::MakeError(pieces.code(), v1::BAD_FIELD, pieces.message(),
+                          {{"field", "spec.communication.piece_bytes"}});
   }
   RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, model.field, model.folder));
   ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(spec, model, checkpoints, check_model));

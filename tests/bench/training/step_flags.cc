@@ -75,10 +75,12 @@ jobs::CommunicationSpec SpecOfFlags(jobs::CommMode mode) {
 
 comm::SocketGroupOptions SocketsOfFlags(const comm::GroupOptions& group) {
   static constexpr int64_t kLeastBytes = 8 << 10;  // about a packet
-  comm::SocketGroupOptions options = {.group = group, .framing = comm::kOvertakingFrames, .socket = {}};
+  // Scaled, too: what the kernel chooses is many times what an all-to-all has here.
+  static constexpr int kSendBuffer = 64 << 10;
+  comm::SocketGroupOptions options = {
+      .group = group, .framing = comm::kOvertakingFrames, .socket = {.send_buffer_bytes = kSendBuffer}};
   const auto scaled = [](int64_t bytes) {
-    return std::clamp(absl::GetFlag(FLAGS_piece_bytes) * bytes / jobs::CommunicationSpec().piece_bytes, kLeastBytes,
-                      bytes);
+    return std::clamp(absl::GetFlag(FLAGS_piece_bytes) * bytes / jobs::kMostPiece, kLeastBytes, bytes);
   };
   options.framing.bytes = scaled(options.framing.bytes);
   options.socket.send_buffer_bytes = static_cast<int>(2 * scaled(options.socket.send_buffer_bytes / 2));

@@ -122,7 +122,7 @@ jobs::JobSpec Spec() {
   shape = jobs::LrShape::kWsd;
   total_steps = steps;  // by the struct's rule
   auto& [mode, piece_bytes, granularity, expert_packing] = communication;
-  mode = jobs::CommMode::kPartition;
+  mode = jobs::CommMode::kPreempt;  // jobs have no other, so it is not sent
   auto& [rule, chunks] = granularity;
   rule = jobs::ChunkRule::kFixed;
   chunks = 5;

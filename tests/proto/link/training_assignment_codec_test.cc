@@ -53,8 +53,8 @@ TEST(TrainingAssignmentCodec, UnsetFieldsHaveTheDefaults) {
   EXPECT_EQ(spec->balance_weight, defaults.balance_weight);
   EXPECT_EQ(spec->checkpoints.every_steps, defaults.checkpoints.every_steps);
   EXPECT_EQ(spec->checkpoints.keep_last, defaults.checkpoints.keep_last);
-  EXPECT_EQ(spec->communication.mode, defaults.communication.mode);
-  EXPECT_EQ(spec->communication.piece_bytes, defaults.communication.piece_bytes);
+  EXPECT_EQ(spec->communication.piece_bytes, jobs::kPiecesByLink);
+  EXPECT_EQ(spec->communication, defaults.communication);
 }
 
 TEST(TrainingAssignmentCodec, WhatIsUnknownIsSaid) {
@@ -71,7 +71,10 @@ TEST(TrainingAssignmentCodec, WhatIsUnknownIsSaid) {
               HasSubstr("spec.balance: value 9 is not known to this worker"));
   EXPECT_THAT(problem([](v1::JobSpec* m) { m->mutable_optimizer()->set_schedule(static_cast<v1::LrShape>(9)); }),
               HasSubstr("spec.optimizer.schedule: value 9 is not known to this worker"));
-  EXPECT_THAT(problem([](v1::JobSpec* m) { m->mutable_communication()->set_mode("fastest"); }), HasSubstr("fastest"));
+  EXPECT_THAT(problem([](v1::JobSpec* m) { m->mutable_communication()->set_granularity("finest"); }),
+              HasSubstr("\"finest\" is no granularity"));
+  EXPECT_THAT(problem([](v1::JobSpec* m) { m->mutable_communication()->set_expert_packing("densest"); }),
+              HasSubstr("\"densest\" is no packing of experts"));
   EXPECT_THAT(problem([](v1::JobSpec* m) { m->set_steps(0); }), HasSubstr("steps: 0 is outside [1, "));
   EXPECT_TRUE(absl::IsInvalidArgument(FromProto(v1::STOP_KIND_UNSPECIFIED).status()));
   EXPECT_EQ(*FromProto(v1::STOP_KIND_NOW), jobs::StopKind::kNow);

@@ -31,54 +31,83 @@ TEST(CommSpecTest, AnotherNameIsRefusedWithAllThatThereAre) {
 }
 
 TEST(CommSpecTest, AGranularityIsARuleOrANumber) {
-  for (const char* name : {"mode", "model", "profile", "1", "7", "64"}) {
+  for (const char* name : {"auto", "profile", "1", "7", "64"}) {
     const absl::StatusOr<Granularity> granularity = ParseGranularity(name);
     ASSERT_TRUE(granularity.ok()) << granularity.status();
     EXPECT_EQ(GranularityName(*granularity), name);
-    EXPECT_EQ(granularity->decides(), absl::string_view(name) == "model" || absl::string_view(name) == "profile");
   }
-  for (const char* name : {"", "0", "65", "-1", "04", " 4", "4 ", "4.0", "Model", "99999999999"}) {
+  for (const char* name : {"", "0", "65", "-1", "04", " 4", "4 ", "4.0", "Auto", "Model", "99999999999"}) {
     EXPECT_EQ(ParseGranularity(name).status(),
               absl::InvalidArgumentError(absl::StrCat("\"", name,
-                                                      "\" is no granularity; must be one of mode, model, "
-                                                      "profile, or a number of chunks in [1, 64]")));
+                                                      "\" is no granularity; must be one of auto, profile, or a "
+                                                      "number of chunks in [1, 64]")));
   }
   CommunicationSpec spec = {.mode = CommMode::kFull, .granularity = {.rule = ChunkRule::kFixed, .chunks = 4}};
   EXPECT_TRUE(CheckGranularity(spec).ok());
   spec.granularity = {.rule = ChunkRule::kProfile};
-  EXPECT_EQ(CheckGranularity(spec).message(),
-            "profile does not go with mode full, in which steps' times decide how experts are packed; mode or a number "
-            "of chunks does");
+  EXPECT_TRUE(CheckGranularity(spec).ok());
   spec.packing = {.rule = PackingRule::kFixed, .replicas = 2};  // nothing is tried
   EXPECT_TRUE(CheckGranularity(spec).ok());
-  spec = {.mode = CommMode::kFair, .granularity = spec.granularity};
-  EXPECT_TRUE(CheckGranularity(spec).ok());
-  spec.packing.rule = PackingRule::kTrials;
+  spec.packing = {.rule = PackingRule::kTrials, .replicas = 0};
   EXPECT_EQ(CheckGranularity(spec).message(),
-            "profile does not go with expert_packing trials, in which steps' times decide how experts are packed; mode "
+            "profile does not go with expert_packing trials, in which steps' times decide how experts are packed; auto "
             "or a number of chunks does");
+  spec.granularity = {};
+  EXPECT_TRUE(CheckGranularity(spec).ok()) << "auto decides before the first step";
+  spec.granularity = {.rule = ChunkRule::kFixed, .chunks = 0};
+  EXPECT_EQ(CheckGranularity(spec).message(), "0 chunks are outside [1, 64]");
+}
+
+TEST(CommSpecTest, TheDefaultsMeasureWhatTheyCan) {
+  const CommunicationSpec spec;
+  EXPECT_EQ(spec.mode, CommMode::kPreempt);
+  EXPECT_EQ(spec.piece_bytes, kPiecesByLink);
+  EXPECT_EQ(GranularityName(spec.granularity), "auto");
+  EXPECT_EQ(PackingChoiceName(spec.packing), "1");
+  EXPECT_TRUE(DecidesChunks(spec));
+  EXPECT_FALSE(TriesPackings(spec));
+}
+
+// By the sizes of pieces pipelining and full cut all-to-alls, and the modes before them do not cut.
+TEST(CommSpecTest, RanksDecideChunksInPreemptOrWithProfile) {
+  for (int i = 0; i < kNumCommModes; ++i) {
+    const CommMode mode = static_cast<CommMode>(i);
+    SCOPED_TRACE(CommModeName(mode));
+    EXPECT_EQ(DecidesChunks({.mode = mode}), mode == CommMode::kPreempt);
+    EXPECT_TRUE(DecidesChunks({.mode = mode, .granularity = {.rule = ChunkRule::kProfile}}));
+    EXPECT_FALSE(DecidesChunks({.mode = mode, .granularity = {.rule = ChunkRule::kFixed, .chunks = 4}}));
+  }
+}
+
+TEST(CommSpecTest, PiecesPassInFiveMilliseconds) {
+  EXPECT_EQ(PieceBytesOf(1e9), 5'000'000);
+  EXPECT_EQ(PieceBytesOf(250e6), 1'250'000);
+  EXPECT_EQ(PieceBytesOf(1e12), kMostPiece);
+  EXPECT_EQ(PieceBytesOf(1e300), kMostPiece);
+  EXPECT_EQ(PieceBytesOf(1e6), kLeastPiece);
+  EXPECT_EQ(PieceBytesOf(1e-300), kLeastPiece);
+  EXPECT_EQ(kLeastPiece, 64 << 10);
+  EXPECT_EQ(kMostPiece, 30 << 20);
+  for (const double not_measured : {0.0, -1.0}) EXPECT_EQ(PieceBytesOf(not_measured), kMostPiece);
 }
 
 TEST(CommSpecTest, APackingIsARuleOrANumber) {
-  for (const char* name : {"mode", "trials", "1", "3", "64"}) {
+  for (const char* name : {"trials", "1", "3", "64"}) {
     const absl::StatusOr<PackingChoice> packing = ParsePackingChoice(name);
     ASSERT_TRUE(packing.ok()) << packing.status();
     EXPECT_EQ(PackingChoiceName(*packing), name);
   }
-  for (const char* name : {"", "0", "65", "-1", "02", " 2", "2 ", "Mode", "99999999999"}) {
+  for (const char* name : {"", "0", "65", "-1", "02", " 2", "2 ", "Trials", "Mode", "99999999999"}) {
     EXPECT_EQ(ParsePackingChoice(name).status(),
               absl::InvalidArgumentError(absl::StrCat("\"", name,
-                                                      "\" is no packing of experts; must be one of mode, trials, or a "
-                                                      "number of replicas in [1, 64]")));
+                                                      "\" is no packing of experts; must be trials or a number of "
+                                                      "replicas in [1, 64]")));
+  }
+  for (const CommMode mode : {CommMode::kPreempt, CommMode::kFull}) {
+    EXPECT_TRUE(TriesPackings({.mode = mode, .packing = {.rule = PackingRule::kTrials, .replicas = 0}}));
+    EXPECT_FALSE(TriesPackings({.mode = mode, .packing = {.rule = PackingRule::kFixed, .replicas = 2}}));
   }
   CommunicationSpec spec;
-  const auto tries = [&](CommMode mode, PackingRule rule) {
-    return TriesPackings({.mode = mode, .packing = {.rule = rule, .replicas = 2}});
-  };
-  EXPECT_TRUE(tries(CommMode::kFull, PackingRule::kMode));
-  EXPECT_FALSE(tries(CommMode::kPreempt, PackingRule::kMode));
-  EXPECT_TRUE(tries(CommMode::kPreempt, PackingRule::kTrials));
-  EXPECT_FALSE(tries(CommMode::kFull, PackingRule::kFixed));
   EXPECT_EQ(FirstPacking(spec), 1);
   EXPECT_TRUE(CheckPackingChoice(spec, 5).ok());
   spec.packing = {.rule = PackingRule::kFixed, .replicas = 3};
@@ -87,6 +116,9 @@ TEST(CommSpecTest, APackingIsARuleOrANumber) {
   EXPECT_EQ(CheckPackingChoice(spec, 4).message(), "3 replicas of each expert do not divide 4 workers");
   spec.packing.replicas = 65;
   EXPECT_EQ(CheckPackingChoice(spec, 65).message(), "65 replicas of each expert are outside [1, 64]");
+  spec.packing = {.rule = PackingRule::kTrials, .replicas = 0};
+  EXPECT_EQ(FirstPacking(spec), 1);
+  EXPECT_TRUE(CheckPackingChoice(spec, 5).ok());
 }
 
 }  // namespace

@@ -219,17 +219,11 @@ TEST(JobSpecTest, Adapters) {
             "lora: wants a base_checkpoint, whose weights adapters go with");
   EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->balance_bias_rate = 0.1; }),
             "balance_bias_rate: with lora routers' biases are the base's");
-  EXPECT_EQ(
-      lora({.rank = 8}, [](JobSpec* s) { s->communication.mode = CommMode::kFull; }),
-      "communication.mode: full moves experts between workers, which with lora is not done; preempt is the default");
-  EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->communication.packing = {.rule = PackingRule::kTrials}; }),
-            "communication.expert_packing: with lora experts have one replica: 1 or mode");
-  EXPECT_EQ(lora({.rank = 8},
-                 [](JobSpec* s) {
-                   s->communication.mode = CommMode::kFull;
-                   s->communication.packing = {.rule = PackingRule::kFixed, .replicas = 1};
-                 }),
-            "");
+  for (const PackingChoice packing : {PackingChoice{.rule = PackingRule::kTrials, .replicas = 0},
+                                      PackingChoice{.rule = PackingRule::kFixed, .replicas = 2}}) {
+    EXPECT_THAT(lora({.rank = 8}, [&](JobSpec* s) { s->communication.packing = packing; }),
+                testing::StartsWith("communication.expert_packing: with lora experts have one replica"));
+  }
   EXPECT_EQ(lora({.rank = 8}, [](JobSpec* s) { s->offload = OffloadPolicy::kAlways; }),
             "offload: always, but with lora nothing is offloaded: masters and moments of adapters stay in memory");
   EXPECT_EQ(
@@ -293,6 +287,15 @@ TEST(JobSpecTest, ReplicasOfExpertsDivideTheWorkers) {
             "communication.expert_packing: 3 replicas of each expert do not divide 4 workers");
 }
 
+TEST(JobSpecTest, PiecesHaveASizeOrTheLinks) {
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->communication.piece_bytes = 1; }),
+            "communication.piece_bytes: 1 is outside [1024, 1099511627776]");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->communication.piece_bytes = -1; }),
+            "communication.piece_bytes: -1 is outside [1024, 1099511627776]");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->communication.piece_bytes = kPiecesByLink; }), "");
+  EXPECT_EQ(Wrong([](JobSpec* s) { s->communication.piece_bytes = 1024; }), "");
+}
+
 TEST(JobSpecTest, EachFieldHasItsLimits) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(Wrong([](JobSpec* s) { s->architecture = "a"; }), "base_checkpoint, architecture: exactly one is wanted");
@@ -322,8 +325,6 @@ TEST(JobSpecTest, EachFieldHasItsLimits) {
   EXPECT_EQ(Wrong([&](JobSpec* s) { s->optimizer.weight_decay = nan; }),
             "optimizer.weight_decay: nan is outside [0, 10)");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->optimizer.clip_norm = -1; }), "optimizer.clip_norm: -1 is outside [0, 1e+30)");
-  EXPECT_EQ(Wrong([](JobSpec* s) { s->communication.piece_bytes = 1; }),
-            "communication.piece_bytes: 1 is outside [1024, 1099511627776]");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->communication.granularity = {.rule = ChunkRule::kFixed, .chunks = 65}; }),
             "communication.granularity: 65 chunks are outside [1, 64]");
   EXPECT_EQ(Wrong([](JobSpec* s) { s->balance_weight = -0.1; }), "balance_weight: -0.1 is outside [0, 1e+06)");

@@ -8,7 +8,8 @@
 namespace switchyard::jobs {
 namespace {
 
-TEST(ReducePolicyTest, EveryModeIsAnotherButFullWhoseExpertsArePacked) {
+// Full packs experts, and preempt goes over other connections.
+TEST(ReducePolicyTest, EveryModeIsAnotherButFullAndPreempt) {
   std::set<std::tuple<ReduceGrouping, int64_t, ReduceRule, bool, bool>> seen;
   for (int i = 0; i < kNumCommModes; ++i) {
     const auto mode = static_cast<CommMode>(i);
@@ -16,10 +17,8 @@ TEST(ReducePolicyTest, EveryModeIsAnotherButFullWhoseExpertsArePacked) {
     ASSERT_TRUE(policy.ok()) << CommModeName(mode);
     EXPECT_EQ(seen.emplace(policy->grouping, policy->op_bytes, policy->rule, policy->ticketed, policy->cuts_all_to_alls)
                   .second,
-              mode != CommMode::kFull)
+              mode != CommMode::kFull && mode != CommMode::kPreempt)
         << CommModeName(mode);
-    // Buckets are summed in one place, one after the other.
-    EXPECT_TRUE(policy->grouping != ReduceGrouping::kBuckets || policy->max_under_way == 1);
   }
 }
 
@@ -27,6 +26,7 @@ TEST(ReducePolicyTest, PiecesAreAsLargeAsTheSpecSays) {
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPartition, .piece_bytes = 4096})->op_bytes, 4096);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPreempt, .piece_bytes = 4096})->op_bytes, 4096);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPreempt})->op_bytes, 30 << 20);
+  EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kPartition, .piece_bytes = kPiecesByLink})->op_bytes, 30 << 20);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kFair})->op_bytes, 25 << 20);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kFixed, .piece_bytes = 6000})->op_bytes, 5000);
   EXPECT_EQ(ReducePolicyOf({.mode = CommMode::kFair, .piece_bytes = 8})->op_bytes, 8);
@@ -35,15 +35,19 @@ TEST(ReducePolicyTest, PiecesAreAsLargeAsTheSpecSays) {
             "communication: pieces of 7 bytes have no room for an element of 8");
 }
 
-TEST(ReducePolicyTest, WhereTheConnectionLetsAllToAllsGoFirstNothingIsHeldBack) {
+TEST(ReducePolicyTest, PreemptIsPartitionOnConnectionsThatLetAllToAllsGoFirst) {
   for (int i = 0; i < kNumCommModes; ++i) {
     const auto mode = static_cast<CommMode>(i);
     EXPECT_EQ(OvertakesOnTheSocket(mode), mode == CommMode::kPreempt) << CommModeName(mode);
   }
-  const ReducePolicy policy = *ReducePolicyOf({.mode = CommMode::kPreempt});
-  EXPECT_EQ(policy.rule, ReduceRule::kAtOnce);
+  const ReducePolicy policy = *ReducePolicyOf({.mode = CommMode::kPreempt, .piece_bytes = 4096});
+  const ReducePolicy partition = *ReducePolicyOf({.mode = CommMode::kPartition, .piece_bytes = 4096});
+  EXPECT_EQ(policy.rule, ReduceRule::kAfterAllToAll);
+  EXPECT_EQ(policy.rule, partition.rule);
+  EXPECT_EQ(policy.grouping, partition.grouping);
+  EXPECT_EQ(policy.op_bytes, partition.op_bytes);
   EXPECT_FALSE(policy.ticketed);
-  EXPECT_EQ(policy.max_under_way, 2);
+  EXPECT_FALSE(policy.cuts_all_to_alls);
 }
 
 TEST(ReducePolicyTest, ChunksOfALayer) {
@@ -56,6 +60,8 @@ TEST(ReducePolicyTest, ChunksOfALayer) {
   EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPipelining, .piece_bytes = 5000}, rows, 64), 1);
   EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPipelining, .piece_bytes = 4999}, rows, 64), 2);
   EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPartition, .piece_bytes = 1000}, rows, 64), 1);
+  EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPreempt, .piece_bytes = 1000}, rows, 64), 1);
+  EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPipelining}, rows, 64), 1) << "pieces of 30 MiB";
   // A granularity's number counts in every mode.
   const Granularity six = {.rule = ChunkRule::kFixed, .chunks = 6};
   EXPECT_EQ(ChunksOfLayer({.mode = CommMode::kPartition, .granularity = six}, rows, 64), 6);

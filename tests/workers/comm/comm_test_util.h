@@ -19,7 +19,7 @@
 
 namespace switchyard::test {
 
-// kSocket: as serving forms it.  kOvertaking: as training does in mode preempt.  kEncrypted: kSocket over TLS.
+// kSocket: as serving forms it.  kOvertaking: as training does.  kEncrypted: kSocket over TLS.
 enum class Backend { kLocal, kSocket, kOvertaking, kEncrypted };
 inline constexpr Backend kBackends[] = {Backend::kLocal, Backend::kSocket, Backend::kOvertaking, Backend::kEncrypted};
 std::string BackendName(Backend backend);

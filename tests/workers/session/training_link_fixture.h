@@ -77,6 +77,7 @@ class TrainingLinkTest : public train::JobFixture {
     spec->set_workers(world);
     spec->mutable_optimizer()->set_learning_rate(2e-3);
     spec->mutable_checkpoints()->set_every_steps(2);
+    spec->mutable_communication()->set_granularity("1");  // nothing is measured
     v1::TrainDataFile* const data = start.add_data();
     data->set_root(v1::TRAIN_DATA_ROOT_DATASETS);
     data->set_name("a.bin");

@@ -130,11 +130,13 @@ int MostUnderWay(jobs::CommMode mode, bool finished) {
 }
 
 TEST(GradientReducerEndTest, OneAtATimeInBackward) {
+  EXPECT_EQ(MostUnderWay(jobs::CommMode::kPreempt, false), 1);
   EXPECT_EQ(MostUnderWay(jobs::CommMode::kPartition, false), 1);
   EXPECT_EQ(MostUnderWay(jobs::CommMode::kPipelining, false), 1);
 }
 
 TEST(GradientReducerEndTest, TwoWhenBackwardIsDone) {
+  EXPECT_EQ(MostUnderWay(jobs::CommMode::kPreempt, true), 2);
   EXPECT_EQ(MostUnderWay(jobs::CommMode::kPartition, true), 2);
   EXPECT_EQ(MostUnderWay(jobs::CommMode::kPipelining, true), 2);
 }

@@ -152,7 +152,7 @@ TEST_P(GradientReducerRulesTest, StartsWhenTheRuleLetsIt) {
       {jobs::CommMode::kPartition, {"between", "between"}},
       {jobs::CommMode::kPipelining, {"between", "between"}},
       {jobs::CommMode::kFull, {"between", "between"}},
-      {jobs::CommMode::kPreempt, {"imminent", "running"}},
+      {jobs::CommMode::kPreempt, {"between", "between"}},
   };
   for (const bool imminent : {true, false}) {
     const std::string& wanted = imminent ? expected.at(GetParam()).first : expected.at(GetParam()).second;

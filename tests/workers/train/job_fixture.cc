@@ -110,6 +110,8 @@ jobs::JobSpec JobFixture::Spec() const {
   spec.optimizer.schedule.warmup_steps = 3;
   spec.checkpoints.every_steps = 4;
   spec.checkpoints.keep_last = 2;
+  // Tests compare jobs bit by bit: nothing is measured.
+  spec.communication.granularity = {.rule = jobs::ChunkRule::kFixed, .chunks = 1};
   spec.seed = 7;
   return spec;
 }

@@ -77,7 +77,8 @@ class JobFixture : public ::testing::Test {
  protected:
   JobFixture();
 
-  // The small job that tests change: twelve steps on two files, a checkpoint every four, evaluation at the end.
+  // The small job that tests change: twelve steps on two files, a checkpoint every four, evaluation at the end; MoE
+  // layers do not cut rows into chunks.
   jobs::JobSpec Spec() const;
   // All ranks' stories, by rank.  The spec's number of workers becomes `options.world`.
   std::vector<RankStory> Run(jobs::JobSpec spec, const AttemptOptions& options);

@@ -1,4 +1,4 @@
-// The communicator of an attempt: a mode's connections, and attempts that end while they form.
+// The communicator of an attempt: its connections, whose traffic is counted, and attempts that end while they form.
 #include "workers/train/job/job_group.h"
 
 #include <future>
@@ -19,12 +19,12 @@ comm::GroupOptions Options(int rank, int64_t epoch) {
   return {.rank = rank, .world = 2, .epoch = epoch, .token = "job", .address = "127.0.0.1", .deadline = test::Soon()};
 }
 
-// Forms a pair of that mode, exchanges once, and leaves.
-void FormAndMeet(JobGroup* first, JobGroup* second, jobs::CommMode mode, int64_t epoch) {
+// Forms a pair, exchanges once, and leaves.
+void FormAndMeet(JobGroup* first, JobGroup* second, int64_t epoch) {
   comm::InMemoryStore store;
   const auto run = [&](JobGroup* group, int rank) -> absl::Status {
     comm::Communicator* comm = nullptr;
-    ASSIGN_OR_RETURN(comm, group->Form(Options(rank, epoch), mode, &store));
+    ASSIGN_OR_RETURN(comm, group->Form(Options(rank, epoch), &store));
     EXPECT_EQ(comm->rank(), rank);
     ASSIGN_OR_RETURN(auto work, comm->AllToAllV({.deadline = test::Soon()}, std::vector<comm::Message>(2)));
     return work->Wait();
@@ -37,44 +37,40 @@ void FormAndMeet(JobGroup* first, JobGroup* second, jobs::CommMode mode, int64_t
   second->Leave();
 }
 
-TEST(JobGroupTest, OnlyPreemptGoesOverConnectionsThatCount) {
+TEST(JobGroupTest, TrafficIsCountedOverAttempts) {
   std::vector<comm::SocketTraffic> traffic(2);
   JobGroup first(&traffic[0]), second(&traffic[1]);
   const auto frames = [&](size_t rank) {
     return traffic[rank].frames[static_cast<size_t>(comm::CommClass::kAllToAll)].load();
   };
-  FormAndMeet(&first, &second, jobs::CommMode::kArLast, 1);
-  EXPECT_EQ(frames(0) + frames(1), 0);
-  FormAndMeet(&first, &second, jobs::CommMode::kPreempt, 2);
+  FormAndMeet(&first, &second, 1);
   EXPECT_EQ(frames(0), 1);
   EXPECT_EQ(frames(1), 1);
-  FormAndMeet(&first, &second, jobs::CommMode::kPreempt, 3);
+  FormAndMeet(&first, &second, 2);
   EXPECT_EQ(frames(0), 2);  // counted on
+  EXPECT_EQ(frames(1), 2);
 }
 
 TEST(JobGroupTest, AnAttemptThatIsOverDoesNotForm) {
-  for (const jobs::CommMode mode : {jobs::CommMode::kPriority, jobs::CommMode::kPreempt}) {
-    comm::SocketTraffic traffic;
-    JobGroup group(&traffic);
-    comm::InMemoryStore store;
-    auto forming = std::async(std::launch::async, [&] { return group.Form(Options(0, 5), mode, &store).status(); });
-    // Rank 0 has published itself, and waits for rank 1.
-    ASSERT_TRUE(store.Get({absl::StrCat(comm::GroupPrefix(Options(0, 5)), "member/0")}, test::Soon()).ok());
-    const absl::Time begin = absl::Now();
-    group.Abort(5, "the server says so");
-    EXPECT_EQ(forming.get().code(), absl::StatusCode::kCancelled);
-    EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
-    EXPECT_EQ(group.Form(Options(0, 5), mode, &store).status().code(), absl::StatusCode::kAborted);
-  }
+  comm::SocketTraffic traffic;
+  JobGroup group(&traffic);
+  comm::InMemoryStore store;
+  auto forming = std::async(std::launch::async, [&] { return group.Form(Options(0, 5), &store).status(); });
+  // Rank 0 has published itself, and waits for rank 1.
+  ASSERT_TRUE(store.Get({absl::StrCat(comm::GroupPrefix(Options(0, 5)), "member/0")}, test::Soon()).ok());
+  const absl::Time begin = absl::Now();
+  group.Abort(5, "the server says so");
+  EXPECT_EQ(forming.get().code(), absl::StatusCode::kCancelled);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+  EXPECT_EQ(group.Form(Options(0, 5), &store).status().code(), absl::StatusCode::kAborted);
 }
 
 TEST(JobGroupTest, AbortFreesWhoWaits) {
   std::vector<comm::SocketTraffic> traffic(2);
   JobGroup first(&traffic[0]), second(&traffic[1]);
   comm::InMemoryStore store;
-  auto other = std::async(std::launch::async,
-                          [&] { return second.Form(Options(1, 1), jobs::CommMode::kPreempt, &store).status(); });
-  const absl::StatusOr<comm::Communicator*> comm = first.Form(Options(0, 1), jobs::CommMode::kPreempt, &store);
+  auto other = std::async(std::launch::async, [&] { return second.Form(Options(1, 1), &store).status(); });
+  const absl::StatusOr<comm::Communicator*> comm = first.Form(Options(0, 1), &store);
   ASSERT_TRUE(comm.ok()) << comm.status();
   ASSERT_TRUE(other.get().ok());
   auto work = (*comm)->AllToAllV({.deadline = test::Soon()}, std::vector<comm::Message>(2));

@@ -1,4 +1,4 @@
-// Small jobs in mode full that pack their experts by a test's times.
+// Small jobs that pack their experts by a test's times.
 #pragma once
 
 #include <functional>
@@ -40,7 +40,9 @@ class PackedJobFixture : public JobFixture {
 
   jobs::JobSpec Packed() const {
     jobs::JobSpec spec = Spec();
-    spec.communication = {.mode = jobs::CommMode::kFull, .piece_bytes = 1024};
+    spec.communication = {.mode = jobs::CommMode::kFull,
+                          .piece_bytes = 1024,
+                          .packing = {.rule = jobs::PackingRule::kTrials, .replicas = 0}};
     return spec;
   }
   static AttemptOptions Attempt(int64_t attempt, const Times& times, int world = 4) {

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -84,14 +85,14 @@ class TrainJobChunksTest : public JobFixture {
     std::filesystem::create_directories(JobPath());
     root_.Write("checkpoints/job/chunks.log", text);
   }
-  // The model's decision, as an attempt would have made it before that step.
-  static std::string ModelLog(int64_t step, int32_t chunks, int world = 2) {
+  // The decision of auto, as an attempt would have made it before that step.
+  static std::string AutoLog(int64_t step, int32_t chunks, int world = 2) {
     return EncodeChunkJournal({.attempt = 1,
                                .decisions = {{.step = step,
                                               .world = world,
                                               .rows = 2 * 12 * world,
                                               .to = chunks,
-                                              .reason = jobs::ChunkReason::kModel}}});
+                                              .reason = jobs::ChunkReason::kMeasured}}});
   }
   // The final files of a run without faults, and its journal; the job is removed afterwards.
   Files Whole() {
@@ -115,9 +116,7 @@ TEST_F(TrainJobChunksTest, EveryModeCutsAsItIsTold) {
   Files cut;
   for (const jobs::CommMode mode : AllCommModes()) {
     SCOPED_TRACE(jobs::CommModeName(mode));
-    AttemptOptions options = Attempt(1);
-    options.packing.most = 1;
-    const std::vector<RankStory> stories = Run(SpecOf("3", mode), options);
+    const std::vector<RankStory> stories = Run(SpecOf("3", mode), Attempt(1));
     Finishes(stories);
     EXPECT_THAT(ChunksOf(stories[0]), Each(3));
     if (cut.empty()) cut = FilesOfStep(12);
@@ -168,8 +167,8 @@ TEST_F(TrainJobChunksTest, WhatIsDecidedLaterIsRepeatedByAnUndisturbedRun) {
   EXPECT_EQ(Log(), log);
 }
 
-TEST_F(TrainJobChunksTest, TheModelMeasuresAndDecidesBeforeTheFirstStep) {
-  const std::vector<RankStory> stories = Run(SpecOf("model"), TornAt(6, Attempt(1)));
+TEST_F(TrainJobChunksTest, AutoMeasuresAndDecidesBeforeTheFirstStep) {
+  const std::vector<RankStory> stories = Run(SpecOf("auto"), TornAt(6, Attempt(1)));
   EXPECT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kLost);
   const std::string log = Log();
   const absl::StatusOr<ChunkJournal> journal = DecodeChunkJournal(log);
@@ -178,11 +177,13 @@ TEST_F(TrainJobChunksTest, TheModelMeasuresAndDecidesBeforeTheFirstStep) {
   const jobs::ChunkDecision& decision = journal->decisions[0];
   EXPECT_EQ(decision.step, 0);
   EXPECT_EQ(decision.rows, 48);
-  EXPECT_THAT(decision.why, HasSubstr("beside each other at"));
+  EXPECT_EQ(decision.reason, jobs::ChunkReason::kMeasured);
+  EXPECT_THAT(decision.to, testing::AnyOf(1, 2, 4));
+  EXPECT_THAT(decision.why, testing::ContainsRegex("^1 chunk .* ms, 2 chunks .* ms, 4 chunks .* ms; measured in "));
   EXPECT_THAT(ChunksOf(stories[0]), Each(decision.to));
   EXPECT_THAT(stories[0].notes, testing::Contains(decision.ToString()));
   // It does not measure again.
-  const std::vector<RankStory> resumed = Run(SpecOf("model"), Attempt(2));
+  const std::vector<RankStory> resumed = Run(SpecOf("auto"), Attempt(2));
   Finishes(resumed);
   EXPECT_EQ(Log(), log);
   const Files files = FilesOfStep(12);
@@ -190,12 +191,12 @@ TEST_F(TrainJobChunksTest, TheModelMeasuresAndDecidesBeforeTheFirstStep) {
   EXPECT_TRUE(Undisturbed(SpecOf(absl::StrCat(decision.to).c_str()), 2) == files);
 }
 
-TEST_F(TrainJobChunksTest, KilledBehindTheModelsDecisionItCutsAlike) {
+TEST_F(TrainJobChunksTest, KilledBehindTheDecisionOfAutoItCutsAlike) {
   const Files expected = Undisturbed(SpecOf("3"), 2);
   for (const int64_t at : {1, 6}) {
-    WriteLog(ModelLog(0, 3));
-    EXPECT_EQ(Run(SpecOf("model"), TornAt(at, Attempt(1)))[0].end.outcome, jobs::TrainOutcome::kLost);
-    const std::vector<RankStory> resumed = Run(SpecOf("model"), Attempt(2));
+    WriteLog(AutoLog(0, 3));
+    EXPECT_EQ(Run(SpecOf("auto"), TornAt(at, Attempt(1)))[0].end.outcome, jobs::TrainOutcome::kLost);
+    const std::vector<RankStory> resumed = Run(SpecOf("auto"), Attempt(2));
     Finishes(resumed);
     EXPECT_THAT(ChunksOf(resumed[0]), Each(3));
     EXPECT_TRUE(FilesOfStep(12) == expected);
@@ -203,43 +204,52 @@ TEST_F(TrainJobChunksTest, KilledBehindTheModelsDecisionItCutsAlike) {
   }
 }
 
-// Activations in a file are measured, too.
-TEST_F(TrainJobChunksTest, TheModelMeasuresCopies) {
-  jobs::JobSpec spec = SpecOf("model");
+// Layers are measured with their activations in a file.
+TEST_F(TrainJobChunksTest, AutoMeasuresWhatIsRestored) {
+  jobs::JobSpec spec = SpecOf("auto");
   spec.restore = {pipeline::InputRestore::kOffload, pipeline::HiddenRestore::kOffload};
   AttemptOptions options = Attempt(1);
   std::filesystem::create_directories(root_.path() + "/offload");
   options.offload_dir = root_.path() + "/offload";
   Finishes(Run(spec, options));
-  EXPECT_THAT(Journal(), HasSubstr(" model"));
+  EXPECT_THAT(Journal(), testing::ContainsRegex("^0:1>[124] measured$"));
 }
 
+// The next attempt measures what the decision was made of again.
 TEST_F(TrainJobChunksTest, ADecisionThatIsNotOnTheDiskIsNotTaken) {
-  int writes = 0;
-  AttemptOptions options = Attempt(1);
-  const auto full = [&](const std::string& path) -> absl::Status {
-    if (!absl::StartsWith(path, "chunks.log") || path == "chunks.log" || ++writes == 1) return absl::OkStatus();
-    return absl::ResourceExhaustedError(absl::StrCat(path, ": No space left on device"));
-  };
-  options.wrap_files = [&](std::unique_ptr<checkpoint::FileSystem> files, int rank) {
-    if (rank > 0) return files;
-    return std::unique_ptr<checkpoint::FileSystem>(std::make_unique<HookedFileSystem>(std::move(files), full));
-  };
-  const std::vector<RankStory> stories = Run(SpecOf("profile"), options);
-  for (const RankStory& story : stories) {
-    EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kLost) << story.end.status;
-    EXPECT_THAT(std::string(story.end.status.message()), HasSubstr("rank 0: chunks.log.tmp-1: No space left"));
+  const std::pair<const char*, const char*> kJournals[] = {
+      {"profile", "^2:1>4 tried 4:4>2 tried 6:2>3 tried 8:3>2 found$"}, {"auto", "^0:1>[124] measured$"}};
+  for (const auto& [granularity, journal] : kJournals) {
+    SCOPED_TRACE(granularity);
+    int writes = 0;  // the first is of an empty journal
+    AttemptOptions options = Attempt(1);
+    const auto full = [&](const std::string& path) -> absl::Status {
+      if (!absl::StartsWith(path, "chunks.log") || path == "chunks.log" || ++writes == 1) return absl::OkStatus();
+      return absl::ResourceExhaustedError(absl::StrCat(path, ": No space left on device"));
+    };
+    options.wrap_files = [&](std::unique_ptr<checkpoint::FileSystem> files, int rank) {
+      if (rank > 0) return files;
+      return std::unique_ptr<checkpoint::FileSystem>(std::make_unique<HookedFileSystem>(std::move(files), full));
+    };
+    for (const RankStory& story : Run(SpecOf(granularity), options)) {
+      EXPECT_EQ(story.end.outcome, jobs::TrainOutcome::kLost) << story.end.status;
+      EXPECT_THAT(std::string(story.end.status.message()), HasSubstr("rank 0: chunks.log.tmp-1: No space left"));
+    }
+    EXPECT_THAT(Journal(), IsEmpty());
+    const std::vector<RankStory> next = Run(SpecOf(granularity), Attempt(2));
+    Finishes(next);
+    EXPECT_EQ(next[0].start_step, 0);
+    EXPECT_THAT(Journal(), testing::ContainsRegex(journal));
+    ForgetJob();
   }
-  EXPECT_THAT(Journal(), IsEmpty());
 }
 
-// The model's figures are of the ranks among which rows travel.
 TEST_F(TrainJobChunksTest, GoesWithReplicasOfExperts) {
-  jobs::JobSpec spec = SpecOf("model");
+  jobs::JobSpec spec = SpecOf("auto");
   spec.communication.packing = {.rule = jobs::PackingRule::kFixed, .replicas = 2};
   const std::vector<RankStory> stories = Run(spec, Attempt(1, &Measured, 4));
   Finishes(stories);
-  EXPECT_THAT(Journal(), testing::ContainsRegex("^0:1>[1-4] model$"));
+  EXPECT_THAT(Journal(), testing::ContainsRegex("^0:1>[124] measured$"));
   const absl::StatusOr<ChunkJournal> journal = DecodeChunkJournal(Log());
   ASSERT_TRUE(journal.ok()) << journal.status();
   EXPECT_EQ(journal->decisions[0].rows, 2 * 12 * 4) << "of all ranks";
@@ -256,10 +266,31 @@ TEST_F(TrainJobChunksTest, GoesWithReplicasOfExperts) {
   EXPECT_EQ(Journal(), "2:1>4 tried 4:4>2 tried 6:2>3 tried 8:3>2 found");
 }
 
+// What auto has decided stays, whatever the trials of packing change.
+TEST_F(TrainJobChunksTest, AutoGoesWithTrialsOfPacking) {
+  jobs::JobSpec spec = SpecOf("auto");
+  spec.communication.packing = {.rule = jobs::PackingRule::kTrials, .replicas = 0};
+  AttemptOptions options = Attempt(1, &Measured, 4);
+  options.packing = {.first_step = 3, .every_steps = 2};
+  options.packing_times = [](int64_t step, const StepReport&) -> jobs::PackingTimes {
+    return {.experts_ns = 1000,
+            .all_to_all_ns = 4000,
+            .micro_ops = 1,
+            .step_ns = 1'000'000 * (100 - step),  // each doubling helps
+            .sums_ns = 1'000'000,
+            .steps = 1};
+  };
+  const std::vector<RankStory> stories = Run(spec, options);
+  Finishes(stories);
+  EXPECT_GT(stories[0].steps.back().packing, 1);
+  EXPECT_THAT(Journal(), testing::ContainsRegex("^0:1>[124] measured$"));
+  EXPECT_THAT(ChunksOf(stories[0]), Each(stories[0].steps[0].report.chunks));
+}
+
 TEST_F(TrainJobChunksTest, AJournalThatDoesNotCount) {
   // Of other ranks.
-  WriteLog(ModelLog(0, 3, 4));
-  const std::vector<RankStory> other = Run(SpecOf("model"), Attempt(2));
+  WriteLog(AutoLog(0, 3, 4));
+  const std::vector<RankStory> other = Run(SpecOf("auto"), Attempt(2));
   EXPECT_EQ(other[0].end.outcome, jobs::TrainOutcome::kFinished);
   ASSERT_THAT(other[0].warnings, SizeIs(1));
   EXPECT_THAT(other[0].warnings[0],
@@ -284,7 +315,7 @@ TEST_F(TrainJobChunksTest, AJournalThatDoesNotCount) {
 
 // Nothing travels.
 TEST_F(TrainJobChunksTest, OneRankDecidesNothing) {
-  for (const char* granularity : {"model", "profile"}) {
+  for (const char* granularity : {"auto", "profile"}) {
     const std::vector<RankStory> stories = Run(SpecOf(granularity), Attempt(1, &Measured, 1));
     Finishes(stories);
     EXPECT_THAT(ChunksOf(stories[0]), Each(1));

@@ -5,7 +5,6 @@
 
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
-#include "tests/workers/train/comm_modes.h"
 #include "tests/workers/train/job_fixture.h"
 #include "workers/train/job/train_job.h"
 
@@ -89,15 +88,19 @@ TEST_F(TrainJobDocumentsTest, ACheckpointOfTheOtherKindIsRefused) {
   EXPECT_THAT(std::string(stories[0].end.status.message()), HasSubstr("document_mask: was not there, is on"));
 }
 
-TEST_F(TrainJobDocumentsTest, ModesHaveTheSameBits) {
-  jobs::JobSpec spec = Masked();
-  const auto first = Parameters(spec, 2);
-  for (const jobs::CommMode mode : AllCommModes()) {
-    spec.communication.mode = mode;
-    // These two cut experts' rows, and so may round otherwise; Parameters expects that they finish.
-    const bool chunks = mode == jobs::CommMode::kPipelining || mode == jobs::CommMode::kFull;
-    EXPECT_TRUE(Parameters(spec, 2) == first || chunks) << jobs::CommModeName(mode);
+// Chunks change the order in which an expert's rows are added; sums in pieces beside them change nothing.
+TEST_F(TrainJobDocumentsTest, SumsBesideChunksHaveTheBitsOfSumsBehindBackward) {
+  std::vector<std::map<std::string, std::string>> ends;
+  for (const int32_t chunks : {1, 3}) {
+    jobs::JobSpec spec = Masked();
+    spec.communication = {.mode = jobs::CommMode::kArLast,
+                          .granularity = {.rule = jobs::ChunkRule::kFixed, .chunks = chunks}};
+    ends.push_back(Parameters(spec, 2));
+    spec.communication.mode = jobs::CommMode::kPreempt;
+    spec.communication.piece_bytes = 1024;
+    EXPECT_TRUE(Parameters(spec, 2) == ends.back()) << chunks << " chunks";
   }
+  EXPECT_FALSE(ends[0] == ends[1]);
 }
 
 // Every token that is trained begins a document.

@@ -234,11 +234,13 @@ TEST_F(TrainJobExpertAdaptersTest, KeepsTheBest) {
   EXPECT_TRUE(FilesOfStep(12) == whole);
 }
 
-// In chunks (pipelining), whose bits are others.
+// In chunks, whose bits are others.
 TEST_F(TrainJobExpertAdaptersTest, TrainInChunks) {
   jobs::JobSpec spec = OfExperts();
-  spec.communication.mode = jobs::CommMode::kPipelining;
+  const Files uncut = Undisturbed(spec, 2);
+  spec.communication.granularity = {.rule = jobs::ChunkRule::kFixed, .chunks = 3};
   const Files whole = Undisturbed(spec, 2);
+  EXPECT_FALSE(whole == uncut);
   EXPECT_TRUE(Interrupted(spec, 2) == whole);
 }
 

@@ -202,7 +202,7 @@ TEST_F(TrainJobPackingOffloadTest, AutoComesBackIntoMemoryWhenItPacks) {
   const Files expected = FilesOfStep(12);
   ForgetJob();
   spec.offload = jobs::OffloadPolicy::kAuto;
-  const TrainingNeed need = {.dtype = DType::kF32, .experts_per_layer = 2, .rows = 24};
+  const TrainingNeed need = {.dtype = DType::kF32, .experts_per_layer = 2, .rows = 24, .gathered_tokens = 96};
   const auto too_little = static_cast<int64_t>(TrainingMemory(config, need).total()) - 1;
   std::atomic<bool> plenty = false;
   AttemptOptions options = InFiles(1, Measured);
@@ -228,7 +228,8 @@ TEST_F(TrainJobPackingOffloadTest, WithLessMemoryItGoesOnInFiles) {
   ForgetJob();
   EXPECT_EQ(Run(spec, StoppedAt(5, Attempt(1, Measured)))[0].end.outcome, jobs::TrainOutcome::kStopped);
   EXPECT_EQ(Journal(), "3:1>2 grows 5:2>4 grows");
-  const TrainingNeed packed = {.dtype = DType::kF32, .experts_per_layer = 8, .rows = 24, .offload = true};
+  const TrainingNeed packed = {
+      .dtype = DType::kF32, .experts_per_layer = 8, .rows = 24, .offload = true, .gathered_tokens = 96};
   const auto enough = static_cast<int64_t>(TrainingMemory(config, packed).total());
   const int64_t one = 3 * config.hidden * config.expert_intermediate * 4;
   // Thrice by each rank before it begins.  Then it has room for masters and moments of four experts, 3 * 4 in six

@@ -35,7 +35,7 @@ TEST_F(TrainJobPackingTest, PacksWhileThatHelps) {
   EXPECT_THAT(decided, ElementsAre(3, 5, 7));
   EXPECT_EQ(Journal(), "3:1>2 grows 5:2>4 grows 7:4>2 undone");
   ForgetJob();
-  spec.communication = {};
+  spec.communication = Spec().communication;
   const std::vector<RankStory> unpacked = Run(spec, {.world = 4});
   for (size_t i = 0; i < 12; ++i) {
     const double expected = unpacked[0].steps[i].report.loss;
@@ -153,7 +153,7 @@ TEST_F(TrainJobPackingTest, SavedPackedItGoesOnUnpackedAndOnOtherRanks) {
   spec.dtype = jobs::TrainDType::kF64;
   spec.micro_batch_sequences = 0;  // balance losses are of a micro-batch
   jobs::JobSpec plain = spec;
-  plain.communication = {};
+  plain.communication = Spec().communication;
   const std::vector<RankStory> whole = Run(plain, {.world = 1});
   ForgetJob();
   for (const bool other_ranks : {true, false}) {
@@ -235,7 +235,8 @@ TEST_F(TrainJobPackingTest, TheSpecMayFixIt) {
   for (const jobs::CommMode mode : {jobs::CommMode::kPreempt, jobs::CommMode::kFull}) {
     for (const int32_t replicas : {2, 4}) {
       SCOPED_TRACE(testing::Message() << jobs::CommModeName(mode) << " with " << replicas);
-      spec.communication = {.mode = mode, .packing = {.rule = jobs::PackingRule::kFixed, .replicas = replicas}};
+      spec.communication.mode = mode;
+      spec.communication.packing = {.rule = jobs::PackingRule::kFixed, .replicas = replicas};
       const std::vector<RankStory> stories = Run(spec, Attempt(1, Measured));
       Finishes(stories);
       for (size_t i = 0; i < 12; ++i) {
@@ -271,7 +272,7 @@ TEST_F(TrainJobPackingTest, ReplicasAreForMoreWorkersThanExperts) {
 
 TEST_F(TrainJobPackingTest, TrialsGoWithAnyMode) {
   jobs::JobSpec spec = Spec();
-  spec.communication.packing = {.rule = jobs::PackingRule::kTrials};
+  spec.communication.packing = {.rule = jobs::PackingRule::kTrials, .replicas = 0};
   Finishes(Run(spec, Attempt(1, Measured)));
   EXPECT_EQ(Journal(), "3:1>2 grows 5:2>4 grows 7:4>2 undone");
 }

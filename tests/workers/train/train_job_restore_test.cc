@@ -30,13 +30,13 @@ class TrainJobRestoreTest : public JobFixture {
 };
 
 TEST_F(TrainJobRestoreTest, TheSameBits) {
-  for (const jobs::CommMode mode : {jobs::CommMode::kPreempt, jobs::CommMode::kPipelining}) {
+  for (const int32_t chunks : {1, 3}) {
     jobs::JobSpec spec = Spec({});
-    spec.communication.mode = mode;
-    spec.communication.piece_bytes = 1024;  // several chunks
+    spec.communication.piece_bytes = 1024;
+    spec.communication.granularity = {.rule = jobs::ChunkRule::kFixed, .chunks = chunks};
     const auto kept = Run(spec, {.world = 2});
     ASSERT_EQ(kept[0].end.outcome, jobs::TrainOutcome::kFinished) << kept[0].end.status;
-    EXPECT_EQ(kept[0].steps[0].report.chunks > 1, mode == jobs::CommMode::kPipelining);
+    EXPECT_EQ(kept[0].steps[0].report.chunks, chunks);
     EXPECT_EQ(kept[0].steps[0].report.saved_bytes, 0);
     const auto expected = FilesOfStep(12);
     ForgetJob();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -104,6 +105,27 @@ TEST_P(TrainJobRanksTest, GoesOnWithCapacityAndMovedBiasesToTheSameBits) {
   ForgetJob();
   spec.balance_bias_rate = 0;
   EXPECT_FALSE(Undisturbed(spec, world) == expected) << "the rate does nothing";
+}
+
+// So it may be what the links' speed says, which differs from attempt to attempt.
+TEST_F(TrainJobTest, TheSizeOfPiecesChangesNoBit) {
+  jobs::JobSpec spec = Spec();
+  EXPECT_EQ(spec.communication.piece_bytes, jobs::kPiecesByLink);
+  const auto expected = Undisturbed(spec, 2);
+  std::map<int64_t, int64_t> launched;  // in the second step; all but sums are as many whatever their pieces
+  for (const int64_t bytes : {int64_t{1024}, int64_t{5000}, jobs::kMostPiece}) {
+    spec.communication.piece_bytes = bytes;
+    const auto count = [&](TrainJob*, comm::Communicator* comm, const StepProgress& progress) {
+      if (progress.step == 1) launched[bytes] -= comm->ledger().num_launched();
+      if (progress.step == 2) launched[bytes] += comm->ledger().num_launched();
+    };
+    const std::vector<RankStory> stories = Run(spec, {.world = 2, .on_step = count});
+    ASSERT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
+    EXPECT_TRUE(FilesOfStep(12) == expected) << bytes;
+    ForgetJob();
+  }
+  EXPECT_GT(launched[1024], launched[5000]);
+  EXPECT_GT(launched[5000], launched[jobs::kMostPiece]);
 }
 
 // Micro-batches of the same samples drop the same choices on any ranks.

@@ -8,7 +8,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "tests/workers/train/comm_modes.h"
 #include "tests/workers/train/job_fixture.h"
 #include "workers/train/job/train_job.h"
 
@@ -101,15 +100,19 @@ TEST_F(TrainJobWholeDocumentsTest, RanksAgreeAndSayWhatIsPadding) {
   EXPECT_GT(padding, 0);
 }
 
-TEST_F(TrainJobWholeDocumentsTest, ModesHaveTheSameBits) {
-  jobs::JobSpec spec = Packed();
-  const auto first = Undisturbed(spec, 2);
-  for (const jobs::CommMode mode : AllCommModes()) {
-    spec.communication.mode = mode;
-    // These two cut experts' rows, and so may round otherwise; Undisturbed expects that they finish.
-    const bool chunks = mode == jobs::CommMode::kPipelining || mode == jobs::CommMode::kFull;
-    EXPECT_TRUE(Undisturbed(spec, 2) == first || chunks) << jobs::CommModeName(mode);
+// Chunks change the order in which an expert's rows are added; sums in pieces beside them change nothing.
+TEST_F(TrainJobWholeDocumentsTest, SumsBesideChunksHaveTheBitsOfSumsBehindBackward) {
+  std::vector<std::map<std::string, std::string>> ends;
+  for (const int32_t chunks : {1, 3}) {
+    jobs::JobSpec spec = Packed();
+    spec.communication = {.mode = jobs::CommMode::kArLast,
+                          .granularity = {.rule = jobs::ChunkRule::kFixed, .chunks = chunks}};
+    ends.push_back(Undisturbed(spec, 2));
+    spec.communication.mode = jobs::CommMode::kPreempt;
+    spec.communication.piece_bytes = 1024;
+    EXPECT_TRUE(Undisturbed(spec, 2) == ends.back()) << chunks << " chunks";
   }
+  EXPECT_FALSE(ends[0] == ends[1]);
 }
 
 // Micro-batches differ in rows; what is tried counts all the same.

@@ -2,9 +2,9 @@
 // in tests.
 //
 // Every message is cut into frames (socket_wire.h).  Classes that have something to send take turns on the connection,
-// a frame each.  If they overtake (training's mode `preempt`), the first class that has a frame goes instead:
-// control, all-to-all, layer sum, all-reduce.  Then an all-to-all waits for one frame at most and for the bytes that
-// the kernel holds, which SocketSettings keep few, however long a sum is under way (scheduler/PAPERS.md, "Deadlock of a
+// a frame each.  If they overtake, as in training jobs, the first class that has a frame goes instead: control,
+// all-to-all, layer sum, all-reduce.  Then an all-to-all waits for one frame at most and for the bytes that the kernel
+// holds unsent, which SocketSettings keep few, however long a sum is under way (scheduler/PAPERS.md, "Deadlock of a
 // local queue").  Messages of a call that the receiver has launched always arrive, whatever else is under way: each has
 // memory of its own, and the other messages have credit by class.
 //

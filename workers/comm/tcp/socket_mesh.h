@@ -15,17 +15,15 @@
 
 namespace switchyard::comm {
 
-// The defaults are those of connections on which all-to-alls overtake sums.
+// The defaults are those of connections that classes share.
 struct SocketSettings {
   // The bytes of a connection that the kernel may hold, sent and not acknowledged included (it doubles the number for
   // its own bookkeeping).  They go before every later frame, but no more than these go in one round trip.  0: the
   // kernel decides (tcp_wmem).  At most net.core.wmem_max.
-  int send_buffer_bytes = 64 << 10;
+  int send_buffer_bytes = 0;
   int unsent_bytes = 16 << 10;  // of these, not sent yet; 0: no limit
 };
-inline constexpr SocketSettings kKernelChooses = {.send_buffer_bytes = 0, .unsent_bytes = 0};
-// For connections on which classes take turns.  Unsent bytes go before the next turn, so their limit stays.
-inline constexpr SocketSettings kSharingSockets = {.send_buffer_bytes = 0};
+inline constexpr SocketSettings kKernelChooses = {.unsent_bytes = 0};
 
 // [R] connections; null for this rank itself.  Blocks until all peers are connected.
 // REQUIRES: CheckGroupOptions, world > 1.

@@ -26,7 +26,7 @@ struct SocketFraming {
   int64_t bytes = kMostFrameBytes;  // of a frame at most; at least kLeastFrameBytes
   bool overtakes = false;           // an earlier class goes first (kSendOrder); otherwise classes take turns
 };
-// For training: all-to-alls and sums take turns on a connection, or all-to-alls overtake sums.
+// For training: all-to-alls overtake sums on a connection.  (With kSharingFrames, of benchmarks, they take turns.)
 inline constexpr SocketFraming kSharingFrames = {.bytes = 64 << 10};
 inline constexpr SocketFraming kOvertakingFrames = {.bytes = 64 << 10, .overtakes = true};
 // The most that a peer may send, in each class, of messages whose call the receiver has not launched.  All frames but a

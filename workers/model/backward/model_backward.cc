@@ -71,7 +71,9 @@ absl::Status ModelBackward::Run(const BackwardIn& in, LayerRange layers, const T
       RETURN_IF_ERROR(ops::EmbedBackward(stream, batch.table_rows(), d_residual, in.gradients->positions));
     }
     if (in.gradients->embedding.rank() != 0) {
-      RETURN_IF_ERROR(ops::EmbedBackward(stream, batch.token_ids(), d_residual, in.gradients->embedding));
+      const bool sparse = in.embedding_rows.rank() != 0;
+      RETURN_IF_ERROR(ops::EmbedBackward(stream, sparse ? in.embedding_slots : batch.token_ids(), d_residual,
+                                         sparse ? in.embedding_rows : in.gradients->embedding));
     }
   }
   Report(in, BackwardPart::kEmbedding);

@@ -23,15 +23,19 @@
 #include "workers/moe/layer/moe_backward.h"
 #include "workers/ops/attention/attention_backward.h"
 #include "workers/tensor/device.h"
+#include "workers/tensor/int_view.h"
 #include "workers/tensor/tensor.h"
 
 namespace switchyard::model {
 
 struct BackwardIn {
-  StageIn forward;                                       // the pass's, with statistics of its own; without logits
-  KvCache* cache = nullptr;                              // borrowed, as are the next
-  SavedForward* saved = nullptr;                         // of that pass
-  const ModelGradients* gradients = nullptr;             // added to
+  StageIn forward;                            // the pass's, with statistics of its own; without logits
+  KvCache* cache = nullptr;                   // borrowed, as are the next
+  SavedForward* saved = nullptr;              // of that pass
+  const ModelGradients* gradients = nullptr;  // added to
+  // Where the embedding's gradient is added instead: row embedding_slots[t] of these for row t.  Rank 0: it is not.
+  TensorView embedding_rows = {};                        // [n, H] AccDType
+  IntView embedding_slots = {};                          // [T] in [0, n)
   absl::Span<const moe::RouterLoss> router_losses = {};  // [L]; empty: none has one
   // Called after each stage, in the order of BackwardStages, also without rows.  LossHead must have run before.  May be
   // null.

@@ -8,14 +8,14 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/train/chunks/chunk_journal.h"
-#include "workers/train/chunks/layer_probe.h"
+#include "workers/train/chunks/layer_times.h"
 #include "workers/train/job/rank_agreement.h"
 #include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
 
 absl::Status JobChunks::Find(const model::ModelConfig& config) {
-  if (!context_.spec().communication.granularity.decides()) return absl::OkStatus();
+  if (!jobs::DecidesChunks(context_.spec().communication)) return absl::OkStatus();
   const int ranks_of_rows = context_.comm()->world() / jobs::FirstPacking(context_.spec().communication);
   if (ranks_of_rows == 1 || config.num_moe_layers() == 0) return absl::OkStatus();
   DecideAnew("");
@@ -57,7 +57,7 @@ void JobChunks::DecideAnew(const std::string& why) {
                              "to the bit what it would have been"));
 }
 
-absl::Status JobChunks::Open(Trainer* trainer, const model::Model& model, const TrainerGroup& group) {
+absl::Status JobChunks::Open(Trainer* trainer) {
   if (!controller_.has_value()) return absl::OkStatus();
   trainer_ = trainer;
   if (renews_journal_) {
@@ -67,9 +67,9 @@ absl::Status JobChunks::Open(Trainer* trainer, const model::Model& model, const 
     }
     RETURN_IF_ERROR(context_.AgreeOn(written));
   }
-  const bool models = context_.spec().communication.granularity.rule == jobs::ChunkRule::kModel;
-  if (models && controller_->Decides(start_.state().step) && !controller_->Predicts(start_.state().step)) {
-    ASSIGN_OR_RETURN(const jobs::ChunkDecision decision, Model(model, group));
+  const bool measures = context_.spec().communication.granularity.rule == jobs::ChunkRule::kAuto;
+  if (measures && controller_->Decides(start_.state().step) && !controller_->Predicts(start_.state().step)) {
+    ASSIGN_OR_RETURN(const jobs::ChunkDecision decision, Measure(trainer));
     RETURN_IF_ERROR(Journal(decision));
     controller_->Adopt(decision);
     Note(decision);
@@ -78,29 +78,31 @@ absl::Status JobChunks::Open(Trainer* trainer, const model::Model& model, const 
   return absl::OkStatus();
 }
 
-// Rank 0's decision, by what the ranks measured among which its rows travel.
-absl::StatusOr<jobs::ChunkDecision> JobChunks::Model(const model::Model& model, const TrainerGroup& group) {
-  const jobs::JobSpec& spec = context_.spec();
-  const int64_t rows = context_.micro_batch_sequences() * context_.comm()->world() * spec.sequence_length;
+// Rank 0's decision, by what the slowest rank took.
+absl::StatusOr<jobs::ChunkDecision> JobChunks::Measure(Trainer* trainer) {
+  const absl::Duration limit = context_.input().step_limit;
   const absl::Time begin = absl::Now();
-  ASSIGN_OR_RETURN(LayerFigures figures,
-                   ProbeLayer({.stream = &context_.stream(),
-                               .model = &model,
-                               .comm = group.experts,
-                               .rows = rows / context_.comm()->world() * group.experts->world(),
-                               .open_file = spec.restore.offloads() ? fit_.ActivationsFile() : nullptr,
-                               .limit = context_.input().step_limit}));
-  const pipeline::ChunkModel times(std::move(figures.times), figures.load, spec.restore);
-  const int chunks = times.Choose(context_.input().chunks.most);
+  context_.notes().Stage("times a MoE layer, its rows cut into chunks");
+  ASSIGN_OR_RETURN(const std::vector<ChunkTime> times,
+                   MeasureLayer({.comm = context_.comm(),
+                                 .most = context_.input().chunks.most,
+                                 .run =
+                                     [&](int32_t chunks) {
+                                       context_.notes().Note(absl::StrCat("times a MoE layer, chunks: ", chunks));
+                                       return trainer->RunLayer(chunks, absl::Now() + limit);
+                                     },
+                                 .limit = limit}));
+  trainer->DropBuffers();
+  const ChunkTime fastest = FastestOf(times);
   const jobs::ChunkDecision mine = {
       .step = start_.state().step,
       .world = context_.comm()->world(),
-      .rows = rows,
+      .rows = context_.micro_batch_sequences() * context_.comm()->world() * context_.spec().sequence_length,
       .from = 1,
-      .to = chunks,
-      .ns = std::llround(times.Seconds(chunks) * 1e9),
-      .reason = jobs::ChunkReason::kModel,
-      .why = absl::StrCat(figures.text, ", measured in ",
+      .to = fastest.chunks,
+      .ns = std::llround(fastest.seconds * 1e9),
+      .reason = jobs::ChunkReason::kMeasured,
+      .why = absl::StrCat(ChunkTimesText(times), "; measured in ",
                           absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Milliseconds(1))))};
   ASSIGN_OR_RETURN(const std::string text, context_.AgreeOnText(jobs::EncodeChunkDecisions({&mine, 1})));
   ASSIGN_OR_RETURN(const std::vector<jobs::ChunkDecision> decisions, jobs::DecodeChunkDecisions(text));

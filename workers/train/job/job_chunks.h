@@ -18,7 +18,6 @@
 #include "workers/checkpoint/files/file_system.h"
 #include "workers/train/job/job_context.h"
 #include "workers/train/job/setup/job_start.h"
-#include "workers/train/job/setup/memory_fit.h"
 #include "workers/train/step/trainer.h"
 
 namespace switchyard::train {
@@ -26,27 +25,26 @@ namespace switchyard::train {
 class JobChunks {
  public:
   // All borrowed.  checkpoints: the job's folder.
-  JobChunks(JobContext* context, checkpoint::FileSystem* checkpoints, MemoryFit* fit, const JobStart* start)
-      : context_(*context), checkpoints_(checkpoints), fit_(*fit), start_(*start) {}
+  JobChunks(JobContext* context, checkpoint::FileSystem* checkpoints, const JobStart* start)
+      : context_(*context), checkpoints_(checkpoints), start_(*start) {}
 
   // Rank 0 reads the journal, if the job has one.  REQUIRES: the start was read.
   absl::Status Find(const model::ModelConfig& config);
   // Opens the journal, measures if that is due, and makes the trainer ask.  Call it after the saver was opened, which
-  // checks that no later attempt has saved.  The first two are borrowed; group: the trainer's, in which is measured.
-  absl::Status Open(Trainer* trainer, const model::Model& model, const TrainerGroup& group);
+  // checks that no later attempt has saved.  trainer: borrowed.
+  absl::Status Open(Trainer* trainer);
   // Notes the decision, if this step had one.
   absl::Status AfterStep(const StepReport& report);
 
  private:
   absl::Status Replay(absl::string_view text);
   void DecideAnew(const std::string& why);
-  absl::StatusOr<jobs::ChunkDecision> Model(const model::Model& model, const TrainerGroup& group);
+  absl::StatusOr<jobs::ChunkDecision> Measure(Trainer* trainer);
   absl::Status Journal(const jobs::ChunkDecision& decision);
   void Note(const jobs::ChunkDecision& decision);
 
   JobContext& context_;
   checkpoint::FileSystem* const checkpoints_;
-  MemoryFit& fit_;
   const JobStart& start_;
   std::optional<jobs::ChunkController> controller_;  // none: nothing is decided; the same on all ranks
   std::vector<jobs::ChunkDecision> journalled_;      // the valid decisions of chunks.log

@@ -1,19 +1,13 @@
 #include "workers/train/job/job_group.h"
 
-#include "scheduler/jobs/reduce_policy.h"
 #include "workers/comm/tcp/socket_communicator.h"
 
 namespace switchyard::train {
 
-absl::StatusOr<comm::Communicator*> JobGroup::Form(const comm::GroupOptions& options, jobs::CommMode mode,
-                                                   comm::RendezvousStore* store) {
+absl::StatusOr<comm::Communicator*> JobGroup::Form(const comm::GroupOptions& options, comm::RendezvousStore* store) {
   return group_.Form(options.epoch, store, [&] {
-    if (!jobs::OvertakesOnTheSocket(mode)) {
-      return comm::FormSocketGroup({.group = options, .framing = comm::kSharingFrames, .socket = comm::kSharingSockets},
-                                   store);
-    }
     return comm::FormSocketGroup(
-        {.group = options, .framing = comm::kOvertakingFrames, .socket = settings_, .traffic = traffic_}, store);
+        {.group = options, .framing = comm::kOvertakingFrames, .socket = {}, .traffic = traffic_}, store);
   });
 }
 

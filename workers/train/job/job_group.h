@@ -5,12 +5,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "scheduler/jobs/comm_spec.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/comm/group/epoch_group.h"
 #include "workers/comm/group/group_forming.h"
 #include "workers/comm/group/rendezvous_store.h"
-#include "workers/comm/tcp/socket_mesh.h"
 #include "workers/comm/tcp/socket_traffic.h"
 
 namespace switchyard::train {
@@ -18,22 +16,18 @@ namespace switchyard::train {
 // Thread-safe; Form and Leave belong to one thread.
 class JobGroup {
  public:
-  // settings and traffic: for groups of mode preempt.  traffic: borrowed; counts what they send.
-  explicit JobGroup(comm::SocketTraffic* traffic, const comm::SocketSettings& settings = {})
-      : traffic_(traffic), settings_(settings) {}
+  // traffic: borrowed; counts what groups send.
+  explicit JobGroup(comm::SocketTraffic* traffic) : traffic_(traffic) {}
 
-  // Blocks until the group has formed.  All-to-alls and sums take turns on its connections, or in mode preempt
-  // all-to-alls overtake sums (socket_communicator.h).  Owns the communicator until Leave.  Errors: FormSocketGroup's;
-  // Aborted for an aborted epoch.
-  absl::StatusOr<comm::Communicator*> Form(const comm::GroupOptions& options, jobs::CommMode mode,
-                                           comm::RendezvousStore* store);
+  // Blocks until the group has formed, on whose connections all-to-alls overtake sums (socket_communicator.h).  Owns
+  // the communicator until Leave.  Errors: FormSocketGroup's; Aborted for an aborted epoch.
+  absl::StatusOr<comm::Communicator*> Form(const comm::GroupOptions& options, comm::RendezvousStore* store);
   void Leave() { group_.Leave(); }
   void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }
   void ForgetEpochs() { group_.ForgetEpochs(); }
 
  private:
   comm::SocketTraffic* const traffic_;
-  const comm::SocketSettings settings_;
   comm::EpochGroup group_;
 };
 

@@ -32,10 +32,11 @@ struct TrainJobInput {
   std::function<absl::StatusOr<std::unique_ptr<checkpoint::FileSystem>>()> open_checkpoints = {};
   std::function<MachineMemory()> memory = {};     // at the moment; not divided among ranks
   std::function<int64_t()> promised_memory = {};  // bytes of it that this process will need for other work; none: 0
-  // For tests of mode full: when packing is decided (except `world` and the limit), and a step's times (none: TimesOf).
+  // For tests of packing by trials: when it is decided (except `world` and the limit), and a step's times (none:
+  // TimesOf).
   jobs::PackingOptions packing = {};
   std::function<jobs::PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
-  // For tests of granularity model and profile: what is tried (except `world` and `searches`), and a step's time in ns
+  // For tests of granularity auto and profile: what is tried (except `world` and `searches`), and a step's time in ns
   // (none: of all of the trainer's step).
   jobs::ChunkOptions chunks = {};
   std::function<int64_t(int64_t step, const StepReport& report)> chunk_times = {};

@@ -74,10 +74,14 @@ int64_t GradientReducer::Sum::count() const {
 absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(const jobs::CommunicationSpec& spec,
                                                                          const TrainerGroup& group,
                                                                          const model::ModelGradients& gradients,
-                                                                         const ShardedGradients& sharded) {
+                                                                         const ShardedGradients& sharded,
+                                                                         SparseEmbedding* embedding) {
   ASSIGN_OR_RETURN(jobs::ReducePolicy policy, jobs::ReducePolicyOf(spec));
-  std::unique_ptr<GradientReducer> sync(new GradientReducer(policy, group, gradients, sharded));
+  model::ModelGradients summed = gradients;
+  if (embedding != nullptr) summed.embedding = TensorView();
+  std::unique_ptr<GradientReducer> sync(new GradientReducer(policy, group, summed, sharded, embedding));
   RETURN_IF_ERROR(sync->Plan(sync->dense_, group.world, comm::CallUse::kGradientSum));
+  if (embedding != nullptr) sync->PlanGathers();
   if (group.replicas != nullptr)
     RETURN_IF_ERROR(sync->Plan(sync->experts_, group.replicas, comm::CallUse::kReplicaSum));
   RETURN_IF_ERROR(sync->FinishPlan());
@@ -85,8 +89,12 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(const j
 }
 
 GradientReducer::GradientReducer(const jobs::ReducePolicy& policy, const TrainerGroup& group,
-                                 const model::ModelGradients& gradients, const ShardedGradients& sharded)
-    : policy_(policy), group_(group), stages_(model::BackwardStages(static_cast<int64_t>(gradients.layers.size()))) {
+                                 const model::ModelGradients& gradients, const ShardedGradients& sharded,
+                                 SparseEmbedding* embedding)
+    : policy_(policy),
+      group_(group),
+      embedding_(embedding),
+      stages_(model::BackwardStages(static_cast<int64_t>(gradients.layers.size()))) {
   const auto append = [&](const std::vector<TensorView>& views, size_t stage, Gradients* to) {
     for (const TensorView& view : views) {
       to->views.push_back(view.Reshape({view.NumElements()}));
@@ -134,17 +142,31 @@ absl::Status GradientReducer::Plan(const Gradients& gradients, comm::Communicato
   return absl::OkStatus();
 }
 
+// Behind the sums over all ranks, whose number is the same on all of them.
+void GradientReducer::PlanGathers() {
+  const auto number = static_cast<int64_t>(sums_.size());
+  const auto add = [&](Kind kind, int64_t at, size_t stage) {
+    sums_.push_back({.kind = kind,
+                     .parts = {},
+                     .over = group_.world,
+                     .tag = comm::NumberedTag(comm::CallUse::kGradientSum, number + at),
+                     .stage = static_cast<int32_t>(stage)});
+  };
+  add(Kind::kGatherTokens, 0, 0);
+  add(Kind::kGatherRows, 1, stages_.size() - 1);
+}
+
 // Sums that ranks share keep their order: over all ranks, and among those with the same experts.
 absl::Status GradientReducer::FinishPlan() {
   std::stable_sort(sums_.begin(), sums_.end(), [](const Sum& a, const Sum& b) { return a.stage < b.stage; });
-  int64_t largest = 0;
+  const Sum* largest = nullptr;
   for (size_t i = 0; i < sums_.size(); ++i) {
     const Sum& sum = sums_[i];
     if (i + 1 == sums_.size() || sums_[i + 1].over == group_.world) turns_.push_back(i + 1);
-    if (sum.bucketed()) largest = std::max(largest, sum.count());
+    if (sum.bucketed() && (largest == nullptr || sum.count() > largest->count())) largest = &sum;
   }
-  if (largest == 0) return absl::OkStatus();
-  ASSIGN_OR_RETURN(bucket_, Tensor::Allocate(sums_[0].parts[0].dtype(), {largest}, Device::Cpu()));
+  if (largest == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(bucket_, Tensor::Allocate(largest->parts[0].dtype(), {largest->count()}, Device::Cpu()));
   return absl::OkStatus();
 }
 
@@ -318,9 +340,7 @@ bool GradientReducer::MayStart(size_t sum_idx) const {
 // Whether the sum may run beside those under way.  After backward it slows no all-to-all, and two sums hide each
 // other's latency; but sums of several parts share one bucket.
 bool GradientReducer::MayJoin(size_t sum_idx) {
-  const auto under_way = static_cast<int32_t>(under_way_.size());
-  if (under_way < policy_.max_under_way) return true;
-  if (under_way >= kMaxUnderWayAtTheEnd) return false;
+  if (static_cast<int32_t>(under_way_.size()) >= kMaxUnderWayAtTheEnd) return false;
   if (sums_[sum_idx].bucketed() || under_way_.back().sum->bucketed()) return false;
   absl::MutexLock lock(&mu_);
   return all_to_alls_.backward_done;
@@ -376,18 +396,19 @@ void GradientReducer::CopyParts(const Sum& sum, bool to_bucket) const {
   }
 }
 
-absl::Status GradientReducer::StartSum(size_t sum_idx) {
-  const Sum& sum = sums_[sum_idx];
+comm::WorkOr GradientReducer::StartWork(const Sum& sum) {
   const comm::CommCall call = {.comm_class = comm::CommClass::kAllReduce, .deadline = deadline_, .tag = sum.tag};
-  TensorView values = sum.parts[0];
-  if (sum.bucketed()) {
-    values = BucketOf(sum);
-    CopyParts(sum, /*to_bucket=*/true);
-  }
-  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, sum.shards.empty()
-                                                         ? sum.over->AllReduceSum(call, values)
-                                                         : comm::ReduceScatterSum(sum.over, call, sum.shards));
-  under_way_.push_back({.sum = &sum, .work = std::move(work)});
+  if (sum.kind == Kind::kGatherTokens) return comm::AllGatherParts(sum.over, call, embedding_->tokens());
+  if (sum.kind == Kind::kGatherRows) return comm::AllGatherParts(sum.over, call, embedding_->rows());
+  if (!sum.shards.empty()) return comm::ReduceScatterSum(sum.over, call, sum.shards);
+  if (!sum.bucketed()) return sum.over->AllReduceSum(call, sum.parts[0]);
+  CopyParts(sum, /*to_bucket=*/true);
+  return sum.over->AllReduceSum(call, BucketOf(sum));
+}
+
+absl::Status GradientReducer::StartSum(size_t sum_idx) {
+  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, StartWork(sums_[sum_idx]));
+  under_way_.push_back({.sum = &sums_[sum_idx], .work = std::move(work)});
   return absl::OkStatus();
 }
 
@@ -396,7 +417,7 @@ absl::Status GradientReducer::FinishSum() {
   under_way_.pop_front();
   RETURN_IF_ERROR(done.work->Wait());
   if (done.sum->bucketed()) CopyParts(*done.sum, /*to_bucket=*/false);
-  return absl::OkStatus();
+  return done.sum->kind == Kind::kGatherRows ? embedding_->AddRows() : absl::OkStatus();
 }
 
 absl::Status GradientReducer::FinishAll() {

@@ -13,6 +13,8 @@
 // Values depend neither on the mode nor on timing: every element is summed in rank order, in any bucket.
 // Of gradients that are sharded (dense_shards.h) each rank gets the sums of its elements alone, with the same bits:
 // the same buckets and pieces in the same order, each with a part for every rank that has some.
+// The embedding's gradient may be gathered as rows (sparse_embedding.h), which takes the place of a sum: its tokens go
+// when backward begins, its rows when it has ended.
 // Sums are tagged with their number, so an error names ranks that differ in what they sum (Internal).
 //
 // One thread runs backward and calls all of this: Start → (StageDone and the watch's calls) → Finish, or Cancel after
@@ -41,6 +43,7 @@
 #include "workers/moe/layer/schedule_executor.h"
 #include "workers/tensor/tensor.h"
 #include "workers/train/parameters/dense_shards.h"
+#include "workers/train/reduce/sparse_embedding.h"
 #include "workers/train/step/trainer_group.h"
 
 namespace switchyard::train {
@@ -51,12 +54,13 @@ enum class Ticket : uint8_t { kAllToAll, kSum, kEnd };
 
 class GradientReducer : public moe::AllToAllWatch {
  public:
-  // Borrows gradients and group.  sharded: of all dense gradients, or of none.  Errors: ReducePolicyOf's;
-  // InvalidArgument for several dtypes; ResourceExhausted.
+  // Borrows all.  sharded: of all dense gradients, or of none.  embedding: null where its gradient is summed.  Errors:
+  // ReducePolicyOf's; InvalidArgument for several dtypes; ResourceExhausted.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(const jobs::CommunicationSpec& spec,
                                                                  const TrainerGroup& group,
                                                                  const model::ModelGradients& gradients,
-                                                                 const ShardedGradients& sharded = {});
+                                                                 const ShardedGradients& sharded = {},
+                                                                 SparseEmbedding* embedding = nullptr);
   ~GradientReducer() override { Cancel(); }
 
   // Begins a pass, which obeys the caller's gate (yield_point.h).  REQUIRES: none is under way.
@@ -78,7 +82,9 @@ class GradientReducer : public moe::AllToAllWatch {
   int64_t num_sums() const { return static_cast<int64_t>(sums_.size()); }
 
  private:
+  enum class Kind : uint8_t { kSum, kGatherTokens, kGatherRows };
   struct Sum {
+    Kind kind = Kind::kSum;         // gathers, which stand among sums in their order, have no parts
     std::vector<TensorView> parts;  // [n] each, summed together
     comm::PartViews shards = {};    // of what is sharded: each rank's part of them
     comm::Communicator* over = nullptr;
@@ -99,8 +105,9 @@ class GradientReducer : public moe::AllToAllWatch {
     std::vector<std::vector<int64_t>> borders;
   };
   GradientReducer(const jobs::ReducePolicy& policy, const TrainerGroup& group, const model::ModelGradients& gradients,
-                  const ShardedGradients& sharded);
+                  const ShardedGradients& sharded, SparseEmbedding* embedding);
   absl::Status Plan(const Gradients& gradients, comm::Communicator* over, comm::CallUse use);
+  void PlanGathers();
   absl::Status FinishPlan();
 
   void AwaitEnd();  // of the thread
@@ -115,6 +122,7 @@ class GradientReducer : public moe::AllToAllWatch {
   absl::Status RunTurn(size_t turn_idx);
   absl::Status WaitEnded(bool in_time, absl::string_view what) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Grant() ABSL_LOCKS_EXCLUDED(mu_);
+  comm::WorkOr StartWork(const Sum& sum);
   absl::Status StartSum(size_t sum_idx);
   absl::Status FinishSum();
   absl::Status FinishAll();
@@ -124,6 +132,7 @@ class GradientReducer : public moe::AllToAllWatch {
 
   const jobs::ReducePolicy policy_;
   const TrainerGroup group_;
+  SparseEmbedding* const embedding_;
   const std::vector<model::BackwardStage> stages_;
   Gradients dense_, experts_;
   std::vector<Sum> sums_;

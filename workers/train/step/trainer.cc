@@ -62,19 +62,30 @@ Trainer::Trainer(const Stream& stream, model::Model* model, Parameters* paramete
       parameters_(parameters),
       options_(options),
       cache_(std::move(cache)),
-      saved_(model->config(), model->dtype(), options.save),
-      backward_(model),
       head_(model),
       noise_{.rates = options.noise, .row_keys = {}},
       blocks_(options.max_sequences * BlocksOf(options.max_length, BlockSizeOf(options))),
       d_residual_(AccDType(model->dtype()), {model->config().hidden}) {
   std::iota(blocks_.begin(), blocks_.end(), 0);
+  DropBuffers();
+}
+
+void Trainer::DropBuffers() {
+  saved_.emplace(model_->config(), model_->dtype(), options_.save);
+  backward_.emplace(model_);
+  moe_scratch_ = moe::MoeScratch();
 }
 
 absl::Status Trainer::SetGroup(const TrainerGroup& group) {
   RETURN_IF_ERROR(CheckTrainerGroup(group, model_->weights().residents));
+  const TensorView gradient = parameters_->gradients().embedding;
+  std::unique_ptr<SparseEmbedding> embedding;
+  if (group.world->world() > 1 && gradient.rank() != 0 && GathersEmbedding(options_.step_tokens, gradient.dim(0))) {
+    embedding = std::make_unique<SparseEmbedding>(gradient, group.world->rank(), group.world->world());
+  }
   ASSIGN_OR_RETURN(sync_, GradientReducer::Create(options_.communication, group, parameters_->gradients(),
-                                                  parameters_->ShardedGradients()));
+                                                  parameters_->ShardedGradients(), embedding.get()));
+  embedding_ = std::move(embedding);
   parameters_->SetReplica(group.replicas == nullptr ? 0 : group.replicas->rank());
   group_ = group;
   return absl::OkStatus();
@@ -86,7 +97,7 @@ absl::Status Trainer::SumOverRanks(absl::Span<Elem> values, absl::Time deadline)
   return SumOver(stream_, group_.world, TensorView(values.data(), DTypeOf<Elem>::value, {count}), deadline);
 }
 
-absl::StatusOr<Trainer::GlobalCounts> Trainer::CountAll(absl::Span<const TrainRows> micro_batches,
+absl::StatusOr<Trainer::GlobalCounts> Trainer::CountAll(absl::Span<const TrainRows> micro_batches, bool trains,
                                                         absl::Time deadline) {
   std::vector<int64_t> counts = {0, 0};
   for (const TrainRows& rows : micro_batches) {
@@ -94,8 +105,15 @@ absl::StatusOr<Trainer::GlobalCounts> Trainer::CountAll(absl::Span<const TrainRo
     counts[1] += static_cast<int64_t>(rows.pairs.size());
     counts.push_back(NumRows(rows));
   }
+  const bool gathers = trains && embedding_ != nullptr;
+  if (gathers) {
+    counts.resize(counts.size() + group_.world->world());
+    *(counts.end() - group_.world->world() + group_.world->rank()) = embedding_->Begin(micro_batches);
+  }
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(counts), deadline));
-  return GlobalCounts{.tokens = counts[0], .pairs = counts[1], .rows = {counts.begin() + 2, counts.end()}};
+  const auto rows = counts.begin() + 2, behind = rows + static_cast<int64_t>(micro_batches.size());
+  if (gathers) RETURN_IF_ERROR(embedding_->SetCounts(absl::MakeConstSpan(counts).last(group_.world->world())));
+  return GlobalCounts{.tokens = counts[0], .pairs = counts[1], .rows = {rows, behind}};
 }
 
 void Trainer::BuildBatch(const TrainRows& rows) {
@@ -126,13 +144,18 @@ void Trainer::ChooseSchedule(int64_t rows, bool trains) {
                                     .holders = group_.experts->world(),
                                     .top_k = config.top_k,
                                     .row_bytes = config.hidden * DTypeBytes(model_->dtype())};
-  const int32_t chunks = trains && chunks_of_
+  const bool travels = group_.experts->world() > 1;
+  const int32_t chunks = trains && travels && chunks_of_
                              ? chunks_of_(rows)
                              : jobs::ChunksOfLayer(options_.communication, of_layer, pipeline::kMaxMicroBatches);
+  SetSchedule(chunks, trains);
+}
+
+void Trainer::SetSchedule(int32_t chunks, bool trains) {
   if (schedule_.num_chunks == chunks && schedule_trains_ == trains && !schedule_.forward.empty()) return;
   schedule_trains_ = trains;
   schedule_ = pipeline::BuildExpertParallel({.micro_batches = chunks,
-                                             .shared_expert = config.shared_intermediate > 0,
+                                             .shared_expert = model_->config().shared_intermediate > 0,
                                              .in_turn = true,
                                              .trains = trains,
                                              .restore = options_.restore});
@@ -166,9 +189,9 @@ const model::TrainingNoise* Trainer::NoiseOf(const TrainRows& rows) {
 
 absl::StatusOr<TensorView> Trainer::Forward(const TrainRows& rows, const moe::MoeContext& moe) {
   BuildBatch(rows);
-  saved_.Begin(NumRows(rows));
+  saved_->Begin(NumRows(rows));
   ASSIGN_OR_RETURN(model::StageOut out, model_->Forward({.batch = &batch_, .moe = &moe, .noise = NoiseOf(rows)},
-                                                        model_->all_layers(), &cache_, &saved_));
+                                                        model_->all_layers(), &cache_, &*saved_));
   seconds_.all_to_all += moe.stats->exchange_seconds;
   seconds_.experts += moe.stats->expert_seconds;
   dropped_ += moe.stats->dropped_rows;
@@ -180,7 +203,7 @@ absl::Status Trainer::SumTotals(absl::Time deadline) {
   if (group_.world->world() == 1) return absl::OkStatus();
   std::vector<int64_t> counts;
   std::vector<double> sums;
-  for (const ops::RouterStatistics& each : saved_.router_statistics()) {
+  for (const ops::RouterStatistics& each : saved_->router_statistics()) {
     counts.insert(counts.end(), each.counts.begin(), each.counts.end());
     sums.insert(sums.end(), each.probability_sums.begin(), each.probability_sums.end());
     sums.push_back(each.squared_logsumexp_sum);
@@ -189,7 +212,7 @@ absl::Status Trainer::SumTotals(absl::Time deadline) {
   RETURN_IF_ERROR(SumOverRanks(absl::MakeSpan(sums), deadline));
   auto count = counts.begin();
   auto sum = sums.begin();
-  for (ops::RouterStatistics& each : saved_.router_statistics()) {
+  for (ops::RouterStatistics& each : saved_->router_statistics()) {
     for (int64_t& to : each.counts) to = *count++;
     for (double& to : each.probability_sums) to = *sum++;
     each.squared_logsumexp_sum = *sum++;
@@ -199,9 +222,9 @@ absl::Status Trainer::SumTotals(absl::Time deadline) {
 
 void Trainer::CountChosen() {
   const int64_t experts = model_->config().num_experts;
-  chosen_.resize(saved_.router_statistics().size() * experts);
-  for (size_t layer = 0; layer < saved_.router_statistics().size(); ++layer) {
-    const std::vector<int64_t>& counts = saved_.router_statistics()[layer].counts;  // [K, E]
+  chosen_.resize(saved_->router_statistics().size() * experts);
+  for (size_t layer = 0; layer < saved_->router_statistics().size(); ++layer) {
+    const std::vector<int64_t>& counts = saved_->router_statistics()[layer].counts;  // [K, E]
     for (size_t i = 0; i < counts.size(); ++i) chosen_[layer * experts + i % experts] += counts[i];
   }
 }
@@ -229,23 +252,26 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   report->step_rows += counts.rows[index];
   const comm::Timed timed(&seconds_.backward);
   const RouterLosses router =
-      ComputeRouterLosses(options_.router, saved_.router_statistics(), counts.rows[index], share);
+      ComputeRouterLosses(options_.router, saved_->router_statistics(), counts.rows[index], share);
   report->balance_loss += share * router.balance;
   report->z_loss += share * router.z;
   const TensorView d_residual = d_residual_.Rows(residual.dim(0));
   RETURN_IF_ERROR(RunHead(rows, counts, residual, d_residual, report));
   stats.Clear();
-  model::BackwardIn in = {.forward = {.batch = &batch_, .moe = &moe, .noise = noise_.rates.any() ? &noise_ : nullptr},
-                          .cache = &cache_,
-                          .saved = &saved_,
-                          .gradients = &parameters_->gradients(),
-                          .router_losses = router.of_layers};
+  model::BackwardIn in = {
+      .forward = {.batch = &batch_, .moe = &moe, .noise = noise_.rates.any() ? &noise_ : nullptr},
+      .cache = &cache_,
+      .saved = &*saved_,
+      .gradients = &parameters_->gradients(),
+      .embedding_rows = embedding_ == nullptr ? TensorView() : embedding_->own(),
+      .embedding_slots = embedding_ == nullptr ? IntView() : IntView(embedding_->SlotsOf(rows.tokens)),
+      .router_losses = router.of_layers};
   if (index + 1 == counts.rows.size()) {  // no later micro-batch adds to the gradients
     sync_->Start(deadline);
     moe.watch = sync_.get();
     in.on_stage = [this](const model::BackwardStage& stage) { sync_->StageDone(stage); };
   }
-  RETURN_IF_ERROR(backward_.Run(in, model_->all_layers(), d_residual));
+  RETURN_IF_ERROR(backward_->Run(in, model_->all_layers(), d_residual));
   seconds_.backward_experts += stats.expert_seconds;
   seconds_.backward_all_to_all += stats.exchange_seconds;
   seconds_.all_to_all += stats.exchange_seconds;
@@ -271,10 +297,6 @@ absl::StatusOr<StepReport> Trainer::Step(absl::Span<const TrainRows> micro_batch
   return report;
 }
 
-absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
-  return EndingGroup(RunEvaluation(micro_batches, deadline));
-}
-
 void Trainer::EndGroup(const absl::Status& error) {
   if (group_.world->world() > 1) group_.world->Abort(error.message());
   sync_->Cancel();
@@ -289,7 +311,7 @@ absl::StatusOr<StepReport> Trainer::RunStep(absl::Span<const TrainRows> micro_ba
   }
   RETURN_IF_ERROR(CheckMicroBatches(options_, model_->config().vocab_size, micro_batches));
   if (of_pairs()) RETURN_IF_ERROR(CheckPairs(micro_batches, /*referred=*/true));
-  ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
+  ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, /*trains=*/true, deadline));
   // The same number on every rank.  Balance losses, moments and decay alone must not move parameters.
   if (counts.tokens == 0) {
     ++steps_;
@@ -366,33 +388,6 @@ void Trainer::BalanceRouter(const ParameterBlock& block) {
     MoveRouterBias(options_.balance_bias_rate, absl::MakeConstSpan(chosen_).subspan(layer * experts, experts),
                    block.master);
   }
-}
-
-absl::StatusOr<TensorView> Trainer::ForwardOnly(const TrainRows& rows, int64_t all_rows, absl::Time deadline) {
-  ChooseSchedule(all_rows, false);
-  BuildBatch(rows);
-  moe::MoeStats stats;
-  const moe::MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
-  ASSIGN_OR_RETURN(model::StageOut out,
-                   model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, nullptr));
-  return out.hidden;
-}
-
-absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
-  SY_CHECK(group_.world != nullptr);
-  RETURN_IF_ERROR(CheckMicroBatches(options_, model_->config().vocab_size, micro_batches));
-  if (of_pairs()) RETURN_IF_ERROR(CheckPairs(micro_batches, /*referred=*/true));
-  ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, deadline));
-  StepReport report = {.tokens = counts.tokens};
-  dropped_ = 0;
-  preferences_ = {};
-  for (size_t i = 0; i < micro_batches.size(); ++i) {
-    ASSIGN_OR_RETURN(const TensorView residual, ForwardOnly(micro_batches[i], counts.rows[i], deadline));
-    RETURN_IF_ERROR(EvaluateHead(micro_batches[i], residual, &report));
-  }
-  RETURN_IF_ERROR(FinishLoss(counts, deadline, &report));
-  if (std::isfinite(report.loss)) return report;
-  return absl::DataLossError(absl::StrCat("loss is not finite: ", report.loss, " of an evaluation"));
 }
 
 }  // namespace switchyard::train

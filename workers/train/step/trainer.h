@@ -105,6 +105,13 @@ class Trainer {
   // have rows of their own, and may have none.  Each value has the bits that it has in any other rows.
   absl::StatusOr<std::vector<PairLogProbs>> LogProbs(const TrainRows& rows, absl::Time deadline);
 
+  // Runs the first MoE layer, and dense ones before it, forward and backward, as a step of full micro-batches does with
+  // so many chunks, but for capacity and dropout; to be timed between steps.  Drawn tokens; no parameter changes.
+  // Collective.  REQUIRES: SetGroup was called; the model has a MoE layer.
+  absl::Status RunLayer(int32_t chunks, absl::Time deadline);
+  // Frees what passes keep for the next; with other numbers of chunks they keep more than with one.
+  void DropBuffers();
+
   // Steps since the moments were zero, and how many of them were skipped, so that the optimizer did not count them.
   int64_t steps() const { return steps_; }
   int64_t skipped_steps() const { return skipped_steps_; }
@@ -133,11 +140,14 @@ class Trainer {
   }
   // Ends the group after an error of this rank, as the other ranks wait for it.
   void EndGroup(const absl::Status& error);
-  absl::StatusOr<GlobalCounts> CountAll(absl::Span<const TrainRows> micro_batches, absl::Time deadline);
+  // trains: begins the step of embedding_, too.
+  absl::StatusOr<GlobalCounts> CountAll(absl::Span<const TrainRows> micro_batches, bool trains, absl::Time deadline);
   void BuildBatch(const TrainRows& rows);
   const model::TrainingNoise* NoiseOf(const TrainRows& rows);  // of the present step; null: none
   // Sets schedule_ for a micro-batch of so many rows on all ranks.
   void ChooseSchedule(int64_t rows, bool trains);
+  void SetSchedule(int32_t chunks, bool trains);
+  absl::Status RunFirstLayer(int32_t chunks, absl::Time deadline);
   moe::ExpertCapacity CapacityFor(int64_t rows) const;
   moe::MoeContext ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline, moe::MoeStats* stats);
   absl::StatusOr<TensorView> Forward(const TrainRows& rows, const moe::MoeContext& moe);
@@ -172,10 +182,11 @@ class Trainer {
   Parameters* const parameters_;
   const TrainerOptions options_;
   model::KvCache cache_;
+  std::unique_ptr<SparseEmbedding> embedding_;  // null: its gradient is summed whole
   std::unique_ptr<GradientReducer> sync_;
   moe::MoeScratch moe_scratch_;  // the layers take turns
-  model::SavedForward saved_;
-  model::ModelBackward backward_;
+  std::optional<model::SavedForward> saved_;
+  std::optional<model::ModelBackward> backward_;
   model::LossHead head_;
   TrainerGroup group_;
   std::function<int32_t(int64_t rows)> chunks_of_;

@@ -28,6 +28,7 @@ struct TrainerOptions {
   model::SavePolicy save = model::SavePolicy::kAll;
   int64_t max_sequences = 0;   // of a micro-batch on this rank
   int64_t max_length = 0;      // of a sequence
+  int64_t step_tokens = 0;     // of a step on all ranks, at most, where that is known (GathersEmbedding); else 0
   bool document_mask = false;  // rows may have borders
   // How sums of gradients and all-to-alls share the network, the same on all ranks.  All modes give the same bits but
   // pipelining and full, which change the order in which an expert's rows are added, as another granularity does.

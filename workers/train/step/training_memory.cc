@@ -109,6 +109,7 @@ TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNee
     bytes.parameters = dense + 3 * dense / need.dense_shards + experts.parameters;
     bytes.parameters -= wide * (need.frozen.dense + 2 * need.frozen.dense / need.dense_shards);
   }
+  bytes.parameters += absl::int128(need.gathered_tokens) * config.hidden * wide;
   bytes.experts = experts.weights + experts.parameters;
   bytes.offloaded = experts.offloaded;
   absl::int128 row = model::KvBytesPerToken(config, need.dtype);

@@ -25,6 +25,8 @@ struct TrainingNeed {
   FrozenElements frozen = {};              // have neither gradients nor moments
   int dense_shards = 1;                    // ranks that dense masters and moments are sharded over
   int64_t full_ranks = 0;                  // ranks with so many experts; 0: all, others have one less
+  // Of a step, where ranks gather the embedding's gradient (sparse_embedding.h); as if all differed.
+  int64_t gathered_tokens = 0;
 };
 
 // Lower bounds: rows are assumed to be spread evenly over the ranks' experts.

@@ -102,20 +102,24 @@ std::vector<BadSpec> BadDropout() {
 
 std::vector<BadSpec> BadCommunication() {
   return {
-      {"UnknownMode", [](auto* s) { s->mutable_communication()->set_mode("fullest"); }, kBad, "BAD_FIELD",
-       "\"fullest\" is no mode; must be one of fair, "},
+      {"ModeOfAnOlderClient",
+       [](auto* s) {
+         v1::CommunicationSpec* const communication = s->mutable_communication();
+         communication->GetReflection()->MutableUnknownFields(communication)->AddLengthDelimited(1, "full");
+       },
+       kBad, "BAD_FIELD", "spec.communication: field 1 is not known"},
       {"SmallPieces", [](auto* s) { s->mutable_communication()->set_piece_bytes(1023); }, kBad, "BAD_FIELD",
        "communication.piece_bytes: 1023 is outside [1024, "},
       {"NoGranularity", [](auto* s) { s->mutable_communication()->set_granularity("65"); }, kBad, "BAD_FIELD",
-       "\"65\" is no granularity; must be one of mode, model, profile, or a number of chunks in [1, 64]"},
-      {"GranularityOfFull",
+       "\"65\" is no granularity; must be one of auto, profile, or a number of chunks in [1, 64]"},
+      {"GranularityOfTrials",
        [](auto* s) {
-         s->mutable_communication()->set_mode("full");
+         s->mutable_communication()->set_expert_packing("trials");
          s->mutable_communication()->set_granularity("profile");
        },
-       kBad, "BAD_FIELD", "communication.granularity: profile does not go with mode full, in which steps' times"},
+       kBad, "BAD_FIELD", "communication.granularity: profile does not go with expert_packing trials, in which steps'"},
       {"NoPacking", [](auto* s) { s->mutable_communication()->set_expert_packing("auto"); }, kBad, "BAD_FIELD",
-       "\"auto\" is no packing of experts; must be one of mode, trials, or a number of replicas in [1, 64]"},
+       "\"auto\" is no packing of experts; must be trials or a number of replicas in [1, 64]"},
   };
 }
 

@@ -9,10 +9,13 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "gtest/gtest.h"
 #include "proto/support/errors.h"
+#include "server/jobs/api/job_convert.h"
 
 namespace switchyard::server {
 namespace {
@@ -176,6 +179,31 @@ TEST_F(JobStoreTest, AJournalOfVersion3GoesOn) {
 }
 
 // The job is gone and its folder is known to be left, or neither, whenever the server is killed.
+// Such specs had the mode in field 1 of their communication, and "mode" where there is a number now.
+TEST_F(JobStoreTest, AJobThatHadAModeOfCommunicationGoesOn) {
+  const auto loaded = [&](const char* mode, const char* granularity, const char* packing) {
+    std::filesystem::remove(path_);
+    EXPECT_TRUE((*JobStore::Open(path_))->Save(Example(1)).ok());
+    v1::Job message = ToProto(Example(1));
+    v1::CommunicationSpec* const spec = message.mutable_spec()->mutable_communication();
+    spec->GetReflection()->MutableUnknownFields(spec)->AddLengthDelimited(1, mode);
+    spec->set_granularity(granularity);
+    spec->set_expert_packing(packing);
+    const std::string bytes = message.SerializeAsString();
+    Raw(absl::StrCat("UPDATE jobs SET job = x'", absl::BytesToHexString(bytes), "'").c_str());
+    const absl::StatusOr<std::vector<Job>> jobs = (*JobStore::Open(path_))->Load();
+    EXPECT_TRUE(jobs.ok()) << jobs.status();
+    if (!jobs.ok() || jobs->size() != 1) return std::string("none");
+    const jobs::CommunicationSpec& now = jobs->front().spec.communication;
+    return absl::StrCat(jobs::GranularityName(now.granularity), " ", jobs::PackingChoiceName(now.packing));
+  };
+  EXPECT_EQ(loaded("preempt", "mode", "mode"), "1 1");
+  EXPECT_EQ(loaded("preempt", "model", "2"), "auto 2");
+  EXPECT_EQ(loaded("full", "mode", "mode"), "auto trials");
+  EXPECT_EQ(loaded("pipelining", "mode", "mode"), "auto 1");
+  EXPECT_EQ(loaded("fair", "profile", "4"), "profile 4");
+}
+
 TEST_F(JobStoreTest, ADeletedJobLeavesItsIdUntilItsFolderIsRemoved) {
   {
     auto store = JobStore::Open(path_);

@@ -22,6 +22,7 @@
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameter_files.h"
 #include "workers/train/parameters/parameter_rules.h"
+#include "workers/train/reduce/piece_bytes.h"
 #include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
@@ -87,7 +88,7 @@ absl::Status JobSetup::Run() {
   RETURN_IF_ERROR(context_.AgreeOn(OpenCheckpoints()));
   job_.start = std::make_unique<JobStart>(&context_, job_.checkpoints.get());
   job_.packing = std::make_unique<JobPacking>(&context_, job_.checkpoints.get(), job_.fit.get(), job_.start.get());
-  job_.chunks = std::make_unique<JobChunks>(&context_, job_.checkpoints.get(), job_.fit.get(), job_.start.get());
+  job_.chunks = std::make_unique<JobChunks>(&context_, job_.checkpoints.get(), job_.start.get());
   RETURN_IF_ERROR(context_.AgreeOn(OpenModel()));
   RETURN_IF_ERROR(context_.AgreeOn(job_.fit->Check()));
   RETURN_IF_ERROR(OpenData());
@@ -95,6 +96,7 @@ absl::Status JobSetup::Run() {
   RETURN_IF_ERROR(context_.AgreeOn(job_.start->Read(job_.shape)));
   RETURN_IF_ERROR(job_.packing->Find());
   RETURN_IF_ERROR(job_.chunks->Find(job_.source.config));
+  RETURN_IF_ERROR(FindPieceBytes());
   RETURN_IF_ERROR(context_.AgreeOn(MakeModel()));
   RETURN_IF_ERROR(job_.packing->MakePacker(job_.trainer.get(), job_.parameters.get()));
   RETURN_IF_ERROR(OpenReferences());
@@ -103,7 +105,7 @@ absl::Status JobSetup::Run() {
   RETURN_IF_ERROR(Publish());
   RETURN_IF_ERROR(context_.AgreeOn(OpenSaver()));
   RETURN_IF_ERROR(context_.AgreeOn(job_.packing->OpenJournal()));
-  return job_.chunks->Open(job_.trainer.get(), *job_.model, job_.packing->group());
+  return job_.chunks->Open(job_.trainer.get());
 }
 
 absl::Status JobSetup::OpenCheckpoints() {
@@ -173,11 +175,21 @@ absl::Status JobSetup::MakeModel() {
   options.save = spec.recompute ? model::SavePolicy::kLayerInputs : model::SavePolicy::kAll;
   options.max_sequences = context_.micro_batch_sequences();
   options.max_length = spec.sequence_length;
+  options.step_tokens = spec.batch_sequences * spec.sequence_length;
   options.document_mask = spec.document_mask;
   options.communication = spec.communication;
+  options.communication.piece_bytes = piece_bytes_;
   options.restore = spec.restore;
   options.open_activations = job_.fit->ActivationsFile();
   ASSIGN_OR_RETURN(job_.trainer, Trainer::Create(context_.stream(), job_.model.get(), job_.parameters.get(), options));
+  return absl::OkStatus();
+}
+
+// The same on all ranks, and without effect on a bit.
+absl::Status JobSetup::FindPieceBytes() {
+  piece_bytes_ = context_.spec().communication.piece_bytes;
+  if (piece_bytes_ != jobs::kPiecesByLink || context_.comm()->world() == 1) return absl::OkStatus();
+  ASSIGN_OR_RETURN(piece_bytes_, MeasurePieceBytes(context_.comm(), absl::Now() + context_.input().step_limit));
   return absl::OkStatus();
 }
 

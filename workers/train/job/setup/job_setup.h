@@ -71,6 +71,8 @@ class JobSetup {
   absl::Status OpenData();
   // Adds the checksum of the base's weights to the job's shape.  Collective.
   absl::Status AddChecksumOfBase();
+  // Measures the links if the spec leaves the size of pieces to them.  Collective.
+  absl::Status FindPieceBytes();
   absl::Status MakeModel();
   // Reads or computes the reference's log probabilities of the job's pairs; then the model may have the base's weights.
   // Collective.
@@ -88,6 +90,7 @@ class JobSetup {
 
   JobContext& context_;
   OpenedJob& job_;
+  int64_t piece_bytes_ = 0;   // of sums
   bool base_loaded_ = false;  // the masters are the base's
 };
 

@@ -12,6 +12,7 @@
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/train/job/rank_agreement.h"
+#include "workers/train/reduce/sparse_embedding.h"
 #include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
@@ -41,6 +42,8 @@ absl::Status DoesNotFit(const model::ModelConfig& config, const jobs::JobSpec& s
 TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,
                     int32_t packing, bool offload) {
   const int64_t holders = share.world / packing;  // ranks that divide the experts, the first ones with one more
+  const int64_t step_tokens = spec.batch_sequences * spec.sequence_length;
+  const bool gathers = share.world > 1 && spec.lora.rank == 0 && GathersEmbedding(step_tokens, config.vocab_size);
   return {.dtype = DTypeOfJob(spec.dtype),
           .experts_per_layer = (config.num_experts + holders - 1) / holders,
           .rows = MicroBatchSequences(spec, share.world) * spec.sequence_length,
@@ -50,7 +53,8 @@ TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec,
           .offload = offload,
           .frozen = share.frozen,
           .dense_shards = spec.zero == 1 && spec.lora.rank == 0 ? share.world : 1,
-          .full_ranks = config.num_experts % holders};
+          .full_ranks = config.num_experts % holders,
+          .gathered_tokens = gathers ? step_tokens : 0};
 }
 
 absl::StatusOr<bool> MustOffload(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,

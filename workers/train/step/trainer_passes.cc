@@ -1,9 +1,14 @@
-// The end of a trainer's passes: losses of tokens, and of pairs of answers.
+// A trainer's losses, of tokens and of pairs of answers, and its passes that train nothing: evaluation, log
+// probabilities of answers, and a layer that is timed.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/tensor/copy.h"
 #include "workers/train/reduce/gradient_norm.h"
 #include "workers/train/step/preference_loss.h"
 #include "workers/train/step/trainer.h"
@@ -74,12 +79,43 @@ absl::Status Trainer::FinishLoss(const GlobalCounts& counts, absl::Time deadline
   return absl::OkStatus();
 }
 
+absl::StatusOr<TensorView> Trainer::ForwardOnly(const TrainRows& rows, int64_t all_rows, absl::Time deadline) {
+  ChooseSchedule(all_rows, false);
+  BuildBatch(rows);
+  moe::MoeStats stats;
+  const moe::MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
+  ASSIGN_OR_RETURN(model::StageOut out,
+                   model_->Forward({.batch = &batch_, .moe = &moe}, model_->all_layers(), &cache_, nullptr));
+  return out.hidden;
+}
+
+absl::StatusOr<StepReport> Trainer::Evaluate(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
+  return EndingGroup(RunEvaluation(micro_batches, deadline));
+}
+
+absl::StatusOr<StepReport> Trainer::RunEvaluation(absl::Span<const TrainRows> micro_batches, absl::Time deadline) {
+  SY_CHECK(group_.world != nullptr);
+  RETURN_IF_ERROR(CheckMicroBatches(options_, model_->config().vocab_size, micro_batches));
+  if (of_pairs()) RETURN_IF_ERROR(CheckPairs(micro_batches, /*referred=*/true));
+  ASSIGN_OR_RETURN(GlobalCounts counts, CountAll(micro_batches, /*trains=*/false, deadline));
+  StepReport report = {.tokens = counts.tokens};
+  dropped_ = 0;
+  preferences_ = {};
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    ASSIGN_OR_RETURN(const TensorView residual, ForwardOnly(micro_batches[i], counts.rows[i], deadline));
+    RETURN_IF_ERROR(EvaluateHead(micro_batches[i], residual, &report));
+  }
+  RETURN_IF_ERROR(FinishLoss(counts, deadline, &report));
+  if (std::isfinite(report.loss)) return report;
+  return absl::DataLossError(absl::StrCat("loss is not finite: ", report.loss, " of an evaluation"));
+}
+
 absl::StatusOr<std::vector<PairLogProbs>> Trainer::RunLogProbs(const TrainRows& rows, absl::Time deadline) {
   SY_CHECK(group_.world != nullptr);
   const absl::Span<const TrainRows> one = absl::MakeConstSpan(&rows, 1);
   RETURN_IF_ERROR(CheckMicroBatches(options_, model_->config().vocab_size, one));
   RETURN_IF_ERROR(CheckPairs(one, /*referred=*/false));
-  ASSIGN_OR_RETURN(const GlobalCounts counts, CountAll(one, deadline));
+  ASSIGN_OR_RETURN(const GlobalCounts counts, CountAll(one, /*trains=*/false, deadline));
   ASSIGN_OR_RETURN(const TensorView residual, ForwardOnly(rows, counts.rows[0], deadline));
   ASSIGN_OR_RETURN(const std::vector<model::LossSegment> documents, DocumentLosses(rows, residual));
   std::vector<PairLogProbs> pairs;
@@ -91,6 +127,36 @@ absl::StatusOr<std::vector<PairLogProbs>> Trainer::RunLogProbs(const TrainRows& 
 
 absl::StatusOr<std::vector<PairLogProbs>> Trainer::LogProbs(const TrainRows& rows, absl::Time deadline) {
   return EndingGroup(RunLogProbs(rows, deadline));
+}
+
+absl::Status Trainer::RunLayer(int32_t chunks, absl::Time deadline) {
+  const absl::Status status = RunFirstLayer(chunks, deadline);
+  if (!status.ok()) EndGroup(status);
+  return status;
+}
+
+// What it adds to gradients the next step sets to zero.
+absl::Status Trainer::RunFirstLayer(int32_t chunks, absl::Time deadline) {
+  SY_CHECK(group_.world != nullptr && model_->config().num_moe_layers() > 0);
+  int64_t layer = 0;
+  while (model_->moe_layer(layer) == nullptr) ++layer;
+  TrainRows rows = {.length = options_.max_length, .tokens = {}, .targets = {}};
+  for (int64_t i = 0; i < options_.max_sequences * options_.max_length; ++i) {
+    const uint64_t drawn = SplitMix(static_cast<uint64_t>(group_.world->rank()) << 32 | static_cast<uint64_t>(i));
+    rows.tokens.push_back(static_cast<int32_t>(drawn % static_cast<uint64_t>(model_->config().vocab_size)));
+  }
+  SetSchedule(chunks, /*trains=*/true);
+  BuildBatch(rows);
+  saved_->Begin(NumRows(rows));
+  moe::MoeStats stats;
+  const moe::MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
+  const model::StageIn forward = {.batch = &batch_, .moe = &moe};
+  RETURN_IF_ERROR(model_->Forward(forward, {0, layer + 1}, &cache_, &*saved_).status());
+  const TensorView d_residual = d_residual_.Rows(NumRows(rows));
+  RETURN_IF_ERROR(FillZero(stream_, d_residual));
+  return backward_->Run(
+      {.forward = forward, .cache = &cache_, .saved = &*saved_, .gradients = &parameters_->gradients()},
+      {layer, layer + 1}, d_residual);
 }
 
 }  // namespace switchyard::train
