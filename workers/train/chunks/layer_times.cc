@@ -12,9 +12,9 @@
 namespace switchyard::train {
 namespace {
 
-constexpr double kBudgetSeconds = 1, kLongSeconds = 10;  // of rounds that count
+constexpr double kBudgetSeconds = 2, kLongSeconds = 10;  // of rounds that count
 constexpr size_t kLeastRounds = 3, kMostRounds = 9;
-constexpr double kNoGain = 1.01;
+constexpr double kNoGain = 1.005;
 
 // A layer that takes seconds varies little, and the ranks see a request to stop only behind all rounds.
 bool MeasuresOn(size_t rounds, double spent) {

@@ -1,6 +1,6 @@
 // Finds the number of chunks with which a MoE layer is fastest, by running it: before a job's first step all ranks run
-// a layer forward and backward with each number in turn, for about a second, or one round that counts where that takes
-// ten seconds.  The slowest rank counts, so that all find the same.
+// a layer forward and backward with each number in turn, for about two seconds, or one round that counts where that
+// takes ten seconds.  The slowest rank counts, so that all find the same.
 //
 // This takes the place of MPMoE's performance model (section III-D, scheduler/PAPERS.md), whose inputs, what
 // all-to-alls and products lose beside each other, came out between 0.26 and 0.95 on the same two cores.
@@ -36,7 +36,7 @@ struct LayerTimesInput {
 // communicator's, run's.
 absl::StatusOr<std::vector<ChunkTime>> MeasureLayer(const LayerTimesInput& input);
 
-// The fewest chunks whose time is at most 1 % over the least.  REQUIRES: times are not empty.
+// the fewest chunks whose time is at most half a percent over the least.  REQUIRES: times are not empty.
 ChunkTime FastestOf(const std::vector<ChunkTime>& times);
 
 // "1 chunk 12.1 ms, 2 chunks 10.2 ms"
