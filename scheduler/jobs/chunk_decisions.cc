@@ -58,7 +58,7 @@ std::string ChunkDecision::ToString() const {
   const double ms = 1e-6 * static_cast<double>(ns);
   const std::string time = ms < 1000 ? absl::StrFormat("%.3g ms", ms) : absl::StrFormat("%.0f ms", ms);
   return absl::StrCat("after step ", step, ": chunks ", from, " -> ", to, " of ", rows, " rows, ",
-                      reason == ChunkReason::kMeasured ? "a layer took " : "a step took ", time, " (",
+                      reason == ChunkReason::kMeasured ? "some layers took " : "a step took ", time, " (",
                       ChunkReasonName(reason), why.empty() ? "" : ": ", why, ")");
 }
 

@@ -1,5 +1,5 @@
 // Decisions about the number of chunks into which a training job cuts each MoE layer's rows, and the controller that
-// makes them between steps: with ChunkRule::kAuto once, by what a layer took before the first step
+// makes them between steps: with ChunkRule::kAuto once, by what layers took before the first step
 // (workers/train/chunks/layer_times.h); with kProfile after every few steps, by the times of these steps
 // (chunk_search.h), until the search has ended.
 //
@@ -38,7 +38,7 @@ struct ChunkDecision {
   int32_t world = 1;         // ranks that it was made for
   int64_t rows = 0;          // of a micro-batch, of all ranks
   int32_t from = 1, to = 1;  // chunks
-  int64_t ns = 0;            // of a step with `from`, on the slowest rank; kMeasured: of a layer with `to`
+  int64_t ns = 0;            // of a step with `from`, on the slowest rank; kMeasured: of layers with `to`
   ChunkReason reason = ChunkReason::kTried;
   std::string why = {};  // what was measured; may be empty
 

@@ -21,9 +21,9 @@ absl::Status ChooseChunks(comm::Communicator* comm, train::Trainer* trainer, abs
   const absl::Time begin = absl::Now();
   ASSIGN_OR_RETURN(
       const std::vector<train::ChunkTime> times,
-      train::MeasureLayer({.comm = comm,
-                           .run = [&](int32_t chunks) { return trainer->RunLayer(chunks, absl::Now() + patience); },
-                           .limit = patience}));
+      train::MeasureLayers({.comm = comm,
+                            .run = [&](int32_t chunks) { return trainer->RunLayers(chunks, absl::Now() + patience); },
+                            .limit = patience}));
   trainer->DropBuffers();
   const int32_t chunks = train::FastestOf(times).chunks;
   if (comm->rank() == 0) {

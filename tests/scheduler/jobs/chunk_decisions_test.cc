@@ -83,7 +83,7 @@ TEST(ChunkDecisionsTest, WhatWasMeasuredDecidesOnce) {
   EXPECT_EQ(controller.ChunksFor(kRows), 4);
   EXPECT_FALSE(controller.Decides(0));
   EXPECT_EQ(decision.ToString(),
-            "after step 0: chunks 1 -> 4 of 1000 rows, a layer took 3 ms (measured: 4 chunks 3 ms)");
+            "after step 0: chunks 1 -> 4 of 1000 rows, some layers took 3 ms (measured: 4 chunks 3 ms)");
   EXPECT_EQ(ChunkReasonName(decision.reason), "measured");
   EXPECT_EQ(*DecodeChunkDecisions(EncodeChunkDecisions({&decision, 1})), std::vector<ChunkDecision>{decision});
   ChunkController again({.world = 2});

@@ -35,13 +35,13 @@ std::vector<Measured> MeasureOn(TrainingGroup* group, int world, int32_t most) {
   std::vector<Measured> all(static_cast<size_t>(world));
   for (const absl::Status& status : group->OnEach([&](int rank) -> absl::Status {
          Measured& mine = all[static_cast<size_t>(rank)];
-         const RunLayerFn run = [&](int32_t chunks) {
+         const RunLayersFn run = [&](int32_t chunks) {
            mine.ran.push_back(chunks);
            Compute(rank == 1 ? 10 * chunks : 20 / chunks);
            return absl::OkStatus();
          };
          ASSIGN_OR_RETURN(mine.times,
-                          MeasureLayer({.comm = group->comm(rank), .most = most, .run = run, .limit = kLimit}));
+                          MeasureLayers({.comm = group->comm(rank), .most = most, .run = run, .limit = kLimit}));
          return absl::OkStatus();
        })) {
     EXPECT_TRUE(status.ok()) << status;
@@ -89,12 +89,12 @@ TEST(LayerTimesTest, AnErrorEndsItOnAllRanks) {
   TrainingGroup group(kModel, {.world = 2});
   int runs = 0;
   const std::vector<absl::Status> statuses = group.OnEach([&](int rank) -> absl::Status {
-    const RunLayerFn run = [&](int32_t) -> absl::Status {
+    const RunLayersFn run = [&](int32_t) -> absl::Status {
       if (rank == 0 || ++runs < 6) return absl::OkStatus();
       group.comm(rank)->Abort("the test's layer failed");
       return absl::DataLossError("the test's layer failed");
     };
-    return MeasureLayer({.comm = group.comm(rank), .run = run, .limit = kLimit}).status();
+    return MeasureLayers({.comm = group.comm(rank), .run = run, .limit = kLimit}).status();
   });
   EXPECT_EQ(statuses[0].code(), absl::StatusCode::kUnavailable) << statuses[0];
   EXPECT_EQ(statuses[1], absl::DataLossError("the test's layer failed"));
@@ -124,7 +124,7 @@ struct Outcome {
 };
 
 absl::Status RunLayers(Trainer* trainer) {
-  for (const int32_t chunks : {1, 2, 4, 8}) RETURN_IF_ERROR(trainer->RunLayer(chunks, absl::Now() + kLimit));
+  for (const int32_t chunks : {1, 2, 4, 8}) RETURN_IF_ERROR(trainer->RunLayers(chunks, absl::Now() + kLimit));
   return absl::OkStatus();
 }
 
@@ -213,7 +213,7 @@ TEST(RunLayerTest, AGroupThatHasEndedIsAnError) {
   TrainingGroup group(golden.dir, OptionsOf(golden, 2));
   group.comm(1)->Abort("ended by the test");
   for (const absl::Status& status :
-       group.OnEach([&](int rank) { return group.trainer(rank).RunLayer(2, absl::Now() + kLimit); })) {
+       group.OnEach([&](int rank) { return group.trainer(rank).RunLayers(2, absl::Now() + kLimit); })) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   }
 }

@@ -34,7 +34,7 @@ absl::StatusOr<double> SlowestSeconds(const LayerTimesInput& input, absl::Durati
 
 }  // namespace
 
-absl::StatusOr<std::vector<ChunkTime>> MeasureLayer(const LayerTimesInput& input) {
+absl::StatusOr<std::vector<ChunkTime>> MeasureLayers(const LayerTimesInput& input) {
   std::vector<ChunkTime> times;
   for (int32_t chunks = 1; chunks <= input.most; chunks *= 2) times.push_back({.chunks = chunks});
   std::vector<std::vector<double>> taken(times.size());  // by round

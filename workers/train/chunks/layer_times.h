@@ -1,5 +1,5 @@
-// Finds the number of chunks with which a MoE layer is fastest, by running it: before a job's first step all ranks run
-// a layer forward and backward with each number in turn, for about two seconds, or one round that counts where that
+// Finds the number of chunks with which MoE layers are fastest, by running some: before a job's first step all ranks
+// run them forward and backward with each number in turn, for about two seconds, or one round that counts where that
 // takes ten seconds.  The slowest rank counts, so that all find the same.
 //
 // This takes the place of MPMoE's performance model (section III-D, scheduler/PAPERS.md), whose inputs, what
@@ -17,24 +17,24 @@
 
 namespace switchyard::train {
 
-// Runs the layer with so many chunks on this rank; collective.
-using RunLayerFn = std::function<absl::Status(int32_t chunks)>;
+// Runs the layers with so many chunks on this rank; collective.
+using RunLayersFn = std::function<absl::Status(int32_t chunks)>;
 
 struct ChunkTime {
   int32_t chunks = 1;
-  double seconds = 0;  // of a layer's forward and backward on the slowest rank
+  double seconds = 0;  // of forward and backward on the slowest rank
 };
 
 struct LayerTimesInput {
   comm::Communicator* comm = nullptr;  // of all ranks
   int32_t most = 8;                    // chunks; of powers of two
-  RunLayerFn run;
+  RunLayersFn run;
   absl::Duration limit;  // of each exchange
 };
 
 // Medians over rounds, from the fewest chunks to the most; the same on all ranks.  Collective; blocks.  Errors: the
 // communicator's, run's.
-absl::StatusOr<std::vector<ChunkTime>> MeasureLayer(const LayerTimesInput& input);
+absl::StatusOr<std::vector<ChunkTime>> MeasureLayers(const LayerTimesInput& input);
 
 // the fewest chunks whose time is at most half a percent over the least.  REQUIRES: times are not empty.
 ChunkTime FastestOf(const std::vector<ChunkTime>& times);

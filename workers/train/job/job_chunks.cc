@@ -82,16 +82,16 @@ absl::Status JobChunks::Open(Trainer* trainer) {
 absl::StatusOr<jobs::ChunkDecision> JobChunks::Measure(Trainer* trainer) {
   const absl::Duration limit = context_.input().step_limit;
   const absl::Time begin = absl::Now();
-  context_.notes().Stage("times a MoE layer, its rows cut into chunks");
+  context_.notes().Stage("times layers, their rows cut into chunks");
   ASSIGN_OR_RETURN(const std::vector<ChunkTime> times,
-                   MeasureLayer({.comm = context_.comm(),
-                                 .most = context_.input().chunks.most,
-                                 .run =
-                                     [&](int32_t chunks) {
-                                       context_.notes().Note(absl::StrCat("times a MoE layer, chunks: ", chunks));
-                                       return trainer->RunLayer(chunks, absl::Now() + limit);
-                                     },
-                                 .limit = limit}));
+                   MeasureLayers({.comm = context_.comm(),
+                                  .most = context_.input().chunks.most,
+                                  .run =
+                                      [&](int32_t chunks) {
+                                        context_.notes().Note(absl::StrCat("times layers, chunks: ", chunks));
+                                        return trainer->RunLayers(chunks, absl::Now() + limit);
+                                      },
+                                  .limit = limit}));
   trainer->DropBuffers();
   const ChunkTime fastest = FastestOf(times);
   const jobs::ChunkDecision mine = {

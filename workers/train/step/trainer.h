@@ -105,10 +105,10 @@ class Trainer {
   // have rows of their own, and may have none.  Each value has the bits that it has in any other rows.
   absl::StatusOr<std::vector<PairLogProbs>> LogProbs(const TrainRows& rows, absl::Time deadline);
 
-  // Runs the first MoE layer, and dense ones before it, forward and backward, as a step of full micro-batches does with
-  // so many chunks, but for capacity and dropout; to be timed between steps.  Drawn tokens; no parameter changes.
-  // Collective.  REQUIRES: SetGroup was called; the model has a MoE layer.
-  absl::Status RunLayer(int32_t chunks, absl::Time deadline);
+  // Runs four layers from the first MoE layer on, and dense ones before it, forward and backward, as a step of full
+  // micro-batches does with so many chunks, but for capacity and dropout; to be timed between steps.  Drawn tokens; no
+  // parameter changes.  Collective.  REQUIRES: SetGroup was called; the model has a MoE layer.
+  absl::Status RunLayers(int32_t chunks, absl::Time deadline);
   // Frees what passes keep for the next; with other numbers of chunks they keep more than with one.
   void DropBuffers();
 
@@ -147,7 +147,7 @@ class Trainer {
   // Sets schedule_ for a micro-batch of so many rows on all ranks.
   void ChooseSchedule(int64_t rows, bool trains);
   void SetSchedule(int32_t chunks, bool trains);
-  absl::Status RunFirstLayer(int32_t chunks, absl::Time deadline);
+  absl::Status RunTimedLayers(int32_t chunks, absl::Time deadline);
   moe::ExpertCapacity CapacityFor(int64_t rows) const;
   moe::MoeContext ContextOf(const moe::ExpertCapacity& capacity, absl::Time deadline, moe::MoeStats* stats);
   absl::StatusOr<TensorView> Forward(const TrainRows& rows, const moe::MoeContext& moe);

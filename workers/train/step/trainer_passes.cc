@@ -1,5 +1,5 @@
 // A trainer's losses, of tokens and of pairs of answers, and its passes that train nothing: evaluation, log
-// probabilities of answers, and a layer that is timed.
+// probabilities of answers, and layers that are timed.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -14,6 +14,12 @@
 #include "workers/train/step/trainer.h"
 
 namespace switchyard::train {
+namespace {
+
+// One by itself does not show what ranks that wait for each other lose from layer to layer (tests/bench/training.md).
+constexpr int64_t kTimedLayers = 4;
+
+}  // namespace
 
 absl::StatusOr<std::vector<model::LossSegment>> Trainer::DocumentLosses(const TrainRows& rows,
                                                                         const TensorView& residual) {
@@ -129,17 +135,18 @@ absl::StatusOr<std::vector<PairLogProbs>> Trainer::LogProbs(const TrainRows& row
   return EndingGroup(RunLogProbs(rows, deadline));
 }
 
-absl::Status Trainer::RunLayer(int32_t chunks, absl::Time deadline) {
-  const absl::Status status = RunFirstLayer(chunks, deadline);
+absl::Status Trainer::RunLayers(int32_t chunks, absl::Time deadline) {
+  const absl::Status status = RunTimedLayers(chunks, deadline);
   if (!status.ok()) EndGroup(status);
   return status;
 }
 
 // What it adds to gradients the next step sets to zero.
-absl::Status Trainer::RunFirstLayer(int32_t chunks, absl::Time deadline) {
+absl::Status Trainer::RunTimedLayers(int32_t chunks, absl::Time deadline) {
   SY_CHECK(group_.world != nullptr && model_->config().num_moe_layers() > 0);
   int64_t layer = 0;
   while (model_->moe_layer(layer) == nullptr) ++layer;
+  const int64_t end = std::min(layer + kTimedLayers, model_->config().num_layers());
   TrainRows rows = {.length = options_.max_length, .tokens = {}, .targets = {}};
   for (int64_t i = 0; i < options_.max_sequences * options_.max_length; ++i) {
     const uint64_t drawn = SplitMix(static_cast<uint64_t>(group_.world->rank()) << 32 | static_cast<uint64_t>(i));
@@ -151,12 +158,12 @@ absl::Status Trainer::RunFirstLayer(int32_t chunks, absl::Time deadline) {
   moe::MoeStats stats;
   const moe::MoeContext moe = ContextOf(/*capacity=*/{}, deadline, &stats);
   const model::StageIn forward = {.batch = &batch_, .moe = &moe};
-  RETURN_IF_ERROR(model_->Forward(forward, {0, layer + 1}, &cache_, &*saved_).status());
+  RETURN_IF_ERROR(model_->Forward(forward, {0, end}, &cache_, &*saved_).status());
   const TensorView d_residual = d_residual_.Rows(NumRows(rows));
   RETURN_IF_ERROR(FillZero(stream_, d_residual));
   return backward_->Run(
-      {.forward = forward, .cache = &cache_, .saved = &*saved_, .gradients = &parameters_->gradients()},
-      {layer, layer + 1}, d_residual);
+      {.forward = forward, .cache = &cache_, .saved = &*saved_, .gradients = &parameters_->gradients()}, {layer, end},
+      d_residual);
 }
 
 }  // namespace switchyard::train
