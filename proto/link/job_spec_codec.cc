@@ -169,7 +169,7 @@ absl::Status TakeNamed(const SpecReader& reader, const char* field, const std::s
 absl::Status TakeCommunication(const SpecReader& reader, const v1::CommunicationSpec& message,
                                jobs::CommunicationSpec* out) {
   if (message.piece_bytes() != 0) out->piece_bytes = message.piece_bytes();
-  RETURN_IF_ERROR(TakeNamed(reader, "granularity", message.granularity(), "auto, profile or a number of chunks",
+  RETURN_IF_ERROR(TakeNamed(reader, "granularity", message.granularity(), "auto or a number of chunks",
                             &jobs::ParseGranularity, &out->granularity));
   return TakeNamed(reader, "expert_packing", message.expert_packing(), "trials or a number of replicas",
                    &jobs::ParsePackingChoice, &out->packing);

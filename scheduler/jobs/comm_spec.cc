@@ -16,8 +16,7 @@ constexpr absl::string_view kNames[] = {"fair",      "fixed",      "ar_last", "p
                                         "partition", "pipelining", "full",    "preempt"};
 static_assert(std::size(kNames) == kNumCommModes);
 
-constexpr absl::string_view kRules[] = {"auto", "profile"};  // kFixed has its number
-constexpr absl::string_view kTrials = "trials";
+constexpr absl::string_view kAuto = "auto", kTrials = "trials";
 
 bool IsNumberOfChunks(int32_t chunks) { return chunks >= 1 && chunks <= pipeline::kMaxMicroBatches; }
 
@@ -35,20 +34,18 @@ absl::StatusOr<CommMode> ParseCommMode(absl::string_view name) {
 
 std::string GranularityName(const Granularity& granularity) {
   if (granularity.rule == ChunkRule::kFixed) return absl::StrCat(granularity.chunks);
-  return std::string(kRules[static_cast<int>(granularity.rule)]);
+  return std::string(kAuto);
 }
 
 absl::StatusOr<Granularity> ParseGranularity(absl::string_view name) {
-  for (size_t i = 0; i < std::size(kRules); ++i) {
-    if (kRules[i] == name) return Granularity{.rule = static_cast<ChunkRule>(i)};
-  }
+  if (name == kAuto) return Granularity();
   Granularity fixed = {.rule = ChunkRule::kFixed};
   if (absl::SimpleAtoi(name, &fixed.chunks) && IsNumberOfChunks(fixed.chunks) && GranularityName(fixed) == name) {
     return fixed;
   }
   return absl::InvalidArgumentError(absl::StrCat("\"", absl::CHexEscape(name.substr(0, 64)),
-                                                 "\" is no granularity; must be one of ", absl::StrJoin(kRules, ", "),
-                                                 ", or a number of chunks in [1, ", pipeline::kMaxMicroBatches, "]"));
+                                                 "\" is no granularity; must be ", kAuto,
+                                                 " or a number of chunks in [1, ", pipeline::kMaxMicroBatches, "]"));
 }
 
 std::string PackingChoiceName(const PackingChoice& packing) {
@@ -85,8 +82,7 @@ absl::Status CheckPackingChoice(const CommunicationSpec& spec, int32_t ranks) {
 }
 
 bool DecidesChunks(const CommunicationSpec& spec) {
-  if (spec.granularity.rule == ChunkRule::kAuto) return spec.mode == CommMode::kPreempt;
-  return spec.granularity.rule == ChunkRule::kProfile;
+  return spec.granularity.rule == ChunkRule::kAuto && spec.mode == CommMode::kPreempt;
 }
 
 int64_t PieceBytesOf(double bytes_per_second) {
@@ -100,11 +96,6 @@ absl::Status CheckGranularity(const CommunicationSpec& spec) {
   if (granularity.rule == ChunkRule::kFixed && !IsNumberOfChunks(granularity.chunks)) {
     return absl::InvalidArgumentError(
         absl::StrCat(granularity.chunks, " chunks are outside [1, ", pipeline::kMaxMicroBatches, "]"));
-  }
-  if (granularity.rule == ChunkRule::kProfile && TriesPackings(spec)) {
-    return absl::InvalidArgumentError(
-        "profile does not go with expert_packing trials, in which steps' times decide how experts are packed; auto or "
-        "a number of chunks does");
   }
   return absl::OkStatus();
 }

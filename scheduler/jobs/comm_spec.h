@@ -32,8 +32,7 @@ absl::string_view CommModeName(CommMode mode);
 absl::StatusOr<CommMode> ParseCommMode(absl::string_view name);
 
 enum class ChunkRule : uint8_t {
-  kAuto,     // preempt: by what a layer takes, measured before step 1; pipelining, full: by the size of pieces; else 1
-  kProfile,  // chosen by trying numbers in the first steps (chunk_search.h)
+  kAuto,  // preempt: by what layers take, measured before step 1; pipelining, full: by the size of pieces; else 1
   kFixed,
 };
 
@@ -43,7 +42,7 @@ struct Granularity {
   bool operator==(const Granularity& other) const = default;
 };
 
-// "auto", "profile", or the number of chunks.
+// "auto", or the number of chunks.
 std::string GranularityName(const Granularity& granularity);
 // InvalidArgument with all that there is.
 absl::StatusOr<Granularity> ParseGranularity(absl::string_view name);
@@ -94,8 +93,7 @@ absl::Status CheckPackingChoice(const CommunicationSpec& spec, int32_t ranks);
 // Whether the ranks of a job decide into how many chunks layers are cut, and journal it (chunk_decisions.h).
 bool DecidesChunks(const CommunicationSpec& spec);
 
-// InvalidArgument: a granularity that is none, or that is not one with these packings: where steps' times
-// decide how experts are packed, they cannot decide both.
+// InvalidArgument: a number of chunks that is none.
 absl::Status CheckGranularity(const CommunicationSpec& spec);
 
 }  // namespace switchyard::jobs

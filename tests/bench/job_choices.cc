@@ -30,7 +30,7 @@ absl::Status ChooseChunks(comm::Communicator* comm, train::Trainer* trainer, abs
     std::cerr << train::ChunkTimesText(times) << ": " << chunks << " chosen; measured in "
               << absl::FormatDuration(absl::Now() - begin) << "\n";
   }
-  trainer->set_chunks_of([chunks](int64_t) { return chunks; });
+  trainer->set_chunks(chunks);
   return absl::OkStatus();
 }
 

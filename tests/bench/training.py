@@ -226,7 +226,7 @@ def main():
     parser.add_argument("--mbit", type=int, default=0, help="of trainers: bandwidth of each one's link, Mb/s; 0: loopback, or as "
                         "their part says")
     parser.add_argument("--trainer_modes", default="", help="of trainers, instead of all; the first is what others are compared with; "
-                        "with granularity, and with replicas of experts: preempt,preempt@4,preempt@auto,preempt@profile,preempt@4/2")
+                        "with granularity, and with replicas of experts: preempt,preempt@4,preempt@auto,preempt@4/2")
     parser.add_argument("--trainer_config", default="", help="of trainers: the folder of another config.json than the demo model's")
     parser.add_argument("--piece_kib", type=int, default=0, help="of trainers: of sums; 0: by the links, as jobs do")
     options = parser.parse_args()

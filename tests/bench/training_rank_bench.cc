@@ -5,11 +5,10 @@
 //   training_rank_bench --config=DIR --store=DIR --rank=N --world=N --address=IP [--modes=fair,ar_last,…]
 //                       [--rounds=N] [--sequences=N] [--length=N] [--piece_bytes=N] [--threads=N]
 //
-// A mode may have a granularity, preempt@4, preempt@auto, preempt@profile, and behind it a number of replicas of each
-// expert, preempt/2, full@4/2 (scheduler/jobs/comm_spec.h); without one it has 1, and preempt cuts nothing.
+// A mode may have a granularity, preempt@4, preempt@auto, and behind it a number of replicas of each expert,
+// preempt/2, full@4/2 (scheduler/jobs/comm_spec.h); without one it has 1, and preempt cuts nothing.
 // sequences: of a rank.  Modes take turns, one step each, in every round; the first round is not printed.  All modes
 // with the same number of replicas train the same parameters.
-#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <map>
@@ -27,13 +26,11 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/jobs/chunk_decisions.h"
 #include "scheduler/jobs/reduce_policy.h"
 #include "tests/bench/bench_ranks.h"
 #include "tests/bench/job_choices.h"
 #include "workers/model/forward/model.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/train/job/rank_agreement.h"
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameters.h"
 #include "workers/train/step/trainer.h"
@@ -126,26 +123,6 @@ absl::StatusOr<PackedModel> MakeModel(const Flags& flags, const Stream& stream, 
   return made;
 }
 
-// A trainer of one mode, and what decides its number of chunks; null: nothing.
-struct ModeTrainer {
-  std::unique_ptr<train::Trainer> trainer;
-  std::unique_ptr<jobs::ChunkController> chunks;
-  comm::Communicator* comm = nullptr;
-};
-
-absl::Status AddStep(const train::StepReport& report, int64_t step, ModeTrainer* mode) {
-  mode->chunks->AddStep(report.rows, static_cast<int64_t>(report.seconds.total * 1e9));
-  if (!mode->chunks->Decides(step)) return absl::OkStatus();
-  train::RankWord word;
-  word.number = mode->chunks->MedianNs();
-  ASSIGN_OR_RETURN(const std::vector<train::RankWord> words, train::ExchangeWords(mode->comm, word, kPatience));
-  int64_t slowest = 0;
-  for (const train::RankWord& each : words) slowest = std::max(slowest, each.number);
-  mode->chunks->Adopt(mode->chunks->Propose(step, slowest));
-  std::cerr << mode->chunks->decisions().back().ToString() << std::endl;
-  return absl::OkStatus();
-}
-
 absl::Status Main(int argc, char** argv) {
   ASSIGN_OR_RETURN(const Flags flags, ParseFlags(argc, argv));
   ThreadPool pool(flags.threads);
@@ -155,7 +132,7 @@ absl::Status Main(int argc, char** argv) {
                    bench::FormBenchGroups(flags.ranks, {.framing = comm::kOvertakingFrames, .socket = {}}, kPatience));
   const std::vector<std::string> modes = absl::StrSplit(flags.modes, ',');
   std::map<int32_t, PackedModel> models;  // by replicas
-  std::vector<ModeTrainer> trainers;
+  std::vector<std::unique_ptr<train::Trainer>> trainers;
   int64_t piece_bytes = flags.piece_bytes;
   if (piece_bytes == jobs::kPiecesByLink) {
     ASSIGN_OR_RETURN(piece_bytes, bench::ChoosePieceBytes(groups.overtaking.get(), kPatience));
@@ -182,16 +159,10 @@ absl::Status Main(int argc, char** argv) {
                                                         absl::Now() + kPatience));
     }
     RETURN_IF_ERROR(trainer->SetGroup(group->group()));
-    trainers.push_back({.trainer = std::move(trainer), .chunks = nullptr, .comm = comm});
-    ModeTrainer* const made = &trainers.back();
     if (measured && group->group().experts->world() > 1) {
-      RETURN_IF_ERROR(bench::ChooseChunks(comm, made->trainer.get(), kPatience));
+      RETURN_IF_ERROR(bench::ChooseChunks(comm, trainer.get(), kPatience));
     }
-    if (spec.granularity.rule != jobs::ChunkRule::kProfile) continue;
-    made->chunks =
-        std::make_unique<jobs::ChunkController>(jobs::ChunkOptions{.world = flags.ranks.world, .searches = true});
-    made->trainer->set_chunks_of(
-        [chunks = made->chunks.get()](int64_t rows_of_all) { return chunks->ChunksFor(rows_of_all); });
+    trainers.push_back(std::move(trainer));
   }
   for (int64_t round = 0; round <= flags.rounds; ++round) {
     const train::TrainRows rows = DrawRows(flags, config.vocab_size, round);
@@ -199,8 +170,7 @@ absl::Status Main(int argc, char** argv) {
       // Another one begins each time.
       const size_t mode = (i + static_cast<size_t>(round)) % modes.size();
       ASSIGN_OR_RETURN(const train::StepReport report,
-                       trainers[mode].trainer->Step({&rows, 1}, /*learning_rate=*/1e-5, absl::Now() + kPatience));
-      if (trainers[mode].chunks != nullptr) RETURN_IF_ERROR(AddStep(report, round, &trainers[mode]));
+                       trainers[mode]->Step({&rows, 1}, /*learning_rate=*/1e-5, absl::Now() + kPatience));
       if (round > 0) Print(modes[mode], report);
     }
   }

@@ -4,9 +4,9 @@
 //   fault_training_kills [--kills=N] [--seed=N] [--packing=NAME] [--granularity=NAME] [--offload] [--zero]
 // 6 kills by default, for CI; a seed repeats targets and pauses.  packing: the spec's expert_packing, "" by default;
 // granularity: 1 by default.  With packing trials, on four workers, how experts are packed follows from what was
-// measured, and so do chunks with granularity auto and profile: there the undisturbed run is a job that is given
-// packing.log and chunks.log of the disturbed one.  offload: masters and moments of the disturbed ones' experts are in
-// files.  zero: in all runs dense state is sharded.
+// measured, and so do chunks with granularity auto: there the undisturbed run is a job that is given packing.log and
+// chunks.log of the disturbed one.  offload: masters and moments of the disturbed ones' experts are in files.  zero: in
+// all runs dense state is sharded.
 #include <signal.h>
 
 #include <chrono>
@@ -43,7 +43,7 @@ bool Packs() { return g_packing == "trials"; }
 std::vector<std::string> Journals() {
   std::vector<std::string> names;
   if (Packs()) names.emplace_back(kPackingLog);
-  if (g_granularity == "auto" || g_granularity == "profile") names.emplace_back(kChunksLog);
+  if (g_granularity == "auto") names.emplace_back(kChunksLog);
   return names;
 }
 

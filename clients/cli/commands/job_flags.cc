@@ -263,7 +263,7 @@ constexpr RequestField<v1::JobSpec> kFields[] = {
                                      "5 ms"),
     Row<"communication.granularity">("granularity", kText,
                                      "into how many chunks each MoE layer's rows are cut: auto (default: measured "
-                                     "before the first step), profile (tried in the first steps) or a number"),
+                                     "before the first step) or a number"),
     Row<"communication.expert_packing">("expert_packing", kText,
                                         "replicas of each expert, on groups of workers that send rows only among "
                                         "themselves: a number that divides the workers (default 1), or trials (doubled "

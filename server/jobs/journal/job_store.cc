@@ -93,7 +93,8 @@ absl::Status CheckSchema(Sqlite* db) {
 JobStore::JobStore(Sqlite db) : db_(std::make_unique<Sqlite>(std::move(db))) {}
 JobStore::~JobStore() = default;
 
-// Jobs had a mode of communication once (field 1), and their granularity and packing could be "mode".
+// Jobs had a mode of communication once (field 1), their granularity and packing could be "mode", and granularities
+// "model" and "profile" chose by other means what auto chooses now.
 void TakeOutMode(v1::CommunicationSpec* spec) {
   std::string mode;
   google::protobuf::UnknownFieldSet* const unknown = spec->GetReflection()->MutableUnknownFields(spec);
@@ -103,8 +104,9 @@ void TakeOutMode(v1::CommunicationSpec* spec) {
   }
   unknown->DeleteByNumber(1);
   const bool cut = mode == "pipelining" || mode == "full";
-  if (spec->granularity() == "model" || (spec->granularity() == "mode" && cut)) spec->set_granularity("auto");
-  if (spec->granularity() == "mode") spec->set_granularity("1");
+  const std::string granularity = spec->granularity();
+  if (granularity == "mode") spec->set_granularity(cut ? "auto" : "1");
+  if (granularity == "model" || granularity == "profile") spec->set_granularity("auto");
   if (spec->expert_packing() == "mode") spec->set_expert_packing(mode == "full" ? "trials" : "1");
 }
 

@@ -28,7 +28,7 @@ TEST_F(TrainCommandTest, SubmitSendsFlagsAndPrintsTheId) {
   const client::CliRun run =
       Train({"submit", "--architecture=demo", "--dataset=a.jsonl", "--dataset=b.bin", "--steps=20",
              "--learning_rate=1e-3", "--schedule=wsd", "--precision=bf16", "--recompute", "--zero=1",
-             "--checkpoint_every_steps=5", "--piece_bytes=65536", "--granularity=profile", "--expert_packing=2",
+             "--checkpoint_every_steps=5", "--piece_bytes=65536", "--granularity=4", "--expert_packing=2",
              "--label=try=2", "--seed=18446744073709551615", "--request_id=r1"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.out, "job-1\n");
@@ -45,7 +45,7 @@ TEST_F(TrainCommandTest, SubmitSendsFlagsAndPrintsTheId) {
   EXPECT_EQ(spec.zero(), 1);
   EXPECT_EQ(spec.checkpoints().every_steps(), 5);
   EXPECT_EQ(spec.communication().piece_bytes(), 65536);
-  EXPECT_EQ(spec.communication().granularity(), "profile");
+  EXPECT_EQ(spec.communication().granularity(), "4");
   EXPECT_EQ(spec.communication().expert_packing(), "2");
   EXPECT_EQ(spec.labels().at("try"), "2");
   EXPECT_EQ(spec.seed(), 18446744073709551615u);

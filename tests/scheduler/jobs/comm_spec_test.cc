@@ -31,29 +31,21 @@ TEST(CommSpecTest, AnotherNameIsRefusedWithAllThatThereAre) {
 }
 
 TEST(CommSpecTest, AGranularityIsARuleOrANumber) {
-  for (const char* name : {"auto", "profile", "1", "7", "64"}) {
+  for (const char* name : {"auto", "1", "7", "64"}) {
     const absl::StatusOr<Granularity> granularity = ParseGranularity(name);
     ASSERT_TRUE(granularity.ok()) << granularity.status();
     EXPECT_EQ(GranularityName(*granularity), name);
   }
-  for (const char* name : {"", "0", "65", "-1", "04", " 4", "4 ", "4.0", "Auto", "Model", "99999999999"}) {
+  for (const char* name : {"", "0", "65", "-1", "04", " 4", "4 ", "4.0", "Auto", "profile", "99999999999"}) {
     EXPECT_EQ(ParseGranularity(name).status(),
               absl::InvalidArgumentError(absl::StrCat("\"", name,
-                                                      "\" is no granularity; must be one of auto, profile, or a "
-                                                      "number of chunks in [1, 64]")));
+                                                      "\" is no granularity; must be auto or a number of "
+                                                      "chunks in [1, 64]")));
   }
   CommunicationSpec spec = {.mode = CommMode::kFull, .granularity = {.rule = ChunkRule::kFixed, .chunks = 4}};
   EXPECT_TRUE(CheckGranularity(spec).ok());
-  spec.granularity = {.rule = ChunkRule::kProfile};
-  EXPECT_TRUE(CheckGranularity(spec).ok());
-  spec.packing = {.rule = PackingRule::kFixed, .replicas = 2};  // nothing is tried
-  EXPECT_TRUE(CheckGranularity(spec).ok());
-  spec.packing = {.rule = PackingRule::kTrials, .replicas = 0};
-  EXPECT_EQ(CheckGranularity(spec).message(),
-            "profile does not go with expert_packing trials, in which steps' times decide how experts are packed; auto "
-            "or a number of chunks does");
   spec.granularity = {};
-  EXPECT_TRUE(CheckGranularity(spec).ok()) << "auto decides before the first step";
+  EXPECT_TRUE(CheckGranularity(spec).ok());
   spec.granularity = {.rule = ChunkRule::kFixed, .chunks = 0};
   EXPECT_EQ(CheckGranularity(spec).message(), "0 chunks are outside [1, 64]");
 }
@@ -69,12 +61,11 @@ TEST(CommSpecTest, TheDefaultsMeasureWhatTheyCan) {
 }
 
 // By the sizes of pieces pipelining and full cut all-to-alls, and the modes before them do not cut.
-TEST(CommSpecTest, RanksDecideChunksInPreemptOrWithProfile) {
+TEST(CommSpecTest, RanksDecideChunksInPreempt) {
   for (int i = 0; i < kNumCommModes; ++i) {
     const CommMode mode = static_cast<CommMode>(i);
     SCOPED_TRACE(CommModeName(mode));
     EXPECT_EQ(DecidesChunks({.mode = mode}), mode == CommMode::kPreempt);
-    EXPECT_TRUE(DecidesChunks({.mode = mode, .granularity = {.rule = ChunkRule::kProfile}}));
     EXPECT_FALSE(DecidesChunks({.mode = mode, .granularity = {.rule = ChunkRule::kFixed, .chunks = 4}}));
   }
 }

@@ -149,8 +149,6 @@ std::vector<RankStory> JobFixture::Run(jobs::JobSpec spec, const AttemptOptions&
       input.promised_memory = options.promised_memory;
       input.packing = options.packing;
       input.packing_times = options.packing_times;
-      input.chunks = options.chunks;
-      input.chunk_times = options.chunk_times;
       input.note_interval = options.note_interval;
       input.reference_interval = options.reference_interval;
       input.software = "test";

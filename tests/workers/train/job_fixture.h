@@ -51,9 +51,6 @@ struct AttemptOptions {
   // When experts are packed, and the times of steps; none: as in production.
   jobs::PackingOptions packing = {};
   std::function<jobs::PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
-  // Likewise of chunks.
-  jobs::ChunkOptions chunks = {};
-  std::function<int64_t(int64_t step, const StepReport& report)> chunk_times = {};
   absl::Duration note_interval = absl::Seconds(2);
   absl::Duration reference_interval = absl::Minutes(1);
   // The memory of a rank's machine; none: each rank has available_memory alone.

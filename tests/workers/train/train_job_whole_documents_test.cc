@@ -115,18 +115,6 @@ TEST_F(TrainJobWholeDocumentsTest, SumsBesideChunksHaveTheBitsOfSumsBehindBackwa
   EXPECT_FALSE(ends[0] == ends[1]);
 }
 
-// Micro-batches differ in rows; what is tried counts all the same.
-TEST_F(TrainJobWholeDocumentsTest, AProfileOfChunksEnds) {
-  jobs::JobSpec spec = Packed();
-  spec.steps = 60;
-  spec.communication.granularity = {.rule = jobs::ChunkRule::kProfile};
-  AttemptOptions options = {.world = 2};
-  options.chunk_times = [](int64_t, const StepReport& report) { return 1000 * report.chunks; };
-  const std::vector<RankStory> stories = Run(spec, options);
-  ASSERT_EQ(stories[0].end.outcome, jobs::TrainOutcome::kFinished) << stories[0].end.status;
-  EXPECT_THAT(stories[0].notes, Contains(HasSubstr("steps of 48 rows: ")));
-}
-
 TEST_F(TrainJobWholeDocumentsTest, ACheckpointOfAnotherKindIsRefused) {
   AttemptOptions options;
   options.on_step = [](TrainJob* job, comm::Communicator*, const StepProgress& progress) {

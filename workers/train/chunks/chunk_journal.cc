@@ -12,7 +12,8 @@ constexpr DecisionLogKind kChunkLog = {
     .file = kChunkJournalName, .format = "switchyard-chunks", .anew = "into how many chunks layers are cut"};
 
 DecisionLog LogOf(const ChunkJournal& journal) {
-  return {.attempt = journal.attempt, .lines = jobs::EncodeChunkDecisions(journal.decisions)};
+  return {.attempt = journal.attempt,
+          .lines = journal.decision.has_value() ? jobs::EncodeChunkDecision(*journal.decision) : ""};
 }
 
 }  // namespace
@@ -21,9 +22,9 @@ std::string EncodeChunkJournal(const ChunkJournal& journal) { return EncodeDecis
 
 absl::StatusOr<ChunkJournal> DecodeChunkJournal(absl::string_view text) {
   ASSIGN_OR_RETURN(const DecisionLog log, DecodeDecisionLog(kChunkLog, text));
-  absl::StatusOr<std::vector<jobs::ChunkDecision>> decisions = jobs::DecodeChunkDecisions(log.lines);
-  if (!decisions.ok()) return NoSuchDecisions(kChunkLog, decisions.status().message());
-  return ChunkJournal{.attempt = log.attempt, .decisions = *std::move(decisions)};
+  absl::StatusOr<std::optional<jobs::ChunkDecision>> decision = jobs::DecodeChunkDecision(log.lines);
+  if (!decision.ok()) return NoSuchDecisions(kChunkLog, decision.status().message());
+  return ChunkJournal{.attempt = log.attempt, .decision = *std::move(decision)};
 }
 
 absl::StatusOr<std::string> ReadChunkJournal(checkpoint::FileSystem* files) {

@@ -1,10 +1,10 @@
-// chunks.log of a job's folder: the decisions about the number of chunks (scheduler/jobs/chunk_decisions.h) in a
+// chunks.log of a job's folder: the decision about the number of chunks (scheduler/jobs/chunk_decisions.h) in a
 // DecisionLog (decision_log.h, which says what holds of it).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,8 +17,8 @@ namespace switchyard::train {
 inline constexpr char kChunkJournalName[] = "chunks.log";
 
 struct ChunkJournal {
-  int64_t attempt = 0;  // the attempt that wrote it
-  std::vector<jobs::ChunkDecision> decisions = {};
+  int64_t attempt = 0;                               // the attempt that wrote it
+  std::optional<jobs::ChunkDecision> decision = {};  // none: also where there are lines of a search in steps
 };
 
 // Errors: those of decision_log.h.

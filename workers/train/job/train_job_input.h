@@ -10,7 +10,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "scheduler/jobs/chunk_decisions.h"
 #include "scheduler/jobs/expert_packing.h"
 #include "scheduler/jobs/job_spec.h"
 #include "scheduler/jobs/training_assignment.h"
@@ -36,10 +35,6 @@ struct TrainJobInput {
   // TimesOf).
   jobs::PackingOptions packing = {};
   std::function<jobs::PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
-  // For tests of granularity auto and profile: what is tried (except `world` and `searches`), and a step's time in ns
-  // (none: of all of the trainer's step).
-  jobs::ChunkOptions chunks = {};
-  std::function<int64_t(int64_t step, const StepReport& report)> chunk_times = {};
   std::string offload_dir = {};                          // for the file of offloaded state; empty: there is none
   OpenStateFileFn open_offload = {};                     // makes it; none: OpenStateFile in that directory
   std::string software = {};                             // version, for manifests

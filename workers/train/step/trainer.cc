@@ -145,8 +145,8 @@ void Trainer::ChooseSchedule(int64_t rows, bool trains) {
                                     .top_k = config.top_k,
                                     .row_bytes = config.hidden * DTypeBytes(model_->dtype())};
   const bool travels = group_.experts->world() > 1;
-  const int32_t chunks = trains && travels && chunks_of_
-                             ? chunks_of_(rows)
+  const int32_t chunks = trains && travels && chunks_ > 0
+                             ? chunks_
                              : jobs::ChunksOfLayer(options_.communication, of_layer, pipeline::kMaxMicroBatches);
   SetSchedule(chunks, trains);
 }
@@ -248,7 +248,6 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
   CountChosen();
   report->expert_ops += schedule_.num_chunks * model_->config().num_moe_layers();
   report->chunks = schedule_.num_chunks;
-  report->rows = nominal_rows;
   report->step_rows += counts.rows[index];
   const comm::Timed timed(&seconds_.backward);
   const RouterLosses router =

@@ -15,10 +15,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -76,7 +74,6 @@ struct StepReport {
   int64_t saved_bytes = 0;      // of this rank's activations, written to a file
   int64_t expert_ops = 0;       // in forward, on each rank: experts' micro-ops, one for each layer and chunk
   int32_t chunks = 1;           // into which a MoE layer's rows were cut
-  int64_t rows = 0;             // of a micro-batch (the last), on all ranks; of packed ones as if they were full
   int64_t step_rows = 0;        // computed in the step, on all ranks
   std::optional<jobs::PreferenceFigures> preferences = {};  // with dpo
   RankStepSeconds seconds = {};
@@ -92,10 +89,10 @@ class Trainer {
   // experts than the model holds, or the ranks' numbers do not fit; Unimplemented if an expert is on several ranks.
   absl::Status SetGroup(const TrainerGroup& group);
 
-  // Into how many chunks MoE layers cut a micro-batch that trains, of so many rows on all ranks: a number in
-  // [1, pipeline::kMaxMicroBatches], the same on all ranks.  Without it: jobs::ChunksOfLayer, as in evaluation.
-  // Weights' gradients of another number have other bits.
-  void set_chunks_of(std::function<int32_t(int64_t rows)> chunks_of) { chunks_of_ = std::move(chunks_of); }
+  // Into how many chunks MoE layers cut a micro-batch that trains: a number in [1, pipeline::kMaxMicroBatches], the
+  // same on all ranks.  Without it: jobs::ChunksOfLayer, as in evaluation.  Weights' gradients of another number have
+  // other bits.
+  void set_chunks(int32_t chunks) { chunks_ = chunks; }
 
   // REQUIRES: SetGroup was called.
   absl::StatusOr<StepReport> Step(absl::Span<const TrainRows> micro_batches, double learning_rate, absl::Time deadline);
@@ -189,7 +186,7 @@ class Trainer {
   std::optional<model::ModelBackward> backward_;
   model::LossHead head_;
   TrainerGroup group_;
-  std::function<int32_t(int64_t rows)> chunks_of_;
+  int32_t chunks_ = 0;  // 0: not set
   pipeline::MoeSchedule schedule_;
   bool schedule_trains_ = false;  // schedule_ has a backward
   model::Batch batch_;

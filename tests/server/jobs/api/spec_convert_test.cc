@@ -64,7 +64,7 @@ jobs::JobSpec FullSpec() {
   spec.recompute = true;
   spec.document_mask = true;
   spec.communication = {.piece_bytes = 4096,
-                        .granularity = {.rule = jobs::ChunkRule::kProfile},
+                        .granularity = {.rule = jobs::ChunkRule::kFixed, .chunks = 3},
                         .packing = {.rule = jobs::PackingRule::kFixed, .replicas = 4}};
   spec.offload = jobs::OffloadPolicy::kNever;
   spec.zero = 1;

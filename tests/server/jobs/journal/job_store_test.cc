@@ -179,7 +179,8 @@ TEST_F(JobStoreTest, AJournalOfVersion3GoesOn) {
 }
 
 // The job is gone and its folder is known to be left, or neither, whenever the server is killed.
-// Such specs had the mode in field 1 of their communication, and "mode" where there is a number now.
+// Such specs had the mode in field 1 of their communication, "mode" where there is a number now, and more
+// granularities.
 TEST_F(JobStoreTest, AJobThatHadAModeOfCommunicationGoesOn) {
   const auto loaded = [&](const char* mode, const char* granularity, const char* packing) {
     std::filesystem::remove(path_);
@@ -201,7 +202,7 @@ TEST_F(JobStoreTest, AJobThatHadAModeOfCommunicationGoesOn) {
   EXPECT_EQ(loaded("preempt", "model", "2"), "auto 2");
   EXPECT_EQ(loaded("full", "mode", "mode"), "auto trials");
   EXPECT_EQ(loaded("pipelining", "mode", "mode"), "auto 1");
-  EXPECT_EQ(loaded("fair", "profile", "4"), "profile 4");
+  EXPECT_EQ(loaded("fair", "profile", "4"), "auto 4");
 }
 
 TEST_F(JobStoreTest, ADeletedJobLeavesItsIdUntilItsFolderIsRemoved) {
