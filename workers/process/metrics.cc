@@ -31,7 +31,7 @@ constexpr Row<prometheus::Histogram> kHistograms[] = {
     {"switchyard_worker_train_checkpoint_seconds", "From a checkpoint's copy in memory until it counts.",
      &M::train_checkpoint_seconds},
     {"switchyard_worker_train_yield_seconds",
-     "From a plan's arrival until training, which it interrupts, has stopped, on a worker that does both.",
+     "From a plan's arrival until training, which it interrupts, has stopped computing, on a worker that does both.",
      &M::train_yield_seconds},
 };
 constexpr Row<prometheus::Counter> kCounters[] = {

@@ -2,8 +2,8 @@
 // goes, and waits again (train_link.proto).
 //
 // Whatever ends an attempt ends nothing else: the process stays, and registers again when its link breaks.  In a
-// process that serves as well (both_role.h) all that an attempt computes goes through a gate, which serving opens
-// and shuts; its limits of time are long then, as nobody knows when the gate opens.
+// process that serves as well (both_role.h) an attempt's pool has a gate, which serving opens and shuts; its limits of
+// time are long then, as nobody knows when the gate opens.
 #pragma once
 
 #include <atomic>

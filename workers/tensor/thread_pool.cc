@@ -100,7 +100,7 @@ void ThreadPool::Run(int64_t num_tasks, absl::FunctionRef<void(int64_t)> fn) {
     if (spin_ && ++spins < 100000) {
       CpuRelax();
     } else {
-      Yield();  // the others may wait there
+      AwaitGate();  // the others may wait there
       std::this_thread::yield();
     }
   }

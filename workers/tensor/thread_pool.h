@@ -3,8 +3,8 @@
 // The caller is thread 0 of the team.  Between loops the others spin for a short time (a decode step has hundreds of
 // small loops), then sleep.  With `spin = false`, for more teams than cores, they sleep at once.  Ops give every row
 // the same bits on any thread.
-// With a gate (yield_point.h) all threads pass it before each task and wherever a long task yields.  They sleep while
-// it is shut and have a low priority.
+// With a gate (yield_point.h) all threads pass it before each task and wherever a long task yields, and sleep there
+// while it is shut.  The team's own have a low priority (MakeWay).
 #pragma once
 
 #include <atomic>
@@ -25,9 +25,12 @@ class ThreadPool {
   ~ThreadPool();
 
   int num_threads() const { return num_threads_; }
-  YieldPoint* gate() const { return gate_; }  // null: none
+  // Blocks until the gate, if there is one, is open.  Of a thread that runs no task.
+  void AwaitGate() const {
+    if (gate_ != nullptr) gate_->AwaitOpen();
+  }
 
-  // Passes the gate.  A task that computes for milliseconds calls it every few milliseconds.  Any thread.
+  // Passes the gate.  A task that computes for milliseconds calls it every few milliseconds.
   void Yield() const {
     if (gate_ != nullptr) gate_->Pass();
   }

@@ -4,16 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <limits>
 
 #include "scheduler/base/check.h"
 
 namespace switchyard {
 namespace {
-
-thread_local YieldPoint* inside_of = nullptr;
-thread_local int depth = 0;  // how often the thread has entered it
 
 constexpr int64_t kForEver = std::numeric_limits<int64_t>::max();
 // About a tenth of a contended core, so that a thread still reaches the gate soon.
@@ -73,6 +69,7 @@ void YieldPoint::Hold() {
 }
 
 int64_t YieldPoint::EndComputing() {
+  SY_CHECK_GT(computing_, 0);
   if (--computing_ > 0 || shut_at_ == 0) return -1;
   return NowNanos() - std::exchange(shut_at_, 0);
 }
@@ -81,17 +78,9 @@ void YieldPoint::Report(int64_t yield_nanos) const {
   if (yield_nanos >= 0 && on_yield_) on_yield_(absl::Nanoseconds(yield_nanos));
 }
 
-void YieldPoint::Wait() {
-  const bool inside = inside_of == this;
-  int64_t yield_nanos = -1;
-  if (inside) {
-    absl::MutexLock lock(&mu_);
-    yield_nanos = EndComputing();
-  }
-  Report(yield_nanos);
-  absl::MutexLock lock(&mu_);
-  Stand();
-  if (inside) ++computing_;
+void YieldPoint::WaitInside() {
+  Leave();
+  Enter();
 }
 
 void YieldPoint::Stand() {
@@ -101,10 +90,12 @@ void YieldPoint::Stand() {
   --standing_;
 }
 
+void YieldPoint::WaitOutside() {
+  absl::MutexLock lock(&mu_);
+  Stand();
+}
+
 void YieldPoint::Enter() {
-  SY_CHECK(inside_of == nullptr || inside_of == this);
-  if (++depth > 1) return Pass();
-  inside_of = this;
   // One lock for both: a thread that Shut does not count has not passed.
   absl::MutexLock lock(&mu_);
   Stand();
@@ -112,29 +103,12 @@ void YieldPoint::Enter() {
 }
 
 void YieldPoint::Leave() {
-  SY_CHECK(inside_of == this);
-  if (--depth > 0) return;
-  inside_of = nullptr;
   int64_t yield_nanos = -1;
   {
     absl::MutexLock lock(&mu_);
     yield_nanos = EndComputing();
   }
   Report(yield_nanos);
-}
-
-YieldPoint* YieldPoint::Own() { return inside_of; }
-
-void YieldPoint::PassOwn() {
-  if (inside_of != nullptr) inside_of->Pass();
-}
-
-NonYieldingScope::NonYieldingScope() : gate_(inside_of), depth_(depth) {
-  for (int i = 0; i < depth_; ++i) gate_->Leave();
-}
-
-NonYieldingScope::~NonYieldingScope() {
-  for (int i = 0; i < depth_; ++i) gate_->Enter();
 }
 
 void YieldPoint::AwaitStanding(int threads) const {
@@ -159,15 +133,6 @@ absl::Duration YieldPoint::opened() const {
   absl::MutexLock lock(&mu_);
   const int64_t now = NowNanos();
   return absl::Nanoseconds(opened_ + (slice_begin_ == 0 ? 0 : std::min(now, open_until_.load()) - slice_begin_));
-}
-
-void CopyBehindGate(void* to, const void* from, int64_t bytes) {
-  constexpr int64_t kPiece = int64_t{1} << 20;
-  for (int64_t begin = 0; begin < bytes; begin += kPiece) {
-    YieldPoint::PassOwn();
-    std::memcpy(static_cast<char*>(to) + begin, static_cast<const char*>(from) + begin,
-                static_cast<size_t>(std::min(kPiece, bytes - begin)));
-  }
 }
 
 // Linux keeps a priority for each thread.

@@ -1,10 +1,11 @@
-// A gate that stops work in favour of other work on the same cores: a training job's, on a worker that also serves.  It
-// is open for time slices, else shut.
+// A gate that stops a thread pool's work in favour of other work on the same cores: a training job's, on a worker that
+// also serves.  It is open for time slices, else shut.
 //
-// Threads that compute behind the gate pass it every few milliseconds and sleep there while it is shut.  They are
-// inside (YieldingScope) while they compute and outside (NonYieldingScope) while they wait for each other or for a
-// disk, so that the gate knows when all have stopped.  Thread-safe; a thread is inside of one gate at most, perhaps
-// several times.  Does not do: stopping a thread that never passes; deciding on slices (the server does).
+// Threads are inside (YieldingScope) while they compute a task, pass the gate every few milliseconds and sleep there
+// while it is shut.  Long work outside of a pool, such as a job's setup, waits for it now and then (AwaitOpen).  The
+// rest, a job's sums, copies and saves, goes on beside the other work, at a low priority (MakeWay).
+//
+// Thread-safe.  Does not do: stopping a thread that never passes; deciding on slices (the server does).
 #pragma once
 
 #include <atomic>
@@ -33,18 +34,17 @@ class YieldPoint {
   void Release();
   void Hold();
 
-  // Blocks until the gate is open.
-  void Pass() {
-    if (NowNanos() >= open_until_.load(std::memory_order_acquire)) Wait();
+  // Blocks until the gate is open, of a thread outside of it.
+  void AwaitOpen() {
+    if (NowNanos() >= open_until_.load(std::memory_order_acquire)) WaitOutside();
   }
-  // Surround a thread's computation.  Enter passes the gate.
+  // As AwaitOpen, of a thread inside of it.
+  void Pass() {
+    if (NowNanos() >= open_until_.load(std::memory_order_acquire)) WaitInside();
+  }
+  // Surround a thread's computation.  Enter waits until the gate is open.
   void Enter();
   void Leave();
-
-  // The gate that the calling thread is inside of, for threads that it starts; null: none.
-  static YieldPoint* Own();
-  // Passes that gate, if there is one.
-  static void PassOwn();
 
   // The time within which all threads are to stop after a Shut.
   void SetLimit(absl::Duration limit) { limit_nanos_ = absl::ToInt64Nanoseconds(limit); }
@@ -59,7 +59,8 @@ class YieldPoint {
 
  private:
   static int64_t NowNanos();
-  void Wait();
+  void WaitOutside();
+  void WaitInside();
   // Blocks while the gate is shut.
   void Stand() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndSlice(int64_t now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -82,7 +83,7 @@ class YieldPoint {
 // The calling thread is inside the gate for as long as this lives.
 class YieldingScope {
  public:
-  // Passes the gate.  gate: borrowed; null: does nothing.
+  // gate: borrowed; null: does nothing.
   explicit YieldingScope(YieldPoint* gate) : gate_(gate) {
     if (gate_ != nullptr) gate_->Enter();
   }
@@ -95,23 +96,6 @@ class YieldingScope {
  private:
   YieldPoint* const gate_;
 };
-
-// For a wait: the calling thread is outside of its gate, if any, for as long as this lives.  The destructor passes the
-// gate.  Begin it before a mutex is locked.
-class NonYieldingScope {
- public:
-  NonYieldingScope();
-  ~NonYieldingScope();
-  NonYieldingScope(const NonYieldingScope&) = delete;
-  NonYieldingScope& operator=(const NonYieldingScope&) = delete;
-
- private:
-  YieldPoint* const gate_;
-  const int depth_;
-};
-
-// As memcpy, but passes the calling thread's gate, if any, before each megabyte.
-void CopyBehindGate(void* to, const void* from, int64_t bytes);
 
 // Gives the calling thread and those that it starts a low priority, until they end.
 void MakeWay();

@@ -13,7 +13,6 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
-#include "workers/tensor/yield_point.h"
 
 namespace switchyard::comm {
 namespace {
@@ -134,32 +133,6 @@ TEST_P(WorkThreadTest, ADroppedSumEndsTheGroup) {
   for (const absl::Status& status : statuses) EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(ranks[1]->status().ToString(),
               HasSubstr("all_reduce_sum #0 of class layer_sum was dropped without a Wait"));
-}
-
-// Behind the gate of the thread that launches it, a sum is not added while the gate is shut.
-TEST_P(WorkThreadTest, ItStandsAtItsCallersGate) {
-  YieldPoint gate;
-  gate.Release();
-  absl::Notification shut;
-  test::ExpectRanksOk(GetParam(), kWorld, [&](Communicator* comm) -> absl::Status {
-    std::vector<float> values(kLong, 1.0f);
-    std::unique_ptr<Work> work;
-    if (comm->rank() == 0) {
-      {
-        const YieldingScope inside(&gate);
-        ASSIGN_OR_RETURN(work, StartSum(comm, &values));
-      }
-      gate.Hold();
-      shut.Notify();
-      gate.AwaitStanding(1);  // the communicator's thread
-      gate.Release();
-    } else {
-      if (!shut.WaitForNotificationWithDeadline(test::Soon())) return absl::DeadlineExceededError("rank 0");
-      ASSIGN_OR_RETURN(work, StartSum(comm, &values));
-    }
-    RETURN_IF_ERROR(work->Wait());
-    return ExpectSum(values, kWorld);
-  });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The gate of work that stops for other work: threads that pass, threads that wait, and a pool's loops.
+// The gate of work that stops for other work: threads that wait, threads that pass, and a pool's loops.
 #include "workers/tensor/yield_point.h"
 
 #include <algorithm>
@@ -18,12 +18,12 @@ namespace {
 
 constexpr absl::Duration kLong = absl::Hours(1);
 
-// A thread that passes the gate once.
+// A thread that waits at the gate once.
 class Passer {
  public:
   explicit Passer(YieldPoint* gate)
       : thread_([this, gate] {
-          gate->Pass();
+          gate->AwaitOpen();
           through_ = true;
         }) {}
   bool through() const { return through_; }
@@ -41,7 +41,7 @@ TEST(YieldPoint, IsShutUntilItIsOpened) {
   EXPECT_FALSE(passer.through());
   gate.OpenFor(kLong);
   passer.Join();
-  gate.Pass();
+  gate.AwaitOpen();
 }
 
 TEST(YieldPoint, ASliceEndsByItself) {
@@ -57,9 +57,9 @@ TEST(YieldPoint, ASliceEndsByItself) {
 TEST(YieldPoint, ReleasedItStaysOpenUntilItIsHeld) {
   YieldPoint gate;
   gate.Release();
-  gate.Pass();
+  gate.AwaitOpen();
   gate.Shut();
-  gate.Pass();
+  gate.AwaitOpen();
   gate.Hold();
   Passer passer(&gate);
   gate.AwaitStanding(1);
@@ -67,26 +67,6 @@ TEST(YieldPoint, ReleasedItStaysOpenUntilItIsHeld) {
   gate.Release();
   passer.Join();
   EXPECT_EQ(gate.opened(), absl::ZeroDuration());
-}
-
-TEST(YieldPoint, CopiesStopBehindItBetweenMegabytes) {
-  YieldPoint gate;
-  gate.OpenFor(kLong);
-  const std::vector<char> from((3 << 20) + 5, 'x');
-  std::vector<char> to(from.size());
-  std::thread copier([&] {
-    const YieldingScope inside(&gate);
-    gate.Shut();
-    CopyBehindGate(to.data(), from.data(), static_cast<int64_t>(from.size()));
-  });
-  gate.AwaitStanding(1);
-  EXPECT_EQ(to[0], 0);
-  gate.OpenFor(kLong);
-  copier.join();
-  EXPECT_EQ(to, from);
-  to.assign(7, 0);
-  CopyBehindGate(to.data(), from.data(), 7);  // inside of none
-  EXPECT_EQ(to, std::vector<char>(7, 'x'));
 }
 
 // Records the yields that a gate reports.
@@ -169,38 +149,18 @@ TEST(YieldPoint, ReleasedOnesCountAsLate) {
   EXPECT_EQ(yields.Take().size(), 1u);
 }
 
-// A thread that waits for others need not stop, and does not continue while the gate is shut.
-TEST(YieldPoint, WhoWaitsIsOutside) {
+// A thread that waits outside does not compute: a Shut then reports no yield.
+TEST(YieldPoint, WhoWaitsOutsideDoesNotCount) {
   Yields yields;
   YieldPoint gate([&](absl::Duration yield) { yields.Add(yield); });
-  gate.OpenFor(kLong);
-  absl::Notification waits, goes_on;
-  std::atomic<bool> went_on{false};
-  std::thread waiter([&] {
-    const YieldingScope inside(&gate), again(&gate);
-    EXPECT_EQ(YieldPoint::Own(), &gate);
-    {
-      const NonYieldingScope outside;
-      EXPECT_EQ(YieldPoint::Own(), nullptr);
-      const NonYieldingScope still_outside;
-      waits.Notify();
-      goes_on.WaitForNotification();
-    }
-    EXPECT_EQ(YieldPoint::Own(), &gate);
-    went_on = true;
-  });
-  waits.WaitForNotification();
-  gate.AwaitStill();
-  gate.Shut();
-  goes_on.Notify();
+  Passer passer(&gate);
   gate.AwaitStanding(1);
-  EXPECT_FALSE(went_on);
-  EXPECT_TRUE(yields.Take().empty());
+  gate.Shut();
   gate.OpenFor(kLong);
-  waiter.join();
-  EXPECT_TRUE(went_on);
-  const NonYieldingScope of_none;
-  YieldPoint::PassOwn();
+  passer.Join();
+  gate.Shut();
+  gate.AwaitStill();
+  EXPECT_TRUE(yields.Take().empty());
 }
 
 // Behind the gate a loop stops between tasks, whatever the number of threads, and goes on where it was.

@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,7 +16,6 @@
 #include "tests/workers/comm/comm_test_util.h"
 #include "tests/workers/train/comm_modes.h"
 #include "workers/comm/local/local_communicator.h"
-#include "workers/tensor/yield_point.h"
 #include "workers/train/reduce/gradient_reducer.h"
 
 namespace switchyard::train {
@@ -236,40 +234,6 @@ TEST_P(GradientReducerRulesTest, ExpertsAreSummedOverThoseThatHaveThem) {
     return absl::OkStatus();
   });
   for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
-}
-
-// The thread of sums is inside of its rank's gate, and outside while it waits for the other rank, which has a shut
-// gate.
-TEST_P(GradientReducerRulesTest, ItsThreadStopsAtTheGate) {
-  std::vector<Launches> launches(2);
-  std::vector<std::unique_ptr<comm::Communicator>> pair = CountedPair(&launches);
-  std::vector<YieldPoint> gates(2);
-  for (YieldPoint& gate : gates) gate.OpenFor(absl::Hours(1));
-  std::thread ranks([&] {
-    const auto statuses = test::RunRanks(&pair, [&](comm::Communicator* comm) -> absl::Status {
-      YieldPoint& gate = gates[static_cast<size_t>(comm->rank())];
-      launches[static_cast<size_t>(comm->rank())].Enter("sums");
-      const YieldingScope inside(&gate);
-      FakeGradients fake(comm->rank());
-      std::unique_ptr<GradientReducer> sync;
-      ASSIGN_OR_RETURN(sync,
-                       GradientReducer::Create({.mode = GetParam()}, {.world = comm, .experts = comm}, fake.gradients));
-      if (comm->rank() == 1) gate.Shut();
-      sync->Start(test::Soon());
-      for (const model::BackwardStage& stage : model::BackwardStages(1)) sync->StageDone(stage);
-      RETURN_IF_ERROR(sync->Finish());
-      fake.ExpectSums({fake.gradients.embedding}, {0, 1});
-      return absl::OkStatus();
-    });
-    for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
-  });
-  gates[1].AwaitStanding(1);
-  gates[1].AwaitStill();
-  EXPECT_TRUE(launches[0].Await(absl::Seconds(20)));
-  gates[0].AwaitStill();
-  EXPECT_EQ(launches[1].first(), "");
-  gates[1].OpenFor(absl::Hours(1));
-  ranks.join();
 }
 
 // Backward hangs: the sums end at their deadline, and their error names what they waited for.

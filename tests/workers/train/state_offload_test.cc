@@ -1,9 +1,7 @@
 // State that is streamed through two slots, and the file that it is in.
 #include "workers/train/parameters/state_offload.h"
 
-#include <atomic>
 #include <filesystem>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,7 +10,6 @@
 #include "gtest/gtest.h"
 #include "tests/workers/model/temp_dir.h"
 #include "tests/workers/train/fake_state_file.h"
-#include "workers/tensor/yield_point.h"
 #include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
@@ -101,61 +98,6 @@ TEST(StateOffloadTest, ReadsAhead) {
         return absl::OkStatus();
       });
   EXPECT_TRUE(status.ok()) << status;
-}
-
-// The thread that reads and writes is inside of its user's gate: shut, both stand before it.  It is shut when the
-// thread has the next layer but for its last read, and so comes to no piece more before it waits for the user.
-TEST(StateOffloadTest, BothItsThreadsStopAtTheGate) {
-  absl::Notification last_read;
-  const std::unique_ptr<StateOffload> offload = Make(4, [&](bool writes, int64_t at) {
-    if (!writes && at == 2 * kLayerBytes - 5 * 4) last_read.Notify();
-    return absl::OkStatus();
-  });
-  std::atomic<int> yields{0};
-  YieldPoint gate([&](absl::Duration) { ++yields; });
-  gate.OpenFor(absl::Hours(1));
-  absl::Status status;
-  std::thread user([&] {
-    const YieldingScope inside(&gate);
-    status = offload->ForEachLayer(StateAccess::kUpdate, [&](size_t layer, absl::Span<StateOffload::Tensors>) {
-      if (layer == 0) {
-        last_read.WaitForNotification();
-        gate.Shut();
-      }
-      return absl::OkStatus();
-    });
-  });
-  gate.AwaitStanding(2);
-  EXPECT_EQ(yields, 1);
-  gate.OpenFor(absl::Hours(1));
-  user.join();
-  EXPECT_TRUE(status.ok()) << status;
-}
-
-// A thread that waits for a layer does not compute; the thread that reads it does.
-TEST(StateOffloadTest, WaitingForALayerIsNoWork) {
-  absl::Notification reads, may_go_on;
-  const std::unique_ptr<StateOffload> offload = Make(3, [&](bool writes, int64_t at) {
-    if (!writes && at == kLayerBytes) {
-      reads.Notify();
-      may_go_on.WaitForNotification();
-    }
-    return absl::OkStatus();
-  });
-  absl::Notification stopped;
-  YieldPoint gate([&](absl::Duration) { stopped.Notify(); });
-  gate.OpenFor(absl::Hours(1));
-  std::thread user([&] {
-    const YieldingScope inside(&gate);
-    EXPECT_TRUE(ForEachValue(offload.get(), StateAccess::kRead, [](auto...) {}).ok());
-  });
-  reads.WaitForNotification();
-  gate.Shut();
-  EXPECT_FALSE(stopped.HasBeenNotified());
-  may_go_on.Notify();  // the one that reads stops at its next piece, the other one has long
-  stopped.WaitForNotification();
-  gate.OpenFor(absl::Hours(1));
-  user.join();
 }
 
 // No more than two layers are in memory: a third is read only when the first is written.

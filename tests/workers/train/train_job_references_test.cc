@@ -352,7 +352,7 @@ TEST_F(TrainJobReferencesTest, LookingForWhatIsMissingStops) {
   std::vector<RankStory> stories;
   std::thread runner([&] { stories = Run(Preferring(), options); });
   EXPECT_TRUE(Becomes([&] { return looks >= 2; }));
-  gate.AwaitStill();
+  gate.AwaitStanding(1);
   const int seen = looks;
   EXPECT_EQ(seen, 2) << "it stands before the next windows";
   gate.OpenFor(absl::Hours(1));

@@ -13,7 +13,7 @@
 #include "workers/comm/local/reduce_work.h"
 #include "workers/comm/local/view_work.h"
 #include "workers/comm/local/work_thread.h"
-#include "workers/tensor/yield_point.h"
+#include "workers/tensor/copy_bytes.h"
 
 namespace switchyard::comm {
 namespace {
@@ -23,7 +23,7 @@ constexpr uint32_t kMaxSplitId = 0xffff;
 
 Message CopyOf(MessagePool* pool, absl::Span<const char> bytes) {
   Message message = pool->Take(static_cast<int64_t>(bytes.size()));
-  CopyBehindGate(message.payload(), bytes.data(), static_cast<int64_t>(bytes.size()));
+  CopyBytes(message.payload(), bytes.data(), static_cast<int64_t>(bytes.size()));
   return message;
 }
 

@@ -7,7 +7,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/local/reduce_work.h"
-#include "workers/tensor/yield_point.h"
+#include "workers/tensor/copy_bytes.h"
 
 namespace switchyard::comm {
 namespace {
@@ -16,7 +16,7 @@ Message Packed(Communicator* comm, const std::vector<TensorView>& pieces) {
   Message message = comm->NewMessage(BytesOfPieces(pieces));
   char* to = message.payload();
   for (const TensorView& piece : pieces) {
-    CopyBehindGate(to, piece.raw(), NumBytes(piece));
+    CopyBytes(to, piece.raw(), NumBytes(piece));
     to += NumBytes(piece);
   }
   return message;
@@ -60,7 +60,7 @@ class PartGatherWork : public OnceWork {
       }
       const char* from = message.payload();
       for (const TensorView& piece : parts_[r]) {
-        CopyBehindGate(piece.raw(), from, NumBytes(piece));
+        CopyBytes(piece.raw(), from, NumBytes(piece));
         from += NumBytes(piece);
       }
     }

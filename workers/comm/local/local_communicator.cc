@@ -11,7 +11,6 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/frame_header.h"
-#include "workers/tensor/yield_point.h"
 
 namespace switchyard::comm {
 namespace {
@@ -159,7 +158,6 @@ class LocalWork : public OnceWork {
   }
 
   absl::Status Receive() {
-    const NonYieldingScope outside;
     for (int source = 0; source < group_.world; ++source) {
       if (exchange_.recv_from[source] == 0) continue;
       const LocalHub::FrameId id = IdOf(exchange_.key, exchange_.split, source, group_.rank);

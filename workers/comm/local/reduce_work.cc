@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/yield_point.h"
+#include "workers/tensor/copy_bytes.h"
 
 namespace switchyard::comm {
 namespace {
@@ -25,7 +25,7 @@ absl::Status CheckSizes(Communicator* comm, const std::vector<Message>& received
   return absl::OkStatus();
 }
 
-constexpr int64_t kPieceBytes = 256 << 10;  // between passes of the gate; stays in the cache, too
+constexpr int64_t kPieceBytes = 256 << 10;  // stays in the cache
 
 // Messages, from a byte of each on.
 struct Received {
@@ -68,7 +68,6 @@ template <class Elem>
 void SumInRankOrder(const Received& received, Elem* out, int64_t n) {
   constexpr int64_t kPiece = kPieceBytes / static_cast<int64_t>(sizeof(Elem));
   for (int64_t begin = 0; begin < n; begin += kPiece) {
-    YieldPoint::PassOwn();
     SumPiece(received, out, begin, std::min(n, begin + kPiece));
   }
 }
@@ -143,7 +142,7 @@ class AllReduceWork : public OnceWork {
     for (int r = 0; r < comm_->world(); ++r) {
       if (r == comm_->rank()) continue;
       out[r] = comm_->NewMessage(mine_bytes);
-      CopyBehindGate(out[r].payload(), mine.raw(), mine_bytes);
+      CopyBytes(out[r].payload(), mine.raw(), mine_bytes);
     }
     Communicator::Exchange exchange = comm_->ToAll(key_, deadline_, std::move(out));
     exchange.round = 1;
@@ -161,7 +160,7 @@ class AllReduceWork : public OnceWork {
         comm_->Abort(status.message());
         return status;
       }
-      CopyBehindGate(part.raw(), message.payload(), bytes);
+      CopyBytes(part.raw(), message.payload(), bytes);
     }
     return absl::OkStatus();
   }

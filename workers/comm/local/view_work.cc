@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/yield_point.h"
+#include "workers/tensor/copy_bytes.h"
 
 namespace switchyard::comm {
 namespace {
@@ -30,7 +30,7 @@ class ViewWork : public OnceWork {
         comm_->Abort(status.message());
         return status;
       }
-      CopyBehindGate(landing.to, message.payload(), landing.bytes);
+      CopyBytes(landing.to, message.payload(), landing.bytes);
     }
     return absl::OkStatus();
   }

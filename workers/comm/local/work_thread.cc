@@ -4,14 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
-#include "workers/tensor/yield_point.h"
 
 namespace switchyard::comm {
 
 class WorkThread::CarriedWork : public OnceWork {
  public:
   CarriedWork(WorkThread* thread, const OpKey& key, std::unique_ptr<Work> work)
-      : thread_(thread), key_(key), gate_(YieldPoint::Own()), work_(std::move(work)) {}
+      : thread_(thread), key_(key), work_(std::move(work)) {}
   // The thread may be using the caller's memory.
   ~CarriedWork() override {
     if (waited()) return;
@@ -21,11 +20,7 @@ class WorkThread::CarriedWork : public OnceWork {
 
   // On the thread.
   void Run() {
-    absl::Status result;
-    {
-      const YieldingScope inside(gate_);
-      result = work_->Wait();
-    }
+    const absl::Status result = work_->Wait();
     absl::MutexLock lock(&thread_->mu_);
     result_ = result;
     done_ = true;
@@ -34,7 +29,6 @@ class WorkThread::CarriedWork : public OnceWork {
  private:
   // (The work ends by its own deadlines.)
   absl::Status Finish() override {
-    const NonYieldingScope outside;
     absl::MutexLock lock(&thread_->mu_);
     thread_->mu_.Await(absl::Condition(&done_));
     received_ = std::move(work_->received());
@@ -43,7 +37,6 @@ class WorkThread::CarriedWork : public OnceWork {
 
   WorkThread* const thread_;
   const OpKey key_;
-  YieldPoint* const gate_;
   const std::unique_ptr<Work> work_;  // the thread's until done_
   absl::Status result_;               // guarded by the thread's lock, as done_
   bool done_ = false;

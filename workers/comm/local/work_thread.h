@@ -3,7 +3,7 @@
 //
 // Works are finished in the order in which they are given.  (Not on a group's I/O thread: it serves all classes, and a
 // long sum on it would hold up the messages of the others.)
-// Thread-compatible; the thread is started by the first work, and computes behind the gate of the work's giver.
+// Thread-compatible; the thread is started by the first work.
 #pragma once
 
 #include <deque>

@@ -15,7 +15,6 @@
 #include "workers/comm/group/peer_order.h"
 #include "workers/comm/local/local_communicator.h"
 #include "workers/comm/tcp/socket_io.h"
-#include "workers/tensor/yield_point.h"
 
 namespace switchyard::comm {
 namespace {
@@ -77,7 +76,6 @@ class SocketGroup {
   // Waits for messages to arrive, at most until then, and returns the ranks whose have not.  None: all are here, or the
   // connection of one that is not has closed, which Finish explains.
   std::vector<int> AwaitMessages(const Exchange& exchange, absl::Time until) {
-    const NonYieldingScope outside;
     std::vector<int> missing;
     for (int peer = 0; peer < id_.world; ++peer) {
       if (exchange.recv_from[static_cast<size_t>(peer)] == 0) continue;
@@ -93,7 +91,6 @@ class SocketGroup {
 
   // Waits for messages to arrive and for own messages to be sent.
   absl::Status Finish(const Exchange& exchange, std::vector<Message>* received) {
-    const NonYieldingScope outside;
     const MessageId id = IdOf(exchange);
     for (int i = 1; i < id_.world; ++i) {
       const int peer = (id_.rank + id_.world - i) % id_.world;

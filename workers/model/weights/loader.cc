@@ -28,7 +28,6 @@
 #include "workers/model/weights/unused_tensors.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/tensor/device_writer.h"
-#include "workers/tensor/yield_point.h"
 
 namespace switchyard::model {
 namespace {
@@ -145,16 +144,10 @@ absl::Status Loader::Run() {
   }
   std::vector<std::thread> threads;
   for (int i = 1; i < options_->num_threads; ++i) {
-    threads.emplace_back([this, gate = YieldPoint::Own()] {
-      const YieldingScope inside(gate);
-      Work();
-    });
+    threads.emplace_back([this] { Work(); });
   }
   Work();
-  {
-    const NonYieldingScope outside;
-    for (std::thread& thread : threads) thread.join();
-  }
+  for (std::thread& thread : threads) thread.join();
   absl::MutexLock lock(&mu_);
   return status_;
 }
@@ -164,7 +157,6 @@ void Loader::Work() {
   while (!stop_.load(std::memory_order_relaxed)) {
     const size_t i = next_.fetch_add(1);
     if (i >= pieces_.size()) return;
-    YieldPoint::PassOwn();
     if (pieces_[i].bytes() > staging.capacity) {
       staging.capacity = std::max(pieces_[i].bytes(), std::min(kChunkBytes, total_bytes_));
       staging.rows = Tensor(DType::kU8, {staging.capacity});

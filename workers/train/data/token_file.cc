@@ -15,7 +15,6 @@
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/token_format.h"
-#include "workers/tensor/yield_point.h"
 
 namespace switchyard::train {
 namespace {
@@ -93,7 +92,6 @@ absl::Status TokenFile::VerifyDocuments() const {
   int64_t before = -1;
   for (int64_t d = 0; d < header_.num_documents; ++d) {
     if (d % kAtOnce == 0) {
-      YieldPoint::PassOwn();
       const int64_t count = std::min(kAtOnce, header_.num_documents - d);
       RETURN_IF_ERROR(
           ReadBytes(header_.documents_at() + 8 * d, absl::MakeSpan(bytes).subspan(0, static_cast<size_t>(8 * count))));

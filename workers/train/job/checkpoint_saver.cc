@@ -9,8 +9,6 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/yield_point.h"
-#include "workers/train/job/yielding_files.h"
 #include "workers/train/step/train_outcome.h"
 #include "workers/train/step/trainer_state.h"
 
@@ -18,6 +16,7 @@ namespace switchyard::train {
 namespace {
 
 constexpr absl::Duration kLookAtGroup = absl::Milliseconds(100);
+constexpr size_t kPieceBytes = size_t{1} << 20;  // after which a save may be given up
 
 }  // namespace
 
@@ -44,7 +43,6 @@ absl::StatusOr<std::unique_ptr<CheckpointSaver>> CheckpointSaver::Open(checkpoin
 }
 
 void CheckpointSaver::Join() {
-  const NonYieldingScope outside;
   if (thread_.joinable()) thread_.join();
 }
 
@@ -60,8 +58,7 @@ absl::Status CheckpointSaver::status() const {
 
 void CheckpointSaver::Do(absl::AnyInvocable<absl::Status()> work, SavePhase then) {
   Join();
-  thread_ = std::thread([this, then, work = std::move(work), gate = YieldPoint::Own()]() mutable {
-    const YieldingScope inside(gate);
+  thread_ = std::thread([this, then, work = std::move(work)]() mutable {
     const absl::Status status = work();
     absl::MutexLock lock(&mu_);
     status_ = LostIfNot(status);
@@ -79,12 +76,16 @@ absl::StatusOr<std::vector<checkpoint::CheckpointFile>> CheckpointSaver::FilesOf
   for (checkpoint::CheckpointFile& file : files) {
     for (checkpoint::TensorToWrite& tensor : file.tensors) {
       tensor.contents = [this, contents = std::move(tensor.contents)](checkpoint::ByteSink sink) {
+        const auto write = [&](absl::string_view piece) -> absl::Status {
+          if (given_up_) return absl::CancelledError("the save is given up");
+          written_bytes_ += static_cast<int64_t>(piece.size());
+          return sink(piece);
+        };
         return contents([&](absl::string_view bytes) {
-          return InYieldingPieces(bytes, [&](absl::string_view piece) {
-            if (given_up_) return absl::CancelledError("the save is given up");
-            written_bytes_ += static_cast<int64_t>(piece.size());
-            return sink(piece);
-          });
+          for (; bytes.size() > kPieceBytes; bytes.remove_prefix(kPieceBytes)) {
+            RETURN_IF_ERROR(write(bytes.substr(0, kPieceBytes)));
+          }
+          return write(bytes);
         });
       };
     }
@@ -187,7 +188,6 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
 }
 
 void CheckpointSaver::AwaitNews(absl::Duration most) const {
-  const NonYieldingScope outside;
   const absl::Time end = absl::Now() + most;
   const auto has_news = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return (phase_ != SavePhase::kWriting && phase_ != SavePhase::kCommitting) || !status_.ok();

@@ -70,11 +70,13 @@ void JobContext::Stop(jobs::StopKind kind) {
 
 absl::Status JobContext::NoteRead(absl::string_view what, int64_t bytes) {
   notes_.Count(what, bytes);
+  stream_.pool().AwaitGate();
   return wanted() ? absl::OkStatus() : absl::CancelledError("no longer wanted");
 }
 
 bool JobContext::NotePart(absl::string_view what, int64_t done_bytes, int64_t total_bytes) {
   notes_.Note(absl::StrCat(what, ": ", done_bytes >> 20, " of ", total_bytes >> 20, " MiB"));
+  stream_.pool().AwaitGate();
   return wanted();
 }
 

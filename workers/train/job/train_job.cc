@@ -12,7 +12,6 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/lr_schedule.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/tensor/yield_point.h"
 #include "workers/train/job/rank_agreement.h"
 #include "workers/train/step/train_outcome.h"
 
@@ -31,8 +30,8 @@ TrainJob::TrainJob(TrainJobInput input, const Stream& stream, comm::Communicator
       comm_(comm),
       listener_(listener) {}
 
-absl::Status TrainJob::RunInside() {
-  const YieldingScope inside(context_.stream().pool().gate());
+absl::Status TrainJob::RunToEnd() {
+  context_.stream().pool().AwaitGate();
   RETURN_IF_ERROR(JobSetup(&context_, &job_).Run());
   const TrainerState& start = job_.start->state();
   step_ = saved_step_ = start.step;
@@ -48,7 +47,7 @@ absl::Status TrainJob::RunInside() {
 }
 
 jobs::TrainEnd TrainJob::Run() {
-  absl::Status status = RunInside();
+  absl::Status status = RunToEnd();
   if (!status.ok() && !context_.agreed()) {
     // Ends the wait of the other ranks for this one.
     if (comm_->world() > 1) comm_->Abort(status.message());
@@ -125,7 +124,6 @@ absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double
   ++step_;
   tokens_ += progress.report.tokens;
   ASSIGN_OR_RETURN(std::optional<jobs::PackingDecision> packed, job_.packing->AfterStep(progress.report));
-  RETURN_IF_ERROR(job_.chunks->AfterStep(progress.report));
   if (!context_.leads()) return absl::OkStatus();
   progress.step = step_;
   progress.tokens = tokens_;

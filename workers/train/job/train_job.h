@@ -5,8 +5,9 @@
 // they stop, save and fail at the same step.  A job's data and learning rate follow from its seed and step alone
 // (data_source.h, lr_schedule.h): an interrupted attempt continues to the bits of an undisturbed one, given as many
 // ranks of the same instruction set.  Run belongs to one thread; any thread may call Stop.  To end it at once, abort
-// the communicator.  If the stream's pool has a gate (yield_point.h), all computation passes the gate, and time limits
-// continue meanwhile.  CPU only.  Does not do: a job's time limit, retries, packing of text (the server does).
+// the communicator.  If the stream's pool has a gate (yield_point.h), the attempt begins when it is open, and time
+// limits continue while it is shut.  CPU only.  Does not do: a job's time limit, retries, packing of text (the server
+// does).
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,8 @@ class TrainJob {
   void Stop(jobs::StopKind kind) { context_.Stop(kind); }
 
  private:
-  // The part of Run inside of the pool's gate.
-  absl::Status RunInside();
+  // Run, but its end.
+  absl::Status RunToEnd();
   absl::Status Train();
   absl::StatusOr<jobs::StopKind> Control(const absl::Status& mine);
   int64_t NextSample() const;

@@ -9,7 +9,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/call_tag.h"
-#include "workers/tensor/yield_point.h"
+#include "workers/tensor/copy_bytes.h"
 #include "workers/train/job/rank_agreement.h"
 
 namespace switchyard::train {
@@ -35,7 +35,7 @@ int64_t BytesOf(absl::Span<const TensorView> parts) {
 void CopyParts(absl::Span<const TensorView> parts, char* message, bool pack) {
   for (const TensorView& part : parts) {
     const int64_t bytes = BytesOf({part});
-    CopyBehindGate(pack ? message : part.raw(), pack ? part.raw() : message, bytes);
+    CopyBytes(pack ? message : part.raw(), pack ? part.raw() : message, bytes);
     message += bytes;
   }
 }

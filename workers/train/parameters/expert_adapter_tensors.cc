@@ -13,7 +13,6 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/adapters/fused_experts.h"
 #include "workers/model/weights/adapters.h"
-#include "workers/tensor/yield_point.h"
 
 namespace switchyard::train {
 namespace {
@@ -25,7 +24,6 @@ struct PartHeader {
 
 // Some of a block's master, as fp32.
 void CopyMaster(const ParameterBlock& block, const ElementRange& range, char* to) {
-  YieldPoint::PassOwn();
   const TensorView from = block.StateAt(&ParameterBlock::master, range);
   VisitDType(from.dtype(), [&]<class Elem>() {
     for (int64_t i = 0; i < range.count; ++i) {
@@ -125,7 +123,6 @@ int64_t ExpertAdapterTensors::PlaceAll(const Fused& fused, const ElementRange& r
                                        absl::Span<float> to) const {
   int64_t placed = 0;
   while (!from.empty()) {
-    YieldPoint::PassOwn();
     PartHeader header;
     if (from.size() < sizeof(header)) return -1;
     std::memcpy(&header, from.data(), sizeof(header));

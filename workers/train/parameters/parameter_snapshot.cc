@@ -12,7 +12,7 @@
 namespace switchyard::train {
 namespace {
 
-void CopyBytes(const Stream& stream, const Tensor& from, const Tensor& to) {
+void CopyTensor(const Stream& stream, const Tensor& from, const Tensor& to) {
   constexpr int64_t kGrain = 1 << 20;
   const char* const source = static_cast<const char*>(from.view().raw());
   char* const target = static_cast<char*>(to.view().raw());
@@ -64,7 +64,7 @@ absl::Status ParameterSnapshot::Take(const Stream& stream, const Parameters& par
     }
     ParameterBlock& to = blocks[next++];
     if (from.is_sharded()) continue;
-    for (const auto state : StateOf(from)) CopyBytes(stream, from.*state, to.*state);
+    for (const auto state : StateOf(from)) CopyTensor(stream, from.*state, to.*state);
   }
   blocks_ = std::move(blocks);
   return parameters.shards_dense() ? TakeSharded(parameters, rank, ranks) : absl::OkStatus();

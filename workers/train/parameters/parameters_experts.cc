@@ -8,7 +8,7 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/families/family.h"
-#include "workers/tensor/yield_point.h"
+#include "workers/tensor/copy_bytes.h"
 #include "workers/train/parameters/parameters.h"
 
 namespace switchyard::train {
@@ -43,7 +43,7 @@ std::vector<std::vector<ParameterBlock*>> InFile(const model::ModelConfig& confi
 void CopyState(const ParameterBlock& from, const ParameterBlock& to) {
   for (const auto state : StateOf(from)) {
     SY_CHECK_EQ((from.*state).bytes(), (to.*state).bytes());
-    CopyBehindGate((to.*state).view().raw(), (from.*state).view().raw(), (to.*state).bytes());
+    CopyBytes((to.*state).view().raw(), (from.*state).view().raw(), (to.*state).bytes());
   }
 }
 

@@ -6,7 +6,7 @@
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/model/weights/loader.h"
-#include "workers/tensor/yield_point.h"
+#include "workers/tensor/copy_bytes.h"
 #include "workers/train/parameters/parameters.h"
 
 namespace switchyard::train {
@@ -94,7 +94,7 @@ absl::Status Parameters::LoadSharded(const checkpoint::Checkpoint& checkpoint, c
     RETURN_IF_ERROR(model::LoadParams(checkpoint, wanted, options()));
     const TensorView from =
         values.view().Reshape({rows.count * columns}).Rows(own.begin - rows.begin * columns, own.count);
-    CopyBehindGate(block.master.view().raw(), from.raw(), block.master.bytes());
+    CopyBytes(block.master.view().raw(), from.raw(), block.master.bytes());
   }
   return absl::OkStatus();
 }

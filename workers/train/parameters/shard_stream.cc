@@ -9,7 +9,7 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/yield_point.h"
+#include "workers/tensor/copy_bytes.h"
 
 namespace switchyard::train {
 namespace {
@@ -90,7 +90,7 @@ absl::Status ShardStream::Round() {
     comm::Message& message = out.emplace_back(comm_->NewMessage(bytes));
     char* to = message.payload();
     for (const TensorView& view : views) {
-      CopyBehindGate(to, view.raw(), comm::NumBytes(view));
+      CopyBytes(to, view.raw(), comm::NumBytes(view));
       to += comm::NumBytes(view);
     }
   }

@@ -11,7 +11,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/io/write_whole.h"
-#include "workers/tensor/yield_point.h"
 #include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
@@ -72,7 +71,6 @@ absl::StatusOr<std::unique_ptr<StateFile>> OpenStateFile(const std::string& dire
   if (fd < 0) return Problem(directory, "a file cannot be made", errno);
   auto file = std::make_unique<UnnamedFile>(fd, directory);
   int error = 0;
-  const NonYieldingScope outside;  // the thread waits for the disk
   do {
     error = bytes > 0 ? posix_fallocate(fd, 0, bytes) : 0;
   } while (error == EINTR);

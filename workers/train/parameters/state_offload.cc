@@ -11,7 +11,6 @@
 #include "absl/time/time.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/yield_point.h"
 
 namespace switchyard::train {
 namespace {
@@ -30,14 +29,12 @@ struct StateOffload::Progress {
 
   // False: the pass has ended early.
   bool AwaitRead(size_t layer) {
-    const NonYieldingScope outside;
     absl::MutexLock lock(&mu);
     const auto there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return read > layer || !status.ok(); };
     mu.Await(absl::Condition(&there));
     return read > layer;
   }
   bool AwaitUse(size_t layer) {
-    const NonYieldingScope outside;
     absl::MutexLock lock(&mu);
     const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return used > layer || given_up; };
     mu.Await(absl::Condition(&done));
@@ -92,7 +89,6 @@ absl::Status StateOffload::InPieces(size_t layer, absl::FunctionRef<absl::Status
     for (const Tensor& tensor : slot(layer)[b]) {
       char* const values = static_cast<char*>(tensor.view().raw());
       for (int64_t begin = 0; begin < tensor.bytes(); begin += kPieceBytes) {
-        YieldPoint::PassOwn();
         const int64_t count = std::min(kPieceBytes, tensor.bytes() - begin);
         RETURN_IF_ERROR(move(at + begin, absl::MakeSpan(values + begin, static_cast<size_t>(count))));
       }
@@ -120,10 +116,7 @@ void StateOffload::Stream(StateAccess access, Progress* progress) {
 absl::Status StateOffload::ForEachLayer(StateAccess access,
                                         absl::FunctionRef<absl::Status(size_t, absl::Span<Tensors>)> use) {
   Progress progress;
-  std::thread thread([&, gate = YieldPoint::Own()] {
-    const YieldingScope inside(gate);
-    Stream(access, &progress);
-  });
+  std::thread thread([&] { Stream(access, &progress); });
   absl::Status used;
   for (size_t layer = 0; layer < layers_.size() && used.ok(); ++layer) {
     const absl::Time begin = absl::Now();
@@ -136,10 +129,7 @@ absl::Status StateOffload::ForEachLayer(StateAccess access,
     progress.given_up = !used.ok();
   }
   const absl::Time begin = absl::Now();
-  {
-    const NonYieldingScope outside;
-    thread.join();
-  }
+  thread.join();
   wait_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
   RETURN_IF_ERROR(used);
   absl::MutexLock lock(&progress.mu);

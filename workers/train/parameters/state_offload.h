@@ -61,7 +61,7 @@ class StateOffload {
 
   StateOffload(std::vector<std::vector<int64_t>> layers, int64_t bytes) : layers_(std::move(layers)), bytes_(bytes) {}
   void Stream(StateAccess access, Progress* progress);
-  // Calls move(at, piece) for each piece of a layer's slot; the calling thread passes its gate before each.
+  // Calls move(at, piece) for each piece of a layer's slot.
   absl::Status InPieces(size_t layer, absl::FunctionRef<absl::Status(int64_t at, absl::Span<char> piece)> move);
 
   const std::vector<std::vector<int64_t>> layers_;  // places

@@ -11,7 +11,6 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/checkpoint_names.h"
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
-#include "workers/tensor/yield_point.h"
 #include "workers/train/step/train_outcome.h"
 
 namespace switchyard::train {
@@ -83,7 +82,7 @@ absl::StatusOr<std::string> JobReferences::ReadFile(const std::string& name, Ent
   if (absl::IsNotFound(bytes.status())) return "";
   if (absl::IsInvalidArgument(bytes.status())) return "is larger than it can be";
   RETURN_IF_ERROR(bytes.status());
-  absl::StatusOr<ReferenceValues> read = DecodeReferences(*bytes, YieldPoint::PassOwn);
+  absl::StatusOr<ReferenceValues> read = DecodeReferences(*bytes);
   if (absl::IsFailedPrecondition(read.status())) {
     return Blocked(absl::FailedPreconditionError(
         absl::StrCat(name, ": ", read.status().message(),
@@ -119,7 +118,6 @@ absl::Status JobReferences::ReadAndSend(Entry* entry) {
 absl::Status JobReferences::Send(std::vector<PairLogProbs>* pairs) {
   comm::Communicator* const comm = context_.comm();
   for (int64_t at = 0; comm->world() > 1 && at < std::ssize(*pairs); at += kPairsAtOnce) {
-    YieldPoint::PassOwn();
     const int64_t bytes = std::min(kPairsAtOnce, std::ssize(*pairs) - at) * kReferencePairBytes;
     PairLogProbs* const to = pairs->data() + at;
     const absl::Span<const char> mine(reinterpret_cast<const char*>(to), static_cast<size_t>(bytes));
@@ -134,7 +132,7 @@ absl::Status JobReferences::Send(std::vector<PairLogProbs>* pairs) {
 }
 
 bool JobReferences::MayGoOn(absl::string_view what, int64_t done, int64_t total) {
-  YieldPoint::PassOwn();
+  context_.stream().pool().AwaitGate();
   if (done % kNoteEvery != 0) return true;
   if (context_.notes().due()) {
     context_.notes().Stage(
@@ -268,7 +266,6 @@ absl::Status JobReferences::Share(const DataSource& source) {
   const auto total = static_cast<int64_t>(own_.size());
   std::vector<double> part;  // [pairs, 3] chosen, rejected, 1 where it is there
   for (int64_t first = 0; comm->world() > 1 && first < total; first += kPairsAtOnce) {
-    YieldPoint::PassOwn();
     const int64_t count = std::min(kPairsAtOnce, total - first);
     part.assign(static_cast<size_t>(3 * count), 0);
     for (int64_t i = 0; i < count; ++i) {
@@ -299,7 +296,7 @@ absl::Status JobReferences::Write(const DataSource& source) {
     const std::string name = jobs::ReferenceFile(entry.values.tokens);
     RETURN_IF_ERROR(LostIfNot(checkpoint::ReplaceFile(
         checkpoints_, name, absl::StrCat(name, checkpoint::kUnfinished, context_.input().attempt),
-        EncodeReferences(entry.values, YieldPoint::PassOwn))));
+        EncodeReferences(entry.values))));
   }
   written_ = absl::Now();
   return absl::OkStatus();

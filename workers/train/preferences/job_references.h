@@ -39,7 +39,7 @@ class JobReferences {
 
   // Rank 0 reads the files, whose values all ranks get.  A file that is damaged, or of another base, data type or token
   // file, is passed over, with a warning.  start: where the attempt goes on; the pairs of the steps from there on are
-  // wanted, and those of all evaluation.  Passes the gate between windows.  A requested stop ends it early, OK.
+  // wanted, and those of all evaluation.  A requested stop ends it early, OK.
   // Errors: Blocked for a file of a newer version; InvalidArgument for two token files with one hash and different
   // numbers of pairs.  Collective.
   absl::Status Read(const TrainerState& start);
@@ -80,7 +80,7 @@ class JobReferences {
   // Collective.
   absl::Status ReadAndSend(Entry* entry);
   absl::Status Send(std::vector<PairLogProbs>* pairs);
-  // Whether to go on, at a window or sample of many: passes the gate; no, if a stop is requested.
+  // Whether to go on, at a window or sample of many: waits while the gate is shut; no, if a stop is requested.
   bool MayGoOn(absl::string_view what, int64_t done, int64_t total);
   std::vector<bool> WantedWindows(const DataSource& source, int64_t first, int64_t count);
   absl::Status FindMissing(DataSource* source, const std::string& what, const std::vector<bool>& wanted);

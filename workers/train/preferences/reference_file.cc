@@ -16,17 +16,6 @@ namespace {
 constexpr absl::string_view kReferenceMagic = "SYREFLOG", kReferenceFormat = "file of the reference";
 constexpr uint32_t kReferenceVersion = 1;
 constexpr size_t kReferenceBaseBytes = 64;
-constexpr size_t kReferencePieceBytes = size_t{1} << 20,
-                 kReferencePiecePairs = kReferencePieceBytes / kReferencePairBytes;
-
-uint32_t PausingCrc32c(absl::string_view bytes, absl::FunctionRef<void()> pause) {
-  uint32_t crc = Crc32c("");
-  for (size_t at = 0; at < bytes.size(); at += kReferencePieceBytes) {
-    pause();
-    crc = Crc32c(bytes.substr(at, kReferencePieceBytes), crc);
-  }
-  return crc;
-}
 
 double LoadReal(const char* from) { return std::bit_cast<double>(LoadInt<uint64_t>(from)); }
 
@@ -40,7 +29,7 @@ bool IsComputed(const PairLogProbs& pair) { return !std::isnan(pair.chosen) && !
 
 int64_t ReferenceFileBytes(int64_t pairs) { return kReferenceHeaderBytes + kReferencePairBytes * pairs + 4; }
 
-std::string EncodeReferences(const ReferenceValues& values, absl::FunctionRef<void()> pause) {
+std::string EncodeReferences(const ReferenceValues& values) {
   SY_CHECK_EQ(values.base.size(), kReferenceBaseBytes);
   std::string bytes(kReferenceMagic);
   bytes.reserve(static_cast<size_t>(ReferenceFileBytes(std::ssize(values.pairs))));
@@ -49,16 +38,15 @@ std::string EncodeReferences(const ReferenceValues& values, absl::FunctionRef<vo
   AppendInt(values.tokens, &bytes);
   AppendInt(static_cast<uint64_t>(values.pairs.size()), &bytes);
   bytes += values.base;
-  for (size_t i = 0; i < values.pairs.size(); ++i) {
-    if (i % kReferencePiecePairs == 0) pause();
-    AppendInt(std::bit_cast<uint64_t>(values.pairs[i].chosen), &bytes);
-    AppendInt(std::bit_cast<uint64_t>(values.pairs[i].rejected), &bytes);
+  for (const PairLogProbs& pair : values.pairs) {
+    AppendInt(std::bit_cast<uint64_t>(pair.chosen), &bytes);
+    AppendInt(std::bit_cast<uint64_t>(pair.rejected), &bytes);
   }
-  AppendInt(PausingCrc32c(bytes, pause), &bytes);
+  AppendInt(Crc32c(bytes), &bytes);
   return bytes;
 }
 
-absl::StatusOr<ReferenceValues> DecodeReferences(absl::string_view bytes, absl::FunctionRef<void()> pause) {
+absl::StatusOr<ReferenceValues> DecodeReferences(absl::string_view bytes) {
   ByteReader reader(bytes, kReferenceFormat);
   ASSIGN_OR_RETURN(const absl::string_view magic, reader.Take(kReferenceMagic.size(), "magic"));
   if (magic != kReferenceMagic)
@@ -69,7 +57,7 @@ absl::StatusOr<ReferenceValues> DecodeReferences(absl::string_view bytes, absl::
         absl::StrCat(kReferenceFormat, ": version ", version, ", this program reads ", kReferenceVersion));
   }
   const size_t body = bytes.size() - 4;  // (There are 12 at least.)
-  if (LoadInt<uint32_t>(bytes.data() + body) != PausingCrc32c(bytes.substr(0, body), pause)) {
+  if (LoadInt<uint32_t>(bytes.data() + body) != Crc32c(bytes.substr(0, body))) {
     return absl::DataLossError(
         absl::StrCat(kReferenceFormat, ": damaged: its checksum is not that of its ", bytes.size(), " bytes"));
   }
@@ -86,7 +74,6 @@ absl::StatusOr<ReferenceValues> DecodeReferences(absl::string_view bytes, absl::
   }
   values.pairs.reserve(pairs);
   for (const char* at = bytes.data() + kReferenceHeaderBytes; at < bytes.data() + body; at += kReferencePairBytes) {
-    if (values.pairs.size() % kReferencePiecePairs == 0) pause();
     values.pairs.push_back({LoadReal(at), LoadReal(at + 8)});
   }
   return values;

@@ -17,7 +17,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "scheduler/jobs/job_spec.h"
@@ -35,12 +34,10 @@ struct ReferenceValues {
 };
 
 int64_t ReferenceFileBytes(int64_t pairs);
-// Both call pause() before each MiB or so.  REQUIRES: a base of 64 bytes.
-std::string EncodeReferences(
-    const ReferenceValues& values, absl::FunctionRef<void()> pause = [] {});
+// REQUIRES: a base of 64 bytes.
+std::string EncodeReferences(const ReferenceValues& values);
 // InvalidArgument for another kind of file; FailedPrecondition for another version; DataLoss for a damaged one.
-absl::StatusOr<ReferenceValues> DecodeReferences(
-    absl::string_view bytes, absl::FunctionRef<void()> pause = [] {});
+absl::StatusOr<ReferenceValues> DecodeReferences(absl::string_view bytes);
 
 // Of a pair that is not computed.
 PairLogProbs NotComputed();

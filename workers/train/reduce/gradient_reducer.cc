@@ -6,62 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/yield_point.h"
+#include "workers/tensor/copy_bytes.h"
 
 namespace switchyard::train {
 namespace {
 
 constexpr int32_t kMaxUnderWayAtTheEnd = 2;
-constexpr int kNumTickets = 3;
-
-// Sends rank 0's tickets, as one-way messages of class control, which has no other calls meanwhile.
-class TicketSender {
- public:
-  // comm: rank 0's, borrowed.
-  TicketSender(comm::Communicator* comm, absl::Time deadline) : comm_(comm), deadline_(deadline) {}
-  // Does not wait for a peer.
-  absl::Status Send(Ticket ticket);
-  // Blocks until the others have received all tickets.
-  absl::Status Flush();
-
- private:
-  comm::Communicator* const comm_;
-  const absl::Time deadline_;
-  std::vector<std::unique_ptr<comm::Work>> sent_;
-};
-
-absl::Status TicketSender::Send(Ticket ticket) {
-  for (int rank = 1; rank < comm_->world(); ++rank) {
-    comm::Message message = comm_->NewMessage(1);
-    *message.payload() = static_cast<char>(ticket);
-    ASSIGN_OR_RETURN(
-        std::unique_ptr<comm::Work> work,
-        comm_->Send({.comm_class = comm::CommClass::kControl, .deadline = deadline_}, rank, std::move(message)));
-    sent_.push_back(std::move(work));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status TicketSender::Flush() {
-  for (const std::unique_ptr<comm::Work>& work : sent_) RETURN_IF_ERROR(work->Wait());
-  sent_.clear();
-  return absl::OkStatus();
-}
-
-// Blocks until the next ticket arrives.  Errors: the communicator's; Internal for another message, which ends the
-// group.
-absl::StatusOr<Ticket> ReceiveTicket(comm::Communicator* comm, absl::Time deadline) {
-  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
-                   comm->Recv({.comm_class = comm::CommClass::kControl, .deadline = deadline}, /*peer=*/0));
-  RETURN_IF_ERROR(work->Wait());
-  const comm::Message& message = work->received()[0];
-  const int kind = message.bytes() == 1 ? *message.payload() : -1;
-  if (kind >= 0 && kind < kNumTickets) return static_cast<Ticket>(kind);
-  const absl::Status status = absl::InternalError(
-      absl::StrCat("rank 0 sent ", message.bytes(), " bytes (", kind, ") where a ticket was expected"));
-  comm->Abort(status.message());
-  return status;
-}
 
 }  // namespace
 
@@ -185,10 +135,7 @@ void GradientReducer::Start(absl::Time deadline) {
     cancelled_ = false;
     status_ = absl::OkStatus();
   }
-  thread_ = std::thread([this, gate = YieldPoint::Own()] {
-    const YieldingScope inside(gate);
-    Run();
-  });
+  thread_ = std::thread([this] { Run(); });
 }
 
 void GradientReducer::StageDone(const model::BackwardStage& stage) {
@@ -221,10 +168,7 @@ void GradientReducer::Cancel() {
   passing_ = false;
 }
 
-void GradientReducer::AwaitEnd() {
-  const NonYieldingScope outside;
-  thread_.join();
-}
+void GradientReducer::AwaitEnd() { thread_.join(); }
 
 void GradientReducer::Imminent() {
   absl::MutexLock lock(&mu_);
@@ -242,7 +186,6 @@ absl::Status GradientReducer::Begin() {
     if (!policy_.ticketed) return absl::OkStatus();
     mine = ++asked_;
   }
-  const NonYieldingScope outside;
   absl::MutexLock lock(&mu_);
   const auto decided = [&] {
     mu_.AssertHeld();
@@ -347,7 +290,6 @@ bool GradientReducer::MayJoin(size_t sum_idx) {
 }
 
 absl::Status GradientReducer::AwaitTurn(size_t sum_idx) {
-  const NonYieldingScope outside;
   absl::MutexLock lock(&mu_);
   const auto ended = [&] {
     mu_.AssertHeld();
@@ -358,7 +300,6 @@ absl::Status GradientReducer::AwaitTurn(size_t sum_idx) {
 }
 
 absl::StatusOr<Ticket> GradientReducer::AwaitDecision(size_t next_turn) {
-  const NonYieldingScope outside;
   absl::MutexLock lock(&mu_);
   const bool sums_left = next_turn < turns_.size();
   const auto decided = [&] {
@@ -391,7 +332,7 @@ void GradientReducer::CopyParts(const Sum& sum, bool to_bucket) const {
   int64_t at = 0;
   for (const TensorView& part : sum.parts) {
     void* const bucket = BucketOf(sum).Rows(at, part.dim(0)).raw();
-    CopyBehindGate(to_bucket ? bucket : part.raw(), to_bucket ? part.raw() : bucket, comm::NumBytes(part));
+    CopyBytes(to_bucket ? bucket : part.raw(), to_bucket ? part.raw() : bucket, comm::NumBytes(part));
     at += part.dim(0);
   }
 }

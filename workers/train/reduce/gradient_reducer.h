@@ -44,13 +44,10 @@
 #include "workers/tensor/tensor.h"
 #include "workers/train/parameters/dense_shards.h"
 #include "workers/train/reduce/sparse_embedding.h"
+#include "workers/train/reduce/tickets.h"
 #include "workers/train/step/trainer_group.h"
 
 namespace switchyard::train {
-
-// A ticket of priority_ticketed: the next all-to-all or sum in the one order that rank 0 decides and followers obey
-// (scheduler/PAPERS.md, "Leader's ticket log").  What is ready on rank 0 depends only on earlier tickets.
-enum class Ticket : uint8_t { kAllToAll, kSum, kEnd };
 
 class GradientReducer : public moe::AllToAllWatch {
  public:
@@ -63,7 +60,7 @@ class GradientReducer : public moe::AllToAllWatch {
                                                                  SparseEmbedding* embedding = nullptr);
   ~GradientReducer() override { Cancel(); }
 
-  // Begins a pass, which obeys the caller's gate (yield_point.h).  REQUIRES: none is under way.
+  // Begins a pass.  REQUIRES: none is under way.
   void Start(absl::Time deadline);
   // REQUIRES: stages come in the order of BackwardStages.
   void StageDone(const model::BackwardStage& stage);

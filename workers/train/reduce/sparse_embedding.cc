@@ -7,21 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/yield_point.h"
 
 namespace switchyard::train {
 namespace {
 
-constexpr int64_t kElementsBetweenPasses = 64 << 10;  // of the gate
-
 template <class Elem>
 void Add(absl::Span<const int32_t> tokens, const Elem* rows, int64_t width, Elem* gradient) {
-  int64_t since_pass = 0;
   for (const int32_t token : tokens) {
-    if ((since_pass += width) >= kElementsBetweenPasses) {
-      YieldPoint::PassOwn();
-      since_pass = 0;
-    }
     Elem* const to = gradient + token * width;
     for (int64_t i = 0; i < width; ++i) to[i] += rows[i];
     rows += width;

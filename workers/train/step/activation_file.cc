@@ -8,7 +8,6 @@
 #include "absl/time/time.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
-#include "workers/tensor/yield_point.h"
 
 namespace switchyard::train {
 
@@ -57,7 +56,6 @@ void ActivationFile::Start(const moe::OffloadKey& key, Copy copy) {
 }
 
 absl::Status ActivationFile::Finish(const moe::OffloadKey& key) {
-  const NonYieldingScope outside;
   const absl::Time begin = absl::Now();
   const absl::MutexLock lock(&mu_);
   const auto it = copies_.find(key);
@@ -74,7 +72,6 @@ absl::Status ActivationFile::Finish(const moe::OffloadKey& key) {
 }
 
 void ActivationFile::Drain() {
-  const NonYieldingScope outside;
   const absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(this, &ActivationFile::IsIdle));
   copies_.clear();

@@ -10,7 +10,6 @@
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/token_format.h"
-#include "workers/tensor/yield_point.h"
 #include "workers/train/data/token_file.h"
 #include "workers/train/job/rank_agreement.h"
 #include "workers/train/step/train_outcome.h"
@@ -32,7 +31,6 @@ absl::StatusOr<std::vector<TokenFile>> OpenFiles(JobContext* context, const mode
     // Reads all of it once, so that training reads checked files.
     if (context->leads()) {
       const absl::Status verified = tokens->Verify(config.vocab_size, [&](int64_t done, int64_t total) {
-        YieldPoint::PassOwn();
         return context->NotePart(absl::StrCat("checks ", file.name), done, total);
       });
       if (!verified.ok()) return In(what, verified);
@@ -46,7 +44,6 @@ absl::StatusOr<std::vector<TokenFile>> OpenFiles(JobContext* context, const mode
 absl::Status CheckTargets(JobContext* context, const DataSource& source, size_t num_files, absl::string_view what) {
   if (!context->leads()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const bool found, source.HasTarget([&](int64_t done, int64_t total) {
-    YieldPoint::PassOwn();
     return context->NotePart(absl::StrCat("looks for targets of ", what), done, total);
   }));
   if (found) return absl::OkStatus();
@@ -61,7 +58,6 @@ DataOptions OptionsOf(JobContext* context, int64_t vocab, absl::string_view what
           .document_mask = spec.document_mask,
           .packing = spec.packing,
           .progress = [context, what = std::string(what)](int64_t done, int64_t total) {
-            YieldPoint::PassOwn();
             return context->NotePart(absl::StrCat("looks for documents of ", what), done, total);
           }};
 }

@@ -14,11 +14,9 @@
 #include "workers/model/weights/adapters.h"
 #include "workers/ops/core/isa.h"
 #include "workers/tensor/thread_pool.h"
-#include "workers/tensor/yield_point.h"
 #include "workers/train/job/check_job.h"
 #include "workers/train/job/setup/adapter_config.h"
 #include "workers/train/job/setup/job_noise.h"
-#include "workers/train/job/yielding_files.h"
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameter_files.h"
 #include "workers/train/parameters/parameter_rules.h"
@@ -110,10 +108,8 @@ absl::Status JobSetup::Run() {
 
 absl::Status JobSetup::OpenCheckpoints() {
   const TrainJobInput& input = context_.input();
-  ASSIGN_OR_RETURN(
-      std::unique_ptr<checkpoint::FileSystem> files,
-      input.open_checkpoints ? input.open_checkpoints() : OpenJobFolder(input.checkpoint_root, input.job_id));
-  job_.checkpoints = YieldingFiles(std::move(files));
+  ASSIGN_OR_RETURN(job_.checkpoints, input.open_checkpoints ? input.open_checkpoints()
+                                                            : OpenJobFolder(input.checkpoint_root, input.job_id));
   return absl::OkStatus();
 }
 
@@ -138,7 +134,6 @@ absl::Status JobSetup::AddChecksumOfBase() {
   if (context_.leads()) {
     context_.notes().StartCount();
     sum = checkpoint::ChecksumOfWeights(*job_.source.dir, [&](int64_t bytes) {
-      YieldPoint::PassOwn();
       return context_.NoteRead(absl::StrCat("computes the checksum of ", base), bytes);
     });
     if (!sum.ok()) sum = In(base, sum.status());
@@ -251,10 +246,7 @@ absl::Status JobSetup::LoadBase() {
   if (context_.leads()) {
     ASSIGN_OR_RETURN(const RootDir root, RootDir::Open(context_.input().checkpoint_root, kCheckpointRoot));
     context_.notes().StartCount();
-    const auto checked = [&](int64_t bytes) {
-      YieldPoint::PassOwn();
-      return context_.NoteRead(absl::StrCat("checks ", base), bytes);
-    };
+    const auto checked = [&](int64_t bytes) { return context_.NoteRead(absl::StrCat("checks ", base), bytes); };
     RETURN_IF_ERROR(In(base, checkpoint::CheckBaseFolder(root, base, *job_.source.dir, checked)));
   }
   ASSIGN_OR_RETURN(const checkpoint::Checkpoint checkpoint, In(base, checkpoint::Checkpoint::Open(*job_.source.dir)));

@@ -7,7 +7,6 @@
 #include "absl/time/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
-#include "workers/tensor/yield_point.h"
 #include "workers/train/job/setup/job_data.h"
 #include "workers/train/step/train_outcome.h"
 
@@ -31,7 +30,6 @@ absl::Status JobStart::Lock() {
     if (!absl::IsFailedPrecondition(lock.status())) return lock.status();
     // The holder is an attempt that is about to end.
     if (absl::Now() > end || !context_.comm()->status().ok()) return Lost(lock.status());
-    const NonYieldingScope outside;
     absl::SleepFor(kLockRetry);
   }
 }
@@ -48,7 +46,6 @@ absl::StatusOr<checkpoint::FoundCheckpoint> JobStart::Look() {
     context_.notes().Stage(absl::StrCat("looks again for a checkpoint: ", found.ok()
                                                                               ? absl::StrJoin(found->rejected, "; ")
                                                                               : std::string(found.status().message())));
-    const NonYieldingScope outside;
     absl::SleepFor(context_.input().read_pause);
   }
 }
