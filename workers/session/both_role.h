@@ -3,8 +3,9 @@
 //
 // Each half has its own group, communicator, threads and faults: what ends one does not end the other, but a link that
 // breaks ends both.  No step waits for training: a plan shuts the gate (core_share.h) when it comes, in gRPC's thread,
-// and runs at once, beside what training has under way: tasks for some milliseconds, sums, copies and saves until they
-// end, at a low priority.  An attempt begins with the first slice after it was sent, so when serving has what it needs.
+// and runs at once, beside what training has under way at a low priority: tasks for some milliseconds, its setup until
+// its next note of progress, sums, copies and saves until they end.  An attempt begins with the first slice after it
+// was sent, so when serving has what it needs.
 #pragma once
 
 #include <memory>

@@ -30,7 +30,7 @@ class ThreadPool {
     if (gate_ != nullptr) gate_->AwaitOpen();
   }
 
-  // Passes the gate.  A task that computes for milliseconds calls it every few milliseconds.
+  // Passes the gate.  A task that computes for milliseconds calls it every few milliseconds.  REQUIRES: inside a task.
   void Yield() const {
     if (gate_ != nullptr) gate_->Pass();
   }

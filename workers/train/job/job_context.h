@@ -85,7 +85,7 @@ class JobContext {
   bool wanted() const { return comm_->status().ok() && stop() != jobs::StopKind::kNow; }
 
   JobNotes& notes() { return notes_; }
-  // Both are called every few milliseconds of long work, and wait while the pool's gate is shut.
+  // Both are called now and then in long work, and wait while the pool's gate is shut.
   // Notes how much was read; Cancelled if it is no longer wanted.
   absl::Status NoteRead(absl::string_view what, int64_t bytes);
   // Notes "what: 3 of 7 MiB".  Returns wanted().
