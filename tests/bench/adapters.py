@@ -6,12 +6,16 @@
 Adapters are drawn, of all four projections of attention.  "none" is a server without --adapters; the others are one server with eight: no
 request asks for one ("0"), all for the same ("1"), or each for its own in turns ("8").  Ways take turns; a figure is the median over rounds of
 the ratio to "none".
+
+Checks: tokens and log probabilities of "0" are those of "none", those of "1" and "8" are others, and the first request, which has the same
+adapter in both, gets the same from both.
 """
 import array
 import json
 import random
 import statistics
 import struct
+import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -50,6 +54,18 @@ def write_adapter(folder, config, rank, seed):
             out.write(numbers[:offset - begin])
 
 
+def check(ask):
+    """ask(way): the answers of a batch."""
+    seen = {way: [(answer["token_ids"], [token["logprob"] for token in answer["logprobs"]]) for answer in ask(way)] for way in WAYS}
+    if seen["0"] != seen["none"]:
+        sys.exit("adapters.py: beside adapters the model as it is answers otherwise")
+    for way in ("1", "8"):
+        if any(one == other for one, other in zip(seen[way], seen["none"], strict=True)):
+            sys.exit(f"adapters.py: a request of \"{way}\" was answered without its adapter")
+    if seen["1"][0] != seen["8"][0]:
+        sys.exit("adapters.py: an adapter answers otherwise beside others")
+
+
 def main():
     parser = report.parser(__doc__)
     parser.add_argument("--model", default=str(report.ROOT / "deploy/demo-model"))
@@ -60,7 +76,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--flag", action="append", default=[], help="of the server")
     args = parser.parse_args()
-    rounds = 1 if args.quick else args.rounds
+    rounds, load = 1 if args.quick else args.rounds, report.load_average()
     config = json.loads((Path(args.model) / "config.json").read_text())
     with tempfile.TemporaryDirectory(prefix="sy-bench-") as folder, ExitStack() as stack:
         for i in range(ADAPTERS):
@@ -71,18 +87,20 @@ def main():
         adapted = start("adapted", ["--adapters=" + ",".join(f"a{i}={folder}/a{i}" for i in range(ADAPTERS))])
         prompts = [quantization.random_ids(args.context, 7000 + i, config["vocab_size"]) for i in range(args.batch)]
         model_of = {"none": lambda i: "base", "0": lambda i: "base", "1": lambda i: "base:a0", "8": lambda i: f"base:a{i % ADAPTERS}"}
+        engine_of = {way: plain if way == "none" else adapted for way in WAYS}
+        requests_of = {way: [{"token_ids": prompt, "model": model_of[way](j), "ignore_eos": True} for j, prompt in enumerate(prompts)] for way in WAYS}
+        check(lambda way: engine_of[way].generate(requests_of[way], DECODE_TOKENS))
         rows = []
         for i in range(rounds + 1):
             order = WAYS[i % len(WAYS):] + WAYS[:i % len(WAYS)]
-            rows.append({way: (plain if way == "none" else adapted).decode_rate(
-                [{"token_ids": prompt, "model": model_of[way](j)} for j, prompt in enumerate(prompts)], DECODE_TOKENS) for way in order})
+            rows.append({way: engine_of[way].decode_rate(requests_of[way], DECODE_TOKENS) for way in order})
             report.log(f"round {i} of {rounds}{'' if i else ' (warms up, not counted)'}: " + ", ".join(f"{way} {rows[-1][way]:.1f}" for way in WAYS))
     rates = {way: statistics.median(row[way] for row in rows[1:]) for way in WAYS}
     figures = {f"decode_{way}": statistics.median(row[way] / row["none"] for row in rows[1:]) for way in WAYS[1:]}
     report.table([["adapters in the batch", f"{args.batch} sequences, tokens/s", "ratio to none"]] + [
         [way, round(rates[way], 1), figures.get(f"decode_{way}")] for way in WAYS])
     report.finish("adapters", figures, {"rates": {way: round(rate, 1) for way, rate in rates.items()}, "rank": args.rank, "batch": args.batch,
-                                        "context": args.context, "rounds": rounds, "load": report.load_average()})
+                                        "context": args.context, "rounds": rounds, "load": [load, report.load_average()]})
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/workers/comm/comm_test_util.h"
 
@@ -27,7 +27,7 @@ absl::StatusOr<BenchGroups> FormBenchGroups(const RankFlags& flags, comm::Socket
                       .world = flags.world,
                       .token = "bench",
                       .address = flags.address,
-                      .deadline = absl::Now() + patience};
+                      .deadline = MonotonicNow() + patience};
   BenchGroups groups;
   ASSIGN_OR_RETURN(
       groups.turns,

@@ -31,6 +31,7 @@ def main():
     flags.add_argument("--threads", type=int, default=os.cpu_count())
     args, others = flags.parse_known_args()
     command = [f"{args.bin}/gemm_bench", f"--threads={args.threads}", *others]
+    load = report.load_average()
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if output.returncode:
         sys.exit(output.returncode)
@@ -41,7 +42,7 @@ def main():
         for rows, rate in pytorch_rates(args.threads).items():
             print(f"PyTorch M={rows} (one matrix, cached)".ljust(88) + f"{rate:8.0f} GFLOP/s")
             result[f"PyTorch M={rows}"] = {"gflops": rate}
-    print(json.dumps(result))
+    print(json.dumps({**result, "load": [load, report.load_average()]}))
 
 
 main()

@@ -11,8 +11,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -25,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "tests/bench/measured_on.h"
 #include "tests/bench/onednn_gemm.h"
 #include "tests/bench/op_bench.h"
 #include "workers/ops/gemm/expert_ffn.h"
@@ -42,23 +41,6 @@ struct Options {
   ops::WeightFormat format = ops::WeightFormat::kPlain;
   ops::Isa isa = ops::CurrentIsa();
 };
-
-// "model name" of /proc/cpuinfo, and what git says of the working tree; "unknown" where that is not to be had.
-std::string Processor() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  for (std::string line; std::getline(cpuinfo, line);) {
-    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
-std::string Commit() {
-  char text[64] = "unknown";
-  if (FILE* git = popen("git rev-parse --short HEAD 2>/dev/null", "r")) {
-    if (std::fscanf(git, "%63s", text) != 1) std::strcpy(text, "unknown");
-    pclose(git);
-  }
-  return text;
-}
 
 // A cheap generator: seconds matter more here than randomness.
 void Fill(const TensorView& t, uint32_t seed) {
@@ -333,7 +315,8 @@ int Main(int argc, char** argv) {
                                   "\", \"threads\": ", options.threads);
   Dense(options, stream, &json);
   Experts(options, stream, &json);
-  std::printf("%s, \"commit\": \"%s\", \"processor\": \"%s\"}\n", json.c_str(), Commit().c_str(), Processor().c_str());
+  std::printf("%s, \"commit\": \"%s\", \"processor\": \"%s\"}\n", json.c_str(), bench::Commit().c_str(),
+              bench::Processor().c_str());
   return 0;
 }
 

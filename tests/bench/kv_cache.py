@@ -35,7 +35,7 @@ def main():
     rounds = 1 if args.quick else args.rounds
     config = json.loads((Path(args.model) / "config.json").read_text())
     texts = [] if args.dummy else quantization.texts_of_the_grammar(args.documents)
-    figures, bits = {}, {}
+    load, figures, bits = report.load_average(), {}, {}
     with tempfile.TemporaryDirectory(prefix="sy-bench-") as folder, ExitStack() as stack:
         flags = ["--http_port=0", *args.flag, *(["--load_format=dummy"] if args.dummy else [])]
         engines = {form: stack.enter_context(Switchyard(args.bin, args.model, Path(folder) / f"{form}.log", threads=args.threads, kv_cache_bytes=2 << 30,
@@ -43,6 +43,7 @@ def main():
         for form, engine in engines.items():
             if texts:
                 bits[form] = quantization.bits_per_byte(engine, texts)
+        quantization.check_bits(bits, "auto")
         prompts = [quantization.random_ids(args.context, 5000 + i, config["vocab_size"]) for i in range(args.batch)]
         rows = []
         for i in range(rounds + 1):
@@ -57,7 +58,7 @@ def main():
     report.table([["", "bits per byte", f"{args.batch} at {args.context} tokens, tokens/s", "ratio to auto"]] + [
         [form, f"{bits[form]:.4f}" if texts else None, round(rates[form], 1), f"{figures[f'{form}_decode']:.2f}" if form != "auto" else None] for form in FORMS])
     report.finish("kv_cache", figures, {"rates": {form: round(rate, 1) for form, rate in rates.items()}, "bits_per_byte": bits, "context": args.context,
-                                        "batch": args.batch, "rounds": rounds, "load": report.load_average()})
+                                        "batch": args.batch, "rounds": rounds, "load": [load, report.load_average()]})
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def main():
     args = parser.parse_args()
     if args.quick:
         args.layers, args.rounds = 2, 1
-    results = {}
+    load, results = report.load_average(), {}
     for form in args.form:
         folder = args.folder / f"{form}-{args.layers}-{args.vocab}"
         if not (folder / "made").exists():
@@ -116,7 +116,7 @@ def main():
         if not args.keep:
             shutil.rmtree(folder)
     report.finish("loading", {f"{form}_{key}": value for form, result in results.items() for key, value in result.items()},
-                  {"layers": args.layers, "vocab": args.vocab, "rounds": args.rounds, "load": report.load_average()})
+                  {"layers": args.layers, "vocab": args.vocab, "rounds": args.rounds, "load": [load, report.load_average()]})
 
 
 if __name__ == "__main__":

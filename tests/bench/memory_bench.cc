@@ -1,7 +1,7 @@
 // What the buffers of a MoE layer take, forward and backward, in programs that share slots among chunks and restore
 // rows (MPMoE's S1 to S4), beside the program in which every chunk has its own (PMoE) and beside MPMoE's formulas.
 //
-//   memory_bench [--rows=N]
+//   memory_bench [--rows=N] [--quick]    (--quick: the smallest model alone)
 //
 // Eight ranks (threads) with an expert each, N rows a rank (a multiple of 64, default 64), top-1, evenly routed; the
 // experts' weights are not trained, all ranks read the same ones.  Bytes are what the programs' buffers have allocated,
@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,7 +24,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/comm/local/local_communicator.h"
 #include "workers/moe/layer/activation_offload.h"
@@ -166,7 +169,7 @@ Bytes Measure(const EvenLayer& layer, const pipeline::MoeSchedule& schedule, con
                                     .comm = group[static_cast<size_t>(rank)].get(),
                                     .layout = &layout,
                                     .schedule = &schedule,
-                                    .deadline = absl::Now() + absl::Minutes(10),
+                                    .deadline = MonotonicNow() + absl::Minutes(10),
                                     .stats = &stats,
                                     .scratch = &scratch,
                                     .offload = &offload};
@@ -308,16 +311,19 @@ void PrintShares() {
 
 int Main(int argc, char** argv) {
   int64_t rows = 64;
+  bool quick = false;
   for (int i = 1; i < argc; ++i) {
     absl::string_view arg = argv[i];
+    quick = quick || arg == "--quick";
+    if (arg == "--quick") continue;
     if (absl::ConsumePrefix(&arg, "--rows=") && absl::SimpleAtoi(arg, &rows) && rows > 0 && rows % 64 == 0) continue;
-    std::fprintf(stderr, "memory_bench: cannot take %s (--rows=N, a multiple of 64)\n", argv[i]);
+    std::fprintf(stderr, "memory_bench: cannot take %s (--rows=N, a multiple of 64; --quick)\n", argv[i]);
     return 2;
   }
   ThreadPool pool(2, false);
   const Stream stream = Stream::OnCpu(&pool);
   Worst worst;
-  for (const Sizes& sizes : kModels) {
+  for (const Sizes& sizes : absl::MakeConstSpan(kModels).first(quick ? 1 : std::size(kModels))) {
     Compare(stream, sizes, ops::Activation::kGelu, "gelu", rows, &worst);
     Compare(stream, sizes, ops::Activation::kSwiGlu, "swiglu", rows, &worst);
   }
@@ -328,8 +334,9 @@ int Main(int argc, char** argv) {
       "\n{\"benchmark\": \"memory\", \"saved_over_eq5\": %.3f, \"peak_over_formula\": %.3f, "
       "\"peak_of_steps_over_formula\": %.3f, \"messages_over_exchanges\": %.3f, \"kept_over_messages\": %.3f, "
       "\"targets\": {\"saved_over_eq5\": 0.95, \"peak_over_formula\": 1.02, \"peak_of_steps_over_formula\": 1.02, "
-      "\"messages_over_exchanges\": 2, \"kept_over_messages\": 2}, \"rows\": %ld}\n",
-      worst.saved, worst.peak, worst.peak_of_steps, worst.messages, worst.kept, static_cast<long>(rows));
+      "\"messages_over_exchanges\": 2, \"kept_over_messages\": 2}, \"rows\": %ld, \"quick\": %s}\n",
+      worst.saved, worst.peak, worst.peak_of_steps, worst.messages, worst.kept, static_cast<long>(rows),
+      quick ? "true" : "false");
   return 0;
 }
 

@@ -99,7 +99,7 @@ def main():
                     if figure:
                         figures[figure] = sum(a for a, _ in times) / sum(b for _, b in times)
     report.table(rows)
-    report.finish("micro_batches", figures, {"targets": TARGETS, "layers": args.layers, "mbit": args.mbit, "rounds": rounds, "load": load})
+    report.finish("micro_batches", figures, {"targets": TARGETS, "layers": args.layers, "mbit": args.mbit, "rounds": rounds, "load": [load, report.load_average()]})
 
 
 if __name__ == "__main__":

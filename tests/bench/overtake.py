@@ -66,7 +66,7 @@ def main():
     print(f"  {overtaken} messages of all-to-alls and of meeting went past a sum's")
     figures = {f"{transport}_{what}": function(took[transport, "a sum"]) for transport in ("turns", "overtaking")
                for what, function in (("median_ms", statistics.median), ("worst_ms", max)) if took[transport, "a sum"]}
-    report.finish("overtake", figures, {"ranks": args.ranks, "mbit": args.mbit, "load_before": load})
+    report.finish("overtake", figures, {"ranks": args.ranks, "mbit": args.mbit, "load": [load, report.load_average()]})
 
 
 if __name__ == "__main__":

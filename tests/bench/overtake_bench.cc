@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/bench/bench_ranks.h"
 #include "workers/comm/core/communicator.h"
@@ -56,7 +57,7 @@ absl::StatusOr<Flags> ParseFlags(int argc, char** argv) {
 
 absl::Status Meet(comm::Communicator* comm) {
   ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> together,
-                   comm->Barrier({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + kPatience}));
+                   comm->Barrier({.comm_class = comm::CommClass::kControl, .deadline = MonotonicNow() + kPatience}));
   return together->Wait();
 }
 

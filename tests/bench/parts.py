@@ -36,14 +36,14 @@ def counts(result):
 
 
 def _run_and_keep(options, name, run_part, settings):
-    begin, kept = time.monotonic(), _Kept()
+    begin, load, kept = time.monotonic(), report.load_average(), _Kept()
     try:
         with contextlib.redirect_stdout(kept):
             result = run_part(options, name)
     except (RuntimeError, OSError) as error:
         result = {"figures": {}, "error": str(error)}
         report.log(f"{name}: {error}")
-    result = {"part": name, **report.machine(), **settings, "load_average": report.load_average(), **result,
+    result = {"part": name, **report.machine(), **settings, "load_average": [load, report.load_average()], **result,
               "seconds": round(time.monotonic() - begin), "text": kept.getvalue()}
     folder = Path(options.results)
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@
 //     [--leave_out=LABEL]    keeps the fit trace's sequences of that label out of the profile
 //     [--min_tokens=2] [--choices=2] [--length=6] [--rows=BYTES]   ProfilePredictorOptions, ProfileIdentity,
 //     ProfileLimits
+//     [--quick]              the two smallest batches, and with --chain a tenth of the sequences
 //   popularity_bench --chain …     chains tuned to the Lina paper's skew and pattern (scheduler/PAPERS.md, LI-5, LI-6)
 //   instead
 //
@@ -332,8 +333,9 @@ int64_t Number(absl::string_view flag, absl::string_view text) {
 }
 
 int Main(const Flags& flags) {
+  const bool quick = flags.contains("quick");
   std::vector<int64_t> sizes;
-  for (const absl::string_view size : absl::StrSplit(Flag(flags, "batches", "8,32,256,2048"), ','))
+  for (const absl::string_view size : absl::StrSplit(Flag(flags, "batches", quick ? "8,32" : "8,32,256,2048"), ','))
     sizes.push_back(Number("batches", size));
   const CountOptions options{
       .leave_out = Flag(flags, "leave_out", ""),
@@ -345,8 +347,8 @@ int Main(const Flags& flags) {
   if (flags.contains("chain")) {
     const absl::StatusOr<RoutingChain> chain = RoutingChain::Tuned({});
     SY_CHECK_OK(chain.status());
-    const Profiles profiles = Count(chain->Draw({.num_sequences = 400, .seed = 1}), options);
-    const popularity::RoutingTrace test = chain->Draw({.num_sequences = 160, .seed = 2});
+    const Profiles profiles = Count(chain->Draw({.num_sequences = quick ? 40 : 400, .seed = 1}), options);
+    const popularity::RoutingTrace test = chain->Draw({.num_sequences = quick ? 16 : 160, .seed = 2});
     Measure("chain", test, profiles, &*chain, sizes, &summary);
   } else {
     const Profiles profiles = Count(bench::ReadTraceOrExit(Flag(flags, "fit", "")), options);
@@ -365,7 +367,7 @@ int Main(const Flags& flags) {
 
 int main(int argc, char** argv) {
   constexpr const char* kFlags[] = {"fit",     "test",   "batches", "leave_out", "min_tokens",
-                                    "choices", "length", "rows",    "chain"};
+                                    "choices", "length", "rows",    "chain",     "quick"};
   switchyard::Flags flags;
   for (int i = 1; i < argc; ++i) {
     const std::pair<std::string, std::string> flag = absl::StrSplit(argv[i], absl::MaxSplits('=', 1));

@@ -8,7 +8,8 @@ the text; documents are lines {"text": …} or {"messages": […]}, of which the
 --text: texts that the demo model's grammar writes from a seed of their own.  Of the demo model also those of the GGUF files that llama.cpp's
 quantizer makes, by llama.cpp and by Switchyard, where the packages llama_cpp, gguf and torch are.  --dataset: also of int4 that `switchyard
 quantize` calibrates by these packed tokens (int4_calibrated).  Speed: prefill of 512 tokens and decode at
-batch 1 and 16; formats take turns, and a figure is the median over rounds of the ratio to none.
+batch 1 and 16; formats take turns, in an order that moves on by one from round to round, and a figure is the median over rounds of the ratio
+to none.
 """
 import json
 import math
@@ -27,6 +28,7 @@ from switchyard_engine import Switchyard
 FORMATS = ("none", "int8", "int4")
 CALIBRATED = "int4_calibrated"
 TARGETS = {"int8_bits": 1.002, "int4_bits": 1.02, f"{CALIBRATED}_bits": 1.02}
+MOST_BITS = 1.25  # over those of the unquantized form: above it answers are wrong and not merely rounded
 CASES = {"prefill512": None, "decode_b1": 1, "decode_b16": 16}
 
 
@@ -61,6 +63,13 @@ def bits_per_byte(engine, texts):
         bits -= sum(scored) / math.log(2)
         size += len(text.encode()) - len(choice["tokens"][0].encode())
     return bits / size
+
+
+def check_bits(bits, reference):
+    """Ends the program unless every form predicts the texts nearly as well as `reference` does."""
+    for name, value in bits.items():
+        if not value <= MOST_BITS * bits[reference]:
+            sys.exit(f"{Path(sys.argv[0]).name}: {name} has {value:.4f} bits per byte, {reference} {bits[reference]:.4f}: its answers are wrong")
 
 
 def beside_llama(args, folder, texts, reference):
@@ -125,7 +134,7 @@ def main():
     rounds = 1 if args.quick else args.rounds
     texts = [] if args.dummy else read_texts(args.text, args.documents) if args.text else texts_of_the_grammar(args.documents)
     vocabulary = json.loads((Path(args.model) / "config.json").read_text())["vocab_size"]
-    figures, rates, bits = {}, {}, {}
+    load, figures, rates, bits = report.load_average(), {}, {}, {}
     with tempfile.TemporaryDirectory(prefix="sy-bench-") as folder, ExitStack() as stack:
         served = {name: (args.model, name) for name in FORMATS}
         if args.dataset:
@@ -137,6 +146,7 @@ def main():
         for name, engine in engines.items():
             if texts:
                 bits[name] = bits_per_byte(engine, texts)
+        check_bits(bits, "none")
         files = {}
         if texts and not args.text and args.model == parser.get_default("model"):
             try:
@@ -144,7 +154,10 @@ def main():
             except ImportError as error:
                 report.log(f"no files of llama.cpp's: no Python package {error.name}")
         for case in () if args.bits_only else CASES:
-            rows = [{name: measure(engine, case, i, vocabulary) for name, engine in engines.items()} for i in range(rounds + 1)][1:]
+            rows = []
+            for i in range(rounds + 1):
+                order = names[i % len(names):] + names[:i % len(names)]
+                rows += [{name: measure(engines[name], case, i, vocabulary) for name in order}] * (i > 0)  # the first warms up
             for name in names:
                 rates[f"{name}_{case}"] = round(statistics.median(row[name] for row in rows), 1)
                 if name != "none":
@@ -160,7 +173,8 @@ def main():
         report.table([["llama.cpp's file", "bits per byte", "llama.cpp's", "over bf16", "llama.cpp's"]] + [
             [kind, f"{ours:.4f}", f"{theirs:.4f}", f"{ours / bits['none']:.4f}", f"{theirs / files['BF16'][1]:.4f}"] for kind, (ours, theirs) in files.items()])
     report.finish("quantization", figures, {"rates": rates, "bits_per_byte": {k: round(v, 5) for k, v in bits.items()},
-                                            "targets": TARGETS, "llama_files": files, "documents": len(texts), "load": report.load_average()})
+                                            "targets": TARGETS, "llama_files": files, "documents": len(texts),
+                                            "load": [load, report.load_average()]})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs one benchmark: builds what it needs, checks its answers, prints a table, ends with one line of JSON.
+# Runs one benchmark: builds what it needs, prints a table, ends with one line of JSON.
 # usage: tests/bench/run.sh NAME [--quick]    (without a name: the list); without a GPU `gpu` says so and ends with status 77
 # gemm, peers, workers, micro_batches, loading, larger_than_memory, pairs and over_pytorch run on $PYTHON (default python3); what packages they need: tests/bench/README.md
 set -euo pipefail

@@ -214,7 +214,8 @@ def main():
                "auto_over_static_skewed": over_all(results["skewed"], "static", "auto"),
                "auto_worst": min(over_all(seconds, "static", "auto") for seconds in results.values())}
     figures["p95_over_bound"] = p95["auto"]
-    report.finish("serve_placement", figures, {"targets": TARGETS, "at_most": MOST, "workers": args.workers, "batches": len(batches), "load": load})
+    report.finish("serve_placement", figures, {"targets": TARGETS, "at_most": MOST, "workers": args.workers, "batches": len(batches),
+                                               "load": [load, report.load_average()]})
 
 
 if __name__ == "__main__":

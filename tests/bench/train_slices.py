@@ -135,7 +135,7 @@ def print_report(rounds, seen, late, steps, args, load):
     report.finish("train_slices", {"yield_p50_ms": p50, "yield_p99_ms": p99, "late_yields": int(late), "steps": steps,
                                    "ttft_p50_ratio": mean("with", "ttft_seconds", "p50") / mean("without", "ttft_seconds", "p50"),
                                    "ttft_p99_ratio": mean("with", "ttft_seconds", "p99") / mean("without", "ttft_seconds", "p99")},
-                  {"rate": args.rate, "load_before": load})
+                  {"rate": args.rate, "load": [load, report.load_average()]})
 
 
 if __name__ == "__main__":

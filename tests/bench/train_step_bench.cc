@@ -19,7 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/bench/bench_ranks.h"
 #include "tests/bench/job_choices.h"
@@ -114,7 +114,7 @@ class Bench {
     for (int64_t i = 0; i < count; ++i) {
       const train::TrainRows rows = RowsOf(step_++);
       ASSIGN_OR_RETURN(const train::StepReport report,
-                       trainer_->Step({&rows, 1}, flags_.learning_rate, absl::Now() + kPatience));
+                       trainer_->Step({&rows, 1}, flags_.learning_rate, MonotonicNow() + kPatience));
       losses.push_back(report.loss);
     }
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -23,7 +23,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/reduce_policy.h"
@@ -156,7 +156,7 @@ absl::Status Main(int argc, char** argv) {
     std::unique_ptr<train::ExpertGroups>& group = packed.groups[comm];
     if (group == nullptr) {
       ASSIGN_OR_RETURN(group, train::ExpertGroups::Make(comm, static_cast<int>(config.num_experts), packing,
-                                                        absl::Now() + kPatience));
+                                                        MonotonicNow() + kPatience));
     }
     RETURN_IF_ERROR(trainer->SetGroup(group->group()));
     if (measured && group->group().experts->world() > 1) {
@@ -170,7 +170,7 @@ absl::Status Main(int argc, char** argv) {
       // Another one begins each time.
       const size_t mode = (i + static_cast<size_t>(round)) % modes.size();
       ASSIGN_OR_RETURN(const train::StepReport report,
-                       trainers[mode]->Step({&rows, 1}, /*learning_rate=*/1e-5, absl::Now() + kPatience));
+                       trainers[mode]->Step({&rows, 1}, /*learning_rate=*/1e-5, MonotonicNow() + kPatience));
       if (round > 0) Print(modes[mode], report);
     }
   }

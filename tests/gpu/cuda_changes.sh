@@ -11,8 +11,10 @@ fi
 cd "${1:-$(dirname "$0")/../..}"
 verified=tests/gpu/VERIFIED.md
 
-# Kernels, what calls the CUDA runtime, NCCL, and the host code that takes another way on a device; the emulation in tests/ is none.
-now=$(git ls-files --cached --others --exclude-standard workers | grep -E '(_cuda\.|/cuda_|/late_|/nccl_|/device_|_device\.|_upload\.|^workers/ops/cuda/)[^/]*$' | sort |
+# Kernels, what calls the CUDA runtime, NCCL, and the host code that takes another way on a device, by name or one by one; the
+# emulation in tests/ is none.
+others='/packed_uploads\.|/gemm_job\.|/gemm/weight\.cc|/cold_experts\.|/replicated_experts\.|/row_scratch\.|/kv_cache\.'
+now=$(git ls-files --cached --others --exclude-standard workers | grep -E "(_cuda\.|/cuda_|/late_|/nccl_|/device_|_device\.|_upload\.|^workers/ops/cuda/|$others)[^/]*\$" | sort |
   while read -r file; do [ ! -f "$file" ] || sha256sum "$file"; done)
 if [ $list -eq 1 ]; then
   printf '%s\n' "$now"

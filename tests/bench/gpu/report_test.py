@@ -27,7 +27,7 @@ assert all(line.get(key) is None for line in ours for key in line if "seconds" i
 text, figures = report(ours)
 assert "nothing was measured" in text
 assert all(key in figures and figures[key] is None for key in FIGURES), figures
-assert figures["benchmark"] == "gpu" and figures["moe_layer_incomplete"] is True
+assert figures["benchmark"] == "gpu" and figures["moe_layer_missing"] == []
 
 # The routing that gpu_bench and peers.py make is the same.
 for moe in (line for line in ours if line["kind"] == "moe"):
@@ -63,22 +63,30 @@ lines += [prefill, {**faster, "peer": "SDPA cudnn", "seconds": 5.0}, faster, {**
 text, figures = report(lines)
 assert "wrong answer: SDPA efficient at attention prefill B=1: off by 0.5" in text
 want = {"prefill_attention_worst_ratio": 0.75, "wrong": 0, "left_out": 0, "decode_b1_bandwidth": 0.6, "decode_b32_bandwidth": 0.9, "expert_gemm_rate": 0.6, "moe_layer_worst_ratio": 0.667,
-        "flip_rate": 0.005, "moe_layer_incomplete": False}
+        "flip_rate": 0.005, "moe_layer_missing": []}
 assert {key: figures[key] for key in want} == want, figures
 
-# A peer that is missing or wrong is left out, and the ratio says so.
+# Where a peer that was tried is missing or wrong there is no worst ratio, as it may be the faster one; that of its size is to the others.
 missing = [line for line in lines if not (line["kind"] == "moe_peer" and line["peer"] == "torch 1" and line["tokens"] == 4096)]
 missing.append({"kind": "peer_missing", "peer": "torch 1", "model": "A", "tokens": 4096, "reason": "because"})
 text, figures = report(missing)
-assert figures["moe_layer_worst_ratio"] == 1.333 and figures["moe_layer_incomplete"] is False, figures
+assert figures["moe_layer_worst_ratio"] is None and figures["moe_layer_missing"] == ["torch A T=4096"], figures
+assert round(figures["moe"][0]["ratio"], 3) == 1.333, figures
 none = [line for line in missing if not (line["kind"] == "moe_peer" and line["tokens"] == 4096)]
-assert report(none)[1]["moe_layer_incomplete"] is True
+assert report(none)[1]["moe_layer_missing"] == ["torch A T=4096", "vllm A T=4096"]
 assert "missing: torch 1 at A T=4096: because" in text
 wrong = copy.deepcopy(lines)
 next(line for line in wrong if line["kind"] == "moe_peer").update(wrong=True, seconds=None)
 text, figures = report(wrong)
-assert figures["moe_layer_worst_ratio"] == 1.333, figures
+assert figures["moe_layer_worst_ratio"] is None and figures["moe_layer_missing"] == ["torch A T=4096"], figures
 assert "wrong answer: torch 1" in text
+# One that is not installed is missed nowhere; one that failed at every size, everywhere.
+alone = [line for line in lines if not line.get("peer", "").startswith("vllm")] + [{"kind": "peer_missing", "peer": "vllm 1", "reason": "no module"}]
+figures = report(alone)[1]
+assert figures["moe_layer_worst_ratio"] == 0.667 and figures["moe_layer_missing"] == [], figures
+failed = alone + [{"kind": "peer_missing", "peer": "vllm 1", "model": "A", "tokens": tokens, "reason": "because"} for tokens in (1, 4096)]
+figures = report(failed)[1]
+assert figures["moe_layer_worst_ratio"] is None and len(figures["moe_layer_missing"]) == 2, figures
 # Another routing is no comparison.
 other = copy.deepcopy(lines)
 next(line for line in other if line["kind"] == "moe_peer")["routing"] = 6

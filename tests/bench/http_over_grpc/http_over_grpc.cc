@@ -34,6 +34,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "tests/bench/http_over_grpc/load.h"
+#include "tests/bench/measured_on.h"
 #include "tests/e2e/harness.h"
 
 namespace switchyard::bench {
@@ -104,9 +105,17 @@ class Bench {
   Bench(TestServer* server, const Flags& flags) : server_(*server), flags_(flags) {}
 
   int Run() {
+    const double load = LoadAverage();
     for (const int streams : flags_.streams) RunSize(streams);
     std::cout << (missed_ == 0 ? "all targets are held" : absl::StrCat(missed_, " targets are missed")) << "\n"
-              << nlohmann::json({{"benchmark", "http_over_grpc"}, {"missed", missed_}, {"rows", rows_}}).dump() << "\n";
+              << nlohmann::json({{"benchmark", "http_over_grpc"},
+                                 {"missed", missed_},
+                                 {"rows", rows_},
+                                 {"load", {load, LoadAverage()}},
+                                 {"commit", Commit()},
+                                 {"processor", Processor()}})
+                     .dump()
+              << "\n";
     return missed_ == 0 ? 0 : 1;
   }
 

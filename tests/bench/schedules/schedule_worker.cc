@@ -16,6 +16,7 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "tests/bench/schedules/emulated_program.h"
 #include "tests/bench/schedules/named_program.h"
@@ -55,7 +56,7 @@ class Worker {
     std::vector<std::unique_ptr<EmulatedProgram>> layers;
     for (const NamedProgram& program : programs) {
       std::unique_ptr<EmulatedProgram> layer;
-      ASSIGN_OR_RETURN(layer, EmulatedProgram::Create(&program, cluster, shape, &groups, absl::Now() + kPatience));
+      ASSIGN_OR_RETURN(layer, EmulatedProgram::Create(&program, cluster, shape, &groups, MonotonicNow() + kPatience));
       layers.push_back(std::move(layer));
     }
     if (const int rounds = absl::GetFlag(FLAGS_probes); rounds > 0) {
@@ -77,7 +78,7 @@ class Worker {
     }
     // The first rank to leave would end the group for those that still send.
     ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> all_done,
-                     all_->Barrier({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + kPatience}));
+                     all_->Barrier({.comm_class = comm::CommClass::kControl, .deadline = MonotonicNow() + kPatience}));
     RETURN_IF_ERROR(all_done->Wait());
     return out_.flush() ? absl::OkStatus() : absl::UnavailableError("results cannot be written");
   }
@@ -92,13 +93,13 @@ class Worker {
                                                             .epoch = 1,
                                                             .token = "schedules",
                                                             .address = addresses[static_cast<size_t>(rank)],
-                                                            .deadline = absl::Now() + kPatience}},
+                                                            .deadline = MonotonicNow() + kPatience}},
                                                  &store));
     return absl::OkStatus();
   }
 
   absl::Status RunOnce(int step, const std::string& name, EmulatedProgram* layer, pipeline::Pass pass) {
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = MonotonicNow() + kPatience;
     ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> together,
                      all_->Barrier({.comm_class = comm::CommClass::kControl, .deadline = deadline}));
     RETURN_IF_ERROR(together->Wait());

@@ -33,6 +33,7 @@ ABSL_FLAG(std::string, trace, "", "file");
 ABSL_FLAG(std::string, cluster, "",
           "file (scheduler/simulator/cluster.h); empty: by --ranks and the flags of a cluster");
 ABSL_FLAG(bool, papers, false, "");
+ABSL_FLAG(bool, quick, false, "changes nothing, as there are no rounds; every benchmark takes it");
 ABSL_FLAG(std::string, svg, "", "folder for the papers' figures");
 
 namespace switchyard::bench {

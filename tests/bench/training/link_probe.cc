@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/moe_schedule.h"
 
@@ -16,7 +17,7 @@ constexpr int kEighths[] = {2, 3, 4, 5, 6, 8};
 
 absl::Status Meet(comm::Communicator* comm) {
   ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> together,
-                   comm->Barrier({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + kPatience}));
+                   comm->Barrier({.comm_class = comm::CommClass::kControl, .deadline = MonotonicNow() + kPatience}));
   return together->Wait();
 }
 

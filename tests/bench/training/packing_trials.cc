@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/train/packing/expert_packer.h"
 
@@ -36,10 +36,10 @@ absl::StatusOr<PackingTrials> TryPackings(
     if (trials.step == nullptr || trials.step->packing() != controller.packing()) {
       ASSIGN_OR_RETURN(trials.step, make(controller.packing()));
     }
-    ASSIGN_OR_RETURN(const StepTimes times, trials.step->Run(absl::Now() + patience));
+    ASSIGN_OR_RETURN(const StepTimes times, trials.step->Run(MonotonicNow() + patience));
     if (controller.Measures(step)) measured += TimesOf(times);
     if (!controller.Decides(step)) continue;
-    ASSIGN_OR_RETURN(const jobs::PackingTimes sums, train::SumTimes(measured, all, absl::Now() + patience));
+    ASSIGN_OR_RETURN(const jobs::PackingTimes sums, train::SumTimes(measured, all, MonotonicNow() + patience));
     controller.Adopt(controller.Propose(step, sums));
     measured = {};
   }

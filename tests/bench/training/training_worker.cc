@@ -21,7 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/expert_packing.h"
 #include "scheduler/jobs/reduce_policy.h"
@@ -81,7 +81,7 @@ comm::GroupOptions OptionsOf(const std::string& name) {
           .epoch = 1,
           .token = name,
           .address = addresses[static_cast<size_t>(absl::GetFlag(FLAGS_rank))],
-          .deadline = absl::Now() + kPatience};
+          .deadline = MonotonicNow() + kPatience};
 }
 
 absl::StatusOr<std::unique_ptr<comm::Communicator>> FormGroup(const std::string& name) {
@@ -148,8 +148,8 @@ class Worker {
     Packed& packed = packed_[{overtakes, packing}];
     if (packed.row_group == nullptr) {
       const int holders = rows->world() / packing, rank = rows->rank();
-      ASSIGN_OR_RETURN(packed.row_group, rows->Split(rank / holders, rank, absl::Now() + kPatience));
-      ASSIGN_OR_RETURN(packed.replicas, sums->Split(rank % holders, rank, absl::Now() + kPatience));
+      ASSIGN_OR_RETURN(packed.row_group, rows->Split(rank / holders, rank, MonotonicNow() + kPatience));
+      ASSIGN_OR_RETURN(packed.replicas, sums->Split(rank % holders, rank, MonotonicNow() + kPatience));
     }
     groups.row_group = packed.row_group.get();
     groups.replicas = packed.replicas.get();
@@ -253,7 +253,7 @@ class Worker {
         const bool whole = mode.spec.mode == jobs::CommMode::kPriority,
                    cut = mode.spec.mode == jobs::CommMode::kPartition;
         if (mode.step == nullptr || !(whole || cut)) continue;
-        ASSIGN_OR_RETURN(const TimeSpan span, mode.step->SumAll(absl::Now() + kPatience));
+        ASSIGN_OR_RETURN(const TimeSpan span, mode.step->SumAll(MonotonicNow() + kPatience));
         WriteSpan("micro", whole ? "sums_whole" : "sums_cut", span.begin, span.end, "");
       }
     }
@@ -278,7 +278,7 @@ class Worker {
         NamedMode& mode = modes_[next];
         if (mode.step == nullptr || (i < warm_up && !Warms(mode))) continue;
         RETURN_IF_ERROR(sums_marks_.Mark(mode.tos));
-        ASSIGN_OR_RETURN(const StepTimes times, mode.step->Run(absl::Now() + kPatience));
+        ASSIGN_OR_RETURN(const StepTimes times, mode.step->Run(MonotonicNow() + kPatience));
         if (i >= warm_up) WriteStep(i - warm_up, mode.name, times);
       }
     }
