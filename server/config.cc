@@ -133,7 +133,8 @@ void CheckJoining(const ServerConfig& config, Problems* problems) {
       absl::StrCat(
           "--join_token_file: missing; with --worker_host=", config.worker_host, " and ", elsewhere,
           " workers from elsewhere whoever reaches the port could join: write a secret of at least 16 bytes to "
-          "a file (head -c 32 /dev/urandom | base64 >FILE) and give it to the server and to each worker"));
+          "a file of your own (umask 077; head -c 32 /dev/urandom | base64 >FILE) and give it to the server and to "
+          "each worker"));
 }
 
 constexpr int kLastPort = 65535;

@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/support/join_token.h"
 #include "proto/support/library_setup.h"
 #include "scheduler/base/flags/program_flags.h"
-#include "scheduler/base/join_token.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/process_guard.h"
 #include "scheduler/base/version.h"
@@ -33,7 +33,7 @@ constexpr int64_t kFilesOfConnection =
 
 // Checks what the flags have set, as a whole; reports every problem at once.
 absl::Status Finish(ServerConfig* config) {
-  const absl::StatusOr<std::string> token = ReadJoinToken(config->join_token_file, kMinTokenBytes);
+  const absl::StatusOr<std::string> token = rpc::ReadJoinToken(config->join_token_file, kMinTokenBytes);
   if (token.ok()) config->join_token = *token;
   const absl::Status finished = config->Finish();
   const int64_t workers = int64_t{config->workers} + config->train_workers;

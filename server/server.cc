@@ -1,6 +1,7 @@
 #include "server/server.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,11 +13,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "proto/support/host_port.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/admission/join_tokens.h"
 #include "server/admission/peer_name.h"
-#include "server/clock.h"
 #include "server/server_flags.h"
 #include "server/service_manager.h"
 
@@ -41,7 +42,9 @@ fleet::EngineSettings SettingsOf(const ServerConfig& config) {
 // Makes a file in memory that local workers inherit: a secret belongs neither in argv nor in the environment.
 absl::StatusOr<int> SecretFile(const std::string& secret) {
   const int fd = memfd_create("join_token", 0);
-  if (fd < 0 || write(fd, secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
+  // Its mode is 0777 at first, and workers take only files that nobody else may use.
+  if (fd < 0 || fchmod(fd, 0600) != 0 ||
+      write(fd, secret.data(), secret.size()) != static_cast<ssize_t>(secret.size())) {
     return absl::UnavailableError("cannot hold the join token in memory (memfd_create)");
   }
   return fd;

@@ -122,7 +122,7 @@ void AddServingFlags(ServerConfig* c, FlagSet* set) {
   set->Add("metrics_port", &c->metrics_port, "port of http://METRICS_HOST:PORT/metrics; 0 = any free one, -1 = none")
       .Range(-1, 65535);
   set->Add("metrics_host=ADDRESS", &c->metrics_host,
-           "address of the metrics page; any but loopback requires --tls_cert or --insecure")
+           "address of the metrics page and of local workers'; any but loopback requires --tls_cert or --insecure")
       .Mark(kToServingWorkers | kToTrainingWorkers);
 }
 
@@ -160,8 +160,9 @@ void AddWorkerFlags(ServerConfig* c, FlagSet* set) {
       .Range(0, 1024)
       .Mark(kToServingWorkers);
   set->Add("join_token_file=FILE", &c->join_token_file,
-           "file with the token that workers from elsewhere must present; required if --workers includes such workers "
-           "and --worker_host is not loopback (local workers use another token, drawn at each start)");
+           "file, which only its owner may use, with the token that workers from elsewhere must present; required if "
+           "--workers includes such workers and --worker_host is not loopback (local workers use another token, drawn "
+           "at each start)");
   set->Add("encrypt_links", &c->encrypt_links,
            "TLS 1.3 between the workers of a group, serving or training; not for GPUs on several machines, as NCCL "
            "cannot encrypt");

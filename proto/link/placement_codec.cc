@@ -100,8 +100,10 @@ absl::StatusOr<placement::ExpertReport> FromProto(const v1::ExpertReport& messag
   for (const v1::LayerSlots& layer : message.layers()) {
     RETURN_IF_ERROR(AddLayer(layer, message.num_experts(), &report));
   }
-  report.copied_bytes = message.copied_bytes();
-  report.copy_seconds = message.copy_seconds();
+  if (placement::IsCopyTime(message.copy_seconds())) {
+    report.copied_bytes = message.copied_bytes();
+    report.copy_seconds = message.copy_seconds();
+  }
   const int devices = report.placements.empty() ? 0 : report.placements.front().num_devices();
   RETURN_IF_ERROR(
       placement::CheckExpertReport(report, {.layers = num_moe_layers, .experts = num_experts, .devices = devices}));

@@ -24,9 +24,13 @@ void ForbidCoreDumps() {
 
 }  // namespace
 
-absl::Status GuardProcess(int64_t open_files, absl::string_view what_for) {
+void ForbidPrivilegesAndDumps() {
   if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) LogWarn("this kernel knows no no_new_privs");
   ForbidCoreDumps();
+}
+
+absl::Status GuardProcess(int64_t open_files, absl::string_view what_for) {
+  ForbidPrivilegesAndDumps();
   if (geteuid() == 0) LogWarn("running as root; a user of its own is safer");
   rlimit files = {};
   if (getrlimit(RLIMIT_NOFILE, &files) != 0) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// The settings that each of our programs makes for its own process before anything else.  Call from main, before other
-// threads exist.
+// The settings that server and worker, and in part switchyard-quantize, make for their own process before anything
+// else.  Call from main, before other threads exist.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,11 @@
 namespace switchyard {
 
 // - no_new_privs: nothing that this process or its children run gains privileges;
-// - no core dumps (they would hold weights and prompts), not even those that are piped to a handler;
-// - the limit of open files is at least `open_files`: raised as far as this user may.
+// - no core dumps (they would hold weights and prompts), not even those that are piped to a handler.
+// Inherited by children.
+void ForbidPrivilegesAndDumps();
+
+// The same, and the limit of open files is at least `open_files`: raised as far as this user may.
 // All of it is inherited by children.  Warns when run as root.
 // Returns InvalidArgument when the limit of open files cannot be raised that far; `what_for` says who needs them.
 absl::Status GuardProcess(int64_t open_files, absl::string_view what_for);

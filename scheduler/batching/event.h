@@ -19,7 +19,7 @@ struct TokenEvent {
   int32_t index = 0;  // of the output token, from 0
   int32_t token = 0;
   std::optional<PositionLogprobs> logprobs = std::nullopt;  // if asked for
-  absl::Time scheduled = absl::InfinitePast();              // of the first output: SequenceTimings::last_scheduled
+  absl::Time scheduled = absl::InfinitePast();              // of the first output: SequenceTimings::first_scheduled
 };
 
 struct PromptLogprobsEvent {

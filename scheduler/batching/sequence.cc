@@ -35,20 +35,18 @@ absl::string_view FinishReasonName(FinishReason reason) {
 }
 
 absl::Duration SequenceTimings::Queue() const {
-  return Between(queued, last_scheduled == absl::InfinitePast() ? finished : last_scheduled);
+  return Between(queued, first_scheduled == absl::InfinitePast() ? finished : first_scheduled);
 }
-absl::Duration SequenceTimings::Prefill() const { return Between(last_scheduled, first_token); }
+absl::Duration SequenceTimings::Prefill() const { return Between(first_scheduled, first_token); }
 absl::Duration SequenceTimings::Decode() const { return Between(first_token, last_token); }
 
-Sequence::Sequence(SequenceSpec spec, absl::Time queued)
-    : spec_(std::move(spec)), chain_(spec_.root, spec_.block_size) {
+Sequence::Sequence(SequenceSpec spec, absl::Time queued) : spec_(std::move(spec)), chain_(std::move(spec_.chain)) {
   SY_CHECK(!spec_.prompt.empty());
   SY_CHECK_GE(spec_.max_tokens, 1);
   tokens_ = std::move(spec_.prompt);
   num_prompt_tokens_ = tokens_.size();
   next_expert_path_ = spec_.sampling.expert_paths_from;
   timings_.queued = queued;
-  chain_.Extend(tokens_);
   if (spec_.constraint != nullptr) {
     matcher_ = std::make_unique<grammar::Matcher>(std::move(spec_.constraint));
     mask_wanted_ = std::make_shared<const bool>(true);
@@ -78,7 +76,7 @@ SlotInit Sequence::MakeSlotInit() const {
   SlotInit init{.tokens = tokens_,
                 .num_prompt_tokens = num_prompt_tokens(),
                 .sampling = spec_.sampling,
-                .adapter = spec_.root.adapter};
+                .adapter = chain_.root().adapter};
   if (!NeedsPromptLogprobs()) init.sampling.num_prompt_logprobs = -1;  // delivered before a preemption
   init.sampling.expert_paths_from = next_expert_path_;
   return init;
@@ -86,9 +84,10 @@ SlotInit Sequence::MakeSlotInit() const {
 
 void Sequence::SetGroup(uint64_t weights_version, bool long_rope) {
   SY_CHECK(state_ == SequenceState::kWaiting);
-  spec_.root.weights_version = weights_version;
-  spec_.root.long_rope = long_rope;
-  chain_ = PrefixChain(spec_.root, spec_.block_size);
+  PrefixRoot root = chain_.root();
+  root.weights_version = weights_version;
+  root.long_rope = long_rope;
+  chain_ = PrefixChain(std::move(root), chain_.block_size());
   chain_.Extend(tokens_);
 }
 
@@ -103,7 +102,6 @@ void Sequence::Start(int32_t to_rank, SlotId to_slot, int32_t num_cached, absl::
     timings_.first_scheduled = now;
     num_cached_ = std::min(num_cached, num_prompt_tokens());
   }
-  if (timings_.first_token == absl::InfinitePast()) timings_.last_scheduled = now;
 }
 
 void Sequence::PlanItem(int32_t num_query, bool sample) {
@@ -142,9 +140,9 @@ FinishReason Sequence::Append(int32_t token, int32_t max_context, absl::Time now
   }
   timings_.last_token = now;
   const std::vector<int32_t>& stop_ids = spec_.sampling.stop_ids;
-  if (index >= spec_.sampling.min_tokens && std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) {
-    return FinishReason::kStop;
-  }
+  // Under a constraint a stop token comes before min_tokens only where no other one fits (workers' sampling.h).
+  const bool may_stop = constrained() || index >= spec_.sampling.min_tokens;
+  if (may_stop && std::find(stop_ids.begin(), stop_ids.end(), token) != stop_ids.end()) return FinishReason::kStop;
   const FinishReason by_constraint = AdvanceConstraint(token);
   if (by_constraint == FinishReason::kStop) return by_constraint;
   if (num_outputs() >= spec_.max_tokens || num_tokens() >= max_context) return FinishReason::kLength;

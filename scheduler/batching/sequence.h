@@ -46,16 +46,14 @@ absl::string_view FinishReasonName(FinishReason reason);
 // Moments of a sequence's life, by the clock that the scheduler's callers pass; InfinitePast = has not happened.
 struct SequenceTimings {
   absl::Time queued = absl::InfinitePast();
-  absl::Time first_scheduled = absl::InfinitePast();
-  // Last time it was taken from the queue before its first token; a later preemption does not move it.
-  absl::Time last_scheduled = absl::InfinitePast();
+  absl::Time first_scheduled = absl::InfinitePast();  // a preemption does not move it
   absl::Time first_token = absl::InfinitePast();
   absl::Time last_token = absl::InfinitePast();
   absl::Time finished = absl::InfinitePast();
 
   // Intervals; zero where an end has not happened.
-  absl::Duration Queue() const;    // queued → last_scheduled (→ finished if it was never scheduled)
-  absl::Duration Prefill() const;  // last_scheduled → first_token
+  absl::Duration Queue() const;    // queued → first_scheduled (→ finished if it was never scheduled)
+  absl::Duration Prefill() const;  // first_scheduled → first_token
   absl::Duration Decode() const;   // first_token → last_token
 };
 
@@ -75,9 +73,8 @@ struct SequenceSpec {
   uint64_t arrival = 0;         // unique, grows with arrival: the order of scheduling, and (reversed) of preemption
   std::vector<int32_t> prompt;  // not empty
   SamplingParams sampling;
-  int32_t max_tokens = 1;  // outputs, >= 1
-  PrefixRoot root;
-  int32_t block_size = 1;
+  int32_t max_tokens = 1;                          // outputs, >= 1
+  PrefixChain chain;                               // of the prompt
   std::shared_ptr<grammar::Automaton> constraint;  // shared: by all that it constrains; null: none
   std::vector<int32_t> end_ids;                    // see Request
 };

@@ -132,7 +132,7 @@ bool StepCommitter::CommitToken(const PlannedItem& planned, const ItemResult& re
   Sequence* sequence = planned.sequence;
   TokenEvent token{.index = sequence->num_outputs(), .token = result.tokens[0]};
   if (!result.logprobs.empty()) token.logprobs = result.logprobs[0];
-  if (token.index == 0) token.scheduled = sequence->timings().last_scheduled;
+  if (token.index == 0) token.scheduled = sequence->timings().first_scheduled;
   const FinishReason reason = sequence->Append(token.token, running_->max_context(), now);
   events->push_back({.request = sequence->request(), .choice = sequence->choice(), .what = std::move(token)});
   ++generated_tokens_;

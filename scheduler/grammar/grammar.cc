@@ -110,32 +110,6 @@ void Grammar::OneOfUtf8(StateId from, uint32_t low, uint32_t high, StateId to) {
   }
 }
 
-// States of Knuth, Morris and Pratt: how much of the text the latest bytes are.
-StateId Grammar::AnyTextUntil(StateId from, absl::string_view text) {
-  constexpr int kBytes = 0xF8;
-  const StateId begin = NewState();
-  Empty(from, begin);
-  if (static_cast<uint8_t>(text[0]) >= kBytes) {
-    Bytes(begin, 0, kBytes - 1, begin);
-    return Literal(begin, text);
-  }
-  std::vector<StateId> states = {begin};
-  std::vector<std::vector<int>> next(text.size(), std::vector<int>(kBytes));
-  for (size_t i = 0; i < text.size(); ++i) states.push_back(NewState());
-  for (int at = 0, border = 0; at < static_cast<int>(text.size()); ++at) {
-    const auto wanted = static_cast<uint8_t>(text[at]);
-    if (at > 0) next[at] = next[border];
-    if (at > 0) border = next[border][wanted];
-    next[at][wanted] = at + 1;
-    for (int low = 0, high = 0; low < kBytes; low = high + 1) {
-      high = low;
-      while (high + 1 < kBytes && next[at][high + 1] == next[at][low]) ++high;
-      Bytes(states[at], static_cast<uint8_t>(low), static_cast<uint8_t>(high), states[next[at][low]]);
-    }
-  }
-  return states.back();
-}
-
 StateId Grammar::Repeat(StateId from, int32_t min, int32_t max, RuleId body, RuleId separator) {
   const auto one_more = [&](StateId at, int32_t index) {
     return Call(index > 0 && separator >= 0 ? Call(at, separator) : at, body);

@@ -67,9 +67,6 @@ class Grammar {
   StateId OneOf(StateId from, const CharClass& chars);
   StateId OneOfTexts(StateId from, const std::vector<std::string>& texts);
   StateId Call(StateId from, RuleId rule);
-  // Any bytes below 0xF8 up to the first `text`, and that.  A text may begin with a byte from 0xF8 on, which stands for
-  // no other text: then nothing but the rest of it follows that byte.  REQUIRES: it is not empty.
-  StateId AnyTextUntil(StateId from, absl::string_view text);
   // min to max times `body`, with `separator` between them, if there is one (a rule, else -1).
   StateId Repeat(StateId from, int32_t min, int32_t max, RuleId body, RuleId separator = -1);
   void Empty(StateId from, StateId to);

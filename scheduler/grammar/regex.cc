@@ -1,6 +1,5 @@
 #include "scheduler/grammar/regex.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -203,15 +202,17 @@ class RegexReader {
 
   // {m}, {m,}, {m,n}, {,n}; others are plain text.
   bool Braces(int32_t* min, int32_t* max) {
-    const size_t end = text_.find('}', at_);
-    if (AtEnd() || text_[at_] != '{' || end == absl::string_view::npos) return false;
+    if (AtEnd() || text_[at_] != '{') return false;
+    // No further than numbers go: of many { without } each would look through the rest of the text.
+    const size_t end = text_.find_first_not_of("0123456789,", at_ + 1);
+    if (end == absl::string_view::npos || text_[end] != '}') return false;
     const absl::string_view inside = text_.substr(at_ + 1, end - at_ - 1);
     const size_t comma = inside.find(',');
     const absl::string_view low = inside.substr(0, comma);
     const absl::string_view high = comma == absl::string_view::npos ? low : inside.substr(comma + 1);
     const auto number = [](absl::string_view digits, int32_t otherwise, int32_t* to) {
       if (digits.empty()) return *to = otherwise, true;
-      if (!std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit)) return false;
+      if (digits.find(',') != absl::string_view::npos) return false;
       if (!absl::SimpleAtoi(digits, to) || *to > kMaxRepeat) *to = kMaxRepeat + 1;
       return true;
     };

@@ -90,7 +90,7 @@ inline constexpr int32_t kMostPacking = 64;
 // InvalidArgument: replicas that do not divide the ranks, or are too many.
 absl::Status CheckPackingChoice(const CommunicationSpec& spec, int32_t ranks);
 
-// Whether the ranks of a job decide into how many chunks layers are cut, and journal it (chunk_decisions.h).
+// Whether the ranks of a job decide into how many chunks layers are cut, and journal it (chunk_decision.h).
 bool DecidesChunks(const CommunicationSpec& spec);
 
 // InvalidArgument: a number of chunks that is none.

@@ -62,7 +62,7 @@ void CheckFiles(absl::string_view field, const std::vector<std::string>& files, 
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string name = absl::StrCat(field, "[", i, "]");
     problems->Add(name, CheckRelativePath(files[i], "the dataset root"));
-    if (!absl::EndsWith(files[i], ".jsonl") && !absl::EndsWith(files[i], ".bin")) {
+    if (!IsText(files[i]) && !absl::EndsWith(files[i], ".bin")) {
       problems->Add(name, absl::StrCat(Shown(files[i]), " ends neither in .jsonl nor in .bin"));
     }
   }
@@ -165,6 +165,13 @@ void CheckShape(const JobSpec& spec, Problems* problems) {
              (spec.micro_batch_sequences > 0 && share % spec.micro_batch_sequences != 0)) {
     problems->Add("micro_batch_sequences", absl::StrCat(spec.micro_batch_sequences, " does not divide a worker's ",
                                                         share, " sequences of a step (0 = all of them)"));
+  } else if (spec.sequence_length >= 1 && spec.sequence_length <= kMaxSequenceLength) {
+    const int64_t sequences = spec.micro_batch_sequences > 0 ? spec.micro_batch_sequences : share;
+    if (sequences <= kMaxMicroBatchRows / spec.sequence_length) return;
+    problems->Add("micro_batch_sequences",
+                  absl::StrCat(spec.micro_batch_sequences, " (0 = all of a worker's): ", sequences, " sequences of ",
+                               spec.sequence_length, " tokens, at most ", kMaxMicroBatchRows,
+                               " tokens may be computed at a time"));
   }
 }
 

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/string_view.h"
 #include "scheduler/jobs/comm_spec.h"
 #include "scheduler/jobs/lr_schedule.h"
 #include "scheduler/pipeline/restore_strategy.h"
@@ -159,6 +161,13 @@ inline constexpr size_t kMaxPathBytes = 4096;
 inline constexpr size_t kMaxEvaluationSets = 64;
 inline constexpr int32_t kMaxPatience = 1'000'000;
 inline constexpr double kMinImprovementLimit = 1e6;
+
+// Whether a file of `datasets` or `evaluation` is text, which is packed into tokens, rather than a .bin of tokens.
+inline bool IsText(absl::string_view file) { return absl::EndsWith(file, ".jsonl"); }
+// The folder of its model beneath the checkpoint root: base_checkpoint or architecture.
+inline const std::string& ModelFolder(const JobSpec& spec) {
+  return spec.base_checkpoint.empty() ? spec.architecture : spec.base_checkpoint;
+}
 
 // A named part of the evaluation, which has a loss of its own.
 struct EvaluationSet {

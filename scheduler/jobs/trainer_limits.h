@@ -2,6 +2,8 @@
 // (workers/train/step/trainer_options.cc) share them, so that no job is accepted whose trainer refuses it later.  Pure.
 #pragma once
 
+#include <cstdint>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -29,6 +31,8 @@ inline constexpr RealRange kClipNorms = {0, 1e30};
 inline constexpr RealRange kRouterLossWeights = {0, 1e6};  // balance_weight, z_weight
 inline constexpr RealRange kBalanceBiasRates = {0, 1};
 inline constexpr RealRange kNoiseRates = {0, 1};  // dropout, router_jitter
+
+inline constexpr int64_t kMaxMicroBatchRows = 1 << 20;  // tokens that a worker computes at a time
 
 // InvalidArgument "NAME is VALUE, outside [least, below)".
 inline absl::Status CheckReal(absl::string_view name, double value, const RealRange& range) {

@@ -67,21 +67,25 @@ void CountTable::Add(ContextKey key, absl::Span<const int16_t> experts) {
 void CountTable::AddRow(ContextKey key, absl::Span<const uint16_t> counts) {
   SY_CHECK_EQ(counts.size(), num_experts_);
   const size_t row = RowFor(key);
-  std::vector<uint32_t> sums(counts.begin(), counts.end());
-  for (size_t e = 0; e < num_experts_; ++e) sums[e] += counts_[row * num_experts_ + e];
-  const bool too_large = *std::max_element(sums.begin(), sums.end()) > kMaxCount;
+  const auto sum_of = [&](size_t e) { return uint32_t{counts[e]} + counts_[row * num_experts_ + e]; };
+  bool too_large = false;
+  for (size_t e = 0; e < num_experts_; ++e) too_large |= sum_of(e) > kMaxCount;
   uint32_t total = 0;
   for (size_t e = 0; e < num_experts_; ++e) {
-    counts_[row * num_experts_ + e] = static_cast<uint16_t>(too_large ? sums[e] / 2 : sums[e]);
+    counts_[row * num_experts_ + e] = static_cast<uint16_t>(too_large ? sum_of(e) / 2 : sum_of(e));
     total += counts_[row * num_experts_ + e];
   }
   totals_[row] = total;
 }
 
+void CountTable::EvictToLimit() {
+  if (num_rows() > max_rows_) EvictTo(max_rows_);
+}
+
 void CountTable::Merge(const CountTable& other) {
   SY_CHECK_EQ(num_experts_, other.num_experts_);
   for (const int32_t row : other.RowsByKey()) AddRow(other.key(row), other.counts(row));
-  if (num_rows() > max_rows_) EvictTo(max_rows_);
+  EvictToLimit();
 }
 
 void CountTable::Halve() {

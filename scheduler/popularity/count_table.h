@@ -39,10 +39,12 @@ class CountTable {
 
   // One more of each of `experts` after `key`; -1 (dropped) is passed over.
   void Add(ContextKey key, absl::Span<const int16_t> experts);
-  // Adds a whole row of counts [E].
+  // Adds a whole row of counts [E], also beyond max_rows: EvictToLimit afterwards.
   void AddRow(ContextKey key, absl::Span<const uint16_t> counts);
   // Adds all rows of `other`, then evicts down to max_rows.  REQUIRES: as many experts.
   void Merge(const CountTable& other);
+  // Keeps the max_rows rows with the largest totals, ties to the smaller key.
+  void EvictToLimit();
   // Halves every count, rounded down; rows of nothing go.
   void Halve();
 

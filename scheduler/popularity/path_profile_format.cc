@@ -119,13 +119,17 @@ absl::StatusOr<PathProfile> PathProfile::Parse(absl::string_view bytes, ProfileL
       ASSIGN_OR_RETURN(count, body.TakeIn<int64_t>("marginal count", 0, kMaxMarginal));
     }
     ASSIGN_OR_RETURN(const auto rows, body.TakeInt<uint32_t>("number of rows"));
-    CountTable all(profile.identity_.shape.num_experts, std::max<int64_t>(rows, 4));
+    // A row of few counts takes far more memory than bytes, so rows beyond the limit go on the way.  Keys differ, so
+    // the rows with the largest totals are the same as those of all at once.
+    CountTable table(profile.identity_.shape.num_experts, profile.max_rows());
     std::vector<uint16_t> counts(profile.marginal_[l].size());
     ContextKey key;
     for (uint32_t row = 0; row < rows; ++row) {
-      RETURN_IF_ERROR(TakeRow(body, row == 0, &key, counts, all));
+      RETURN_IF_ERROR(TakeRow(body, row == 0, &key, counts, table));
+      if (table.num_rows() >= 2 * table.max_rows()) table.EvictToLimit();
     }
-    profile.tables_[l].Merge(all);
+    table.EvictToLimit();
+    profile.tables_[l] = table;  // a copy: it has no memory to spare
   }
   if (body.left() > 0)
     return body.Error(body.position(), absl::StrCat(body.left(), " bytes too many after the last layer"));

@@ -21,11 +21,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/admission/join_tokens.h"
 #include "server/admission/peer_name.h"
-#include "server/clock.h"
 
 namespace switchyard::server {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::server {
 

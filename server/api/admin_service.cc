@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "proto/support/errors.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "server/api/expert_query.h"
 #include "server/api/feed_call.h"
 #include "server/api/unary_call.h"
-#include "server/clock.h"
+#include "server/engine/live_requests.h"
 #include "server/engine/profile_collector.h"
 
 namespace switchyard::server {
@@ -115,8 +115,7 @@ grpc::ServerUnaryReactor* AdminServiceImpl::GetPlan(grpc::CallbackServerContext*
     return call;
   }
   request_context_->engine->CopyChoices([call, model](std::unique_ptr<const ChoicesCopy> choices) {
-    if (choices == nullptr)
-      return call->Fail(rpc::MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"));
+    if (choices == nullptr) return call->Fail(ServerStops());
     // On the pool, as the engine's thread must not wait for it.
     call->Start([model, choices = std::shared_ptr<const ChoicesCopy>(std::move(choices))](UnaryCall* call) {
       v1::GetPlanResponse answer = DescribePlan(*choices);

@@ -253,6 +253,7 @@ absl::StatusOr<v1::TokenizeResponse> ConvertTokenize(const v1::TokenizeRequest& 
   const char* const field = is_chat ? "messages" : "text";
   if (is_chat) {
     ASSIGN_OR_RETURN(text, RenderMessages(message.messages(), args));
+    if (args.output != nullptr) text += args.output->BeginOutput(text);
     response.set_rendered_text(text);
   } else if (message.input_case() == v1::TokenizeRequest::kText) {
     text = message.text();

@@ -16,7 +16,6 @@ using nlohmann::ordered_json;
 constexpr int kMaxMessages = 4096;
 constexpr int kMaxTools = 512;
 constexpr int kMaxJsonDepth = 64;
-constexpr int kMaxJsonKeys = 2048;  // of one text
 
 absl::StatusOr<ordered_json> ParseObject(const std::string& field, const std::string& text) {
   ordered_json value;

@@ -8,6 +8,8 @@
 
 namespace switchyard::server {
 
+inline constexpr int kMaxJsonKeys = 2048;  // of one JSON text of a conversation
+
 // Returns INVALID_ARGUMENT if a field has more than `limit` of something: "5 strings, limit 4".
 absl::Status CheckCount(const char* field, size_t count, const char* of_what, size_t limit);
 

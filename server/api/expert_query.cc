@@ -4,9 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "server/balancer/expert_view.h"
-#include "server/clock.h"
+#include "server/engine/live_requests.h"
 
 namespace switchyard::server {
 
@@ -25,8 +26,7 @@ void QueryExperts(const RequestContext* context, const v1::GetExpertsRequest& re
   }();
   if (!status.ok()) return done(status);
   context->engine->CopyExperts([context, request, model, client, done](std::unique_ptr<const ExpertsCopy> experts) {
-    if (experts == nullptr)  // the model is known, so the server stops
-      return done(rpc::MakeError(absl::StatusCode::kUnavailable, v1::DRAINING, "the server is stopping"));
+    if (experts == nullptr) return done(ServerStops());  // as the model is known
     // On the pool, as the engine's thread must not wait for it.
     context->pool->Post({.client = client,
                          .bytes = static_cast<int64_t>(request.ByteSizeLong()),

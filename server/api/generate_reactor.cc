@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::server {
 

@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "server/admission/peer_name.h"
 #include "server/api/model_names.h"
-#include "server/clock.h"
 
 namespace switchyard::server {
 
@@ -25,7 +25,7 @@ Generation::~Generation() {
   stream_->Detach();
   SettleQuota();
   if (has_share_) request_context_->streams_of.Leave(share_);
-  if (has_place_) request_context_->metrics->open_streams->Set(request_context_->open_streams.fetch_sub(1) - 1);
+  if (has_place_) CountPlace(-1);
 }
 
 absl::Status Generation::Enter() {
@@ -37,12 +37,19 @@ absl::Status Generation::Enter() {
         absl::Milliseconds(500));
   };
   RETURN_IF_ERROR(caller_.status());
-  const int open = request_context_->open_streams.fetch_add(1) + 1;
-  has_place_ = true;
-  request_context_->metrics->open_streams->Set(open);
-  if (open > config.max_streams) return full("", config.max_streams);
+  // A call that is refused may stay until its client has read why: it must not hold a place meanwhile.
   has_share_ = request_context_->streams_of.Enter(share_, config.max_streams_per_client);
-  return has_share_ ? absl::OkStatus() : full(" of one client", config.max_streams_per_client);
+  if (!has_share_) return full(" of one client", config.max_streams_per_client);
+  has_place_ = CountPlace(+1) <= config.max_streams;
+  if (has_place_) return absl::OkStatus();
+  CountPlace(-1);
+  return full("", config.max_streams);
+}
+
+int Generation::CountPlace(int change) {
+  const int open = request_context_->open_streams.fetch_add(change) + change;
+  request_context_->metrics->open_streams->Set(open);
+  return open;
 }
 
 absl::Status Generation::Prepare(ParseFn parse, ArgsFn make_args) {

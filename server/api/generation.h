@@ -48,6 +48,9 @@ class Generation {
   // Whether all was read, or the work ended with an error, which does not wait for what was not read.
   bool Finished(absl::Status* end) const { return stream_->Finished(end); }
 
+  // The end of the engine's work, if it has ended; what it made may wait to be read.
+  std::optional<absl::Status> end() const { return stream_->end(); }
+
   // Ends the work; a request in preparation is not begun, or cancelled right after it begins.  `by_client`: for what
   // its client did, so that the prompt counts.
   void Cancel(const absl::Status& why, bool by_client);
@@ -67,6 +70,8 @@ class Generation {
   }
 
  private:
+  // Takes a place (1) or gives it back (-1); returns how many are taken.
+  int CountPlace(int change);
   // Count the request, and the tokens that it may use, against its key's quotas.  QUOTA: there is not enough.
   absl::Status CountRequest();
   absl::Status TakeTokens(const InferenceRequest& request);

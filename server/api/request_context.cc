@@ -9,9 +9,9 @@
 #include "absl/time/clock.h"
 #include "proto/support/api_key.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/clock.h"
 #include "server/admission/peer_name.h"
 #include "server/api/call_metadata.h"
-#include "server/clock.h"
 
 namespace switchyard::server {
 

@@ -18,8 +18,8 @@
 #include "grpcpp/support/server_callback.h"
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
+#include "scheduler/base/clock.h"
 #include "server/api/request_context.h"
-#include "server/clock.h"
 
 namespace switchyard::server {
 

@@ -39,19 +39,35 @@ absl::Status Fault(absl::string_view path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
+// What a schema says of the values in its enum, beside the enum; found once for all of them.
+struct ValueLimits {
+  std::optional<std::vector<std::string>> types;
+  std::vector<std::pair<std::string, const SchemaJson*>> keywords;
+};
+
+ValueLimits LimitsOf(const SchemaJson& schema) {
+  ValueLimits out{.types = TypesOf(schema), .keywords = {}};
+  for (const auto& [key, limit] : schema.get_ref<const SchemaJson::object_t&>()) {
+    if (IsAnnotation(key) || key == "type" || key == "enum" || key == "const") continue;
+    if (TypesOf(SchemaJson{{key, true}}).has_value()) out.keywords.emplace_back(key, &limit);
+  }
+  return out;
+}
+
 // Whether a value of an enum is valid under what else its schema says; nullopt: unknown.
-std::optional<bool> MayBe(const SchemaJson& value, const SchemaJson& schema) {
-  if (const auto types = TypesOf(schema)) {
-    if (std::none_of(types->begin(), types->end(), [&](const std::string& type) { return HasType(value, type); }))
+std::optional<bool> MayBe(const SchemaJson& value, const ValueLimits& limits) {
+  if (limits.types) {
+    const std::vector<std::string>& types = *limits.types;
+    if (std::none_of(types.begin(), types.end(), [&](const std::string& type) { return HasType(value, type); }))
       return false;
   }
-  for (const auto& [key, limit] : schema.items()) {
-    if (IsAnnotation(key) || key == "type" || key == "enum" || key == "const") continue;
-    if (value.is_number() && limit.is_number() && key == "minimum") {
-      if (value < limit) return false;
-    } else if (value.is_number() && limit.is_number() && key == "maximum") {
-      if (value > limit) return false;
-    } else if (TypesOf(SchemaJson{{key, limit}}).has_value()) {
+  for (const auto& [key, limit] : limits.keywords) {
+    if (!value.is_number() || !limit->is_number()) return std::nullopt;
+    if (key == "minimum") {
+      if (value < *limit) return false;
+    } else if (key == "maximum") {
+      if (value > *limit) return false;
+    } else {
       return std::nullopt;
     }
   }
@@ -245,7 +261,11 @@ absl::Status SchemaCompiler::DefineChoice(const Waiting& waiting, SchemaJson sch
       ASSIGN_OR_RETURN(SchemaJson both, MergeSchemas(schema, branch));
       ASSIGN_OR_RETURN(both, Joined(std::move(both)));
       for (size_t i = 0; i < joined.size(); ++i) {
-        if (AreDisjoint(joined[i], both)) continue;
+        if (AreDisjoint(joined[i], both, &comparisons_left_)) continue;
+        if (comparisons_left_ < 0) {
+          return absl::InvalidArgumentError(absl::StrCat("\"oneOf\" of ", branches.size(), " branches takes more than ",
+                                                         kMaxComparisons, " comparisons to tell them apart"));
+        }
         return absl::InvalidArgumentError(absl::StrCat("branches ", i, " and ", joined.size(),
                                                        " of \"oneOf\" may both be valid; use anyOf, or constants or "
                                                        "required properties that tell them apart"));
@@ -278,8 +298,9 @@ absl::Status SchemaCompiler::DefineValues(const Waiting& waiting, const SchemaJs
   SchemaJson values = schema.contains("const") ? SchemaJson::array({schema["const"]}) : schema["enum"];
   if (!values.is_array()) return absl::InvalidArgumentError("\"enum\" must be a list");
   std::vector<std::string> texts;
+  const ValueLimits limits = LimitsOf(schema);
   for (const SchemaJson& value : values) {
-    const std::optional<bool> valid = MayBe(value, schema);
+    const std::optional<bool> valid = MayBe(value, limits);
     if (!valid) return absl::InvalidArgumentError("other limits beside \"enum\" are not supported");
     const std::optional<std::string> text = WrittenAs(value, waiting.value_of);
     if (*valid && text.has_value()) texts.push_back(*text);
@@ -347,8 +368,11 @@ absl::StatusOr<std::unique_ptr<const Grammar>> GrammarOfSchema(absl::string_view
 
 absl::StatusOr<SchemaJson> ParseSchema(absl::string_view text) {
   SchemaJson schema;
-  const JsonLimits limits = {
-      .max_depth = kMaxSchemaDepth, .max_values = 50'000, .max_keys = 5'000, .max_key_bytes = 1024, .lenient = false};
+  const JsonLimits limits = {.max_depth = kMaxSchemaDepth,
+                             .max_values = 50'000,
+                             .max_keys = kMaxSchemaKeys,
+                             .max_key_bytes = kMaxSchemaKeyBytes,
+                             .lenient = false};
   if (text.size() > kMaxSchemaBytes)
     return absl::InvalidArgumentError(absl::StrCat("has ", text.size(), " bytes, limit ", kMaxSchemaBytes));
   if (const std::optional<JsonFault> fault = ReadJson(text, limits, &schema))

@@ -13,6 +13,7 @@
 // JSON Schema does not define, as pydantic's "path", are notes.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -23,6 +24,8 @@ namespace switchyard::server {
 
 inline constexpr size_t kMaxSchemaBytes = 256 << 10;
 inline constexpr int kMaxSchemaDepth = 64;
+inline constexpr int64_t kMaxSchemaKeys = 5'000;      // of all objects; and of one `required`
+inline constexpr int64_t kMaxSchemaKeyBytes = 1'024;  // likewise
 
 // The finished grammar.  InvalidArgument: "$.properties.a: "not" is not supported", or of another fault.
 absl::StatusOr<std::unique_ptr<const grammar::Grammar>> GrammarOfSchema(absl::string_view schema);

@@ -14,6 +14,7 @@
 #include "scheduler/grammar/expression.h"
 #include "server/constraint/constraint_spec.h"
 #include "server/constraint/json_rules.h"
+#include "server/constraint/name_patterns.h"
 #include "server/constraint/schema_merge.h"
 #include "server/text/output/calls/tool_types.h"
 
@@ -48,6 +49,7 @@ class SchemaCompiler {
   static constexpr int64_t kMaxCopiedBytes = 8 << 20;
   static constexpr int kMaxJoins = 200;  // of one schema
   static constexpr size_t kMaxBranches = 256;
+  static constexpr int64_t kMaxComparisons = 20'000'000;  // of branches of all oneOf
 
   static constexpr int kJson = -1;
 
@@ -109,7 +111,9 @@ class SchemaCompiler {
   std::deque<Waiting> waiting_;
   int64_t copied_bytes_ = 0;                                                      // of all schemas that waited, as JSON
   absl::flat_hash_map<std::pair<std::string, int>, grammar::RuleId> references_;  // by pointer and Waiting::value_of
-  const ArgumentMarkup* markup_ = nullptr;                                        // null: all is JSON
+  int64_t comparisons_left_ = kMaxComparisons;
+  int64_t name_steps_left_ = NamePatterns::kMaxSteps;
+  const ArgumentMarkup* markup_ = nullptr;     // null: all is JSON
   std::vector<text::ValueTypes> value_types_;  // of parameters, as their reader (server/text/output) sees them
 };
 

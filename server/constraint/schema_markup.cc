@@ -3,7 +3,11 @@
 // What is written here must be what the output's reader makes of it (server/text/output/calls): a text that may also be
 // a number, say, begins with nothing that a number begins with.
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -76,15 +80,24 @@ absl::StatusOr<SchemaJson> SchemaCompiler::ParametersOf(SchemaJson schema, const
                                         "\" is not supported for a function whose arguments are not written as JSON"));
     }
   }
+  // Both are there before either is referred to: a new member moves the others.
+  if (SchemaJson& given = (*joined)["properties"]; given.is_null()) given = SchemaJson::object();
+  if (SchemaJson& given = (*joined)["required"]; !given.is_array()) given = SchemaJson::array();
   SchemaJson& properties = (*joined)["properties"];
-  if (properties.is_null()) properties = SchemaJson::object();
-  SchemaJson& required = (*joined)["required"];
-  if (!required.is_array()) required = SchemaJson::array();
+  const SchemaJson& required = (*joined)["required"];
   const SchemaJson others = joined->value("additionalProperties", SchemaJson(true));
   if (!properties.is_object()) return Refusal(path, "\"properties\" must be an object");
-  for (const SchemaJson& name : required) {
-    if (!name.is_string()) return Refusal(path, "\"required\" must have texts");
-    if (!properties.contains(name.get<std::string>())) properties[name.get<std::string>()] = others;
+  if (const absl::Status status = CheckRequired(required); !status.ok()) return Refusal(path, status.message());
+  auto& members = properties.get_ref<SchemaJson::object_t&>();  // added to without looking
+  absl::flat_hash_set<std::string> known;
+  for (const auto& [name, value] : members) known.insert(name);
+  const auto bytes_of_others = static_cast<int64_t>(JsonText(others).size());
+  for (int64_t left = kMaxCopiedBytes; const SchemaJson& value : required) {
+    const auto& name = value.get_ref<const std::string&>();
+    if (!known.insert(name).second) continue;
+    if ((left -= bytes_of_others) < 0)
+      return Refusal(path, "\"additionalProperties\" is too large for that many names that only \"required\" has");
+    members.emplace_back(name, others);
   }
   const size_t least = joined->value("minProperties", SchemaJson(0)).is_number_unsigned()
                            ? (*joined).value("minProperties", size_t{0})
@@ -110,8 +123,10 @@ absl::Status SchemaCompiler::DefineParameters(RuleId rule, SchemaJson given, con
     bool is_optional;
   };
   std::vector<Parameter> parameters;
+  absl::flat_hash_set<absl::string_view> needed;
+  for (const SchemaJson& name : required) needed.insert(name.get_ref<const std::string&>());
   for (const auto& [name, value] : properties.items()) {
-    const bool is_optional = std::find(required.begin(), required.end(), name) == required.end();
+    const bool is_optional = !needed.contains(name);
     if (value == SchemaJson(false) && is_optional) continue;
     if (!IsWritable(name)) {
       return Refusal(

@@ -7,8 +7,10 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "server/constraint/json_schema.h"
 
 namespace switchyard::server {
 namespace {
@@ -87,24 +89,51 @@ absl::Status MergeProperties(const SchemaJson& a, const SchemaJson& b, SchemaJso
   return absl::OkStatus();
 }
 
+// The same for equal values, as 1 and 1.0 are.
+size_t HashOfValue(const SchemaJson& value) {
+  if (value.is_number()) return absl::HashOf(value.get<double>());
+  if (value.is_string()) return absl::HashOf(value.get_ref<const std::string&>());
+  if (value.is_boolean()) return absl::HashOf(value.get<bool>());
+  size_t hash = absl::HashOf(value.size(), value.is_array(), value.is_object());
+  for (auto it = value.begin(); it != value.end(); ++it)
+    hash = absl::HashOf(hash, value.is_object() ? absl::HashOf(it.key()) : size_t{0}, HashOfValue(*it));
+  return hash;
+}
+
+struct HashOfPointed {
+  size_t operator()(const SchemaJson* value) const { return HashOfValue(*value); }
+};
+struct ArePointedEqual {
+  bool operator()(const SchemaJson* a, const SchemaJson* b) const { return *a == *b; }
+};
+using ValueSet = absl::flat_hash_set<const SchemaJson*, HashOfPointed, ArePointedEqual>;
+
+ValueSet SetOf(const SchemaJson& values) {
+  ValueSet set;
+  for (const SchemaJson& value : values) set.insert(&value);
+  return set;
+}
+
 SchemaJson Common(const SchemaJson& a, const SchemaJson& b) {
+  const ValueSet in_b = SetOf(b);
   SchemaJson both = SchemaJson::array();
   for (const SchemaJson& value : a) {
-    if (std::find(b.begin(), b.end(), value) != b.end()) both.push_back(value);
+    if (in_b.contains(&value)) both.push_back(value);
   }
   return both;
 }
 
 SchemaJson CommonTypes(const SchemaJson& a, const SchemaJson& b) {
-  const auto list = [](const SchemaJson& types) { return types.is_array() ? types : SchemaJson::array({types}); };
+  const ValueSet in_b = SetOf(b);  // also of one that is no list
+  ValueSet seen;
+  const SchemaJson integer = "integer", number = "number";
   SchemaJson both = SchemaJson::array();
-  for (const SchemaJson& x : list(a)) {
-    for (const SchemaJson& y : list(b)) {
-      if (x == y || (x == "integer" && y == "number")) {
-        both.push_back(x);
-      } else if (x == "number" && y == "integer") {
-        both.push_back(y);
-      }
+  for (const SchemaJson& type : a) {
+    if (!type.is_string() || !seen.insert(&type).second) continue;
+    if (in_b.contains(&type) || (type == integer && in_b.contains(&number))) {
+      both.push_back(type);
+    } else if (type == number && in_b.contains(&integer)) {
+      both.push_back(integer);
     }
   }
   return both;
@@ -127,9 +156,12 @@ absl::Status MergeKeyword(const std::string& key, const SchemaJson& a, const Sch
   } else if (key == "enum" && a.is_array() && b.is_array()) {
     to = Common(a, b);
   } else if (key == "required" && a.is_array() && b.is_array()) {
+    RETURN_IF_ERROR(CheckRequired(a));
+    RETURN_IF_ERROR(CheckRequired(b));
+    const ValueSet in_a = SetOf(a);
     to = a;
     for (const SchemaJson& name : b) {
-      if (std::find(to.begin(), to.end(), name) == to.end()) to.push_back(name);
+      if (!in_a.contains(&name)) to.push_back(name);
     }
   } else if (key == "allOf" && a.is_array() && b.is_array()) {
     to = a;
@@ -173,7 +205,97 @@ SchemaJson Wrapped(const SchemaJson& schema) {
   return out;
 }
 
+// Of a value with all that is in it.
+int64_t NumValues(const SchemaJson& value) {
+  int64_t sum = 1;
+  if (!value.is_structured()) return sum;
+  for (const SchemaJson& part : value) sum += NumValues(part);
+  return sum;
+}
+
+// The only values that a schema takes, where it lists them.
+std::optional<std::vector<const SchemaJson*>> ValuesOf(const SchemaJson& schema) {
+  std::vector<const SchemaJson*> values;
+  if (const auto one = schema.find("const"); one != schema.end()) {
+    values.push_back(&*one);
+    return values;
+  }
+  const auto list = schema.find("enum");
+  if (list == schema.end() || !list->is_array()) return std::nullopt;
+  for (const SchemaJson& value : *list) values.push_back(&value);
+  return values;
+}
+
+bool HaveCommonType(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  return std::any_of(a.begin(), a.end(), [&b](const std::string& x) {
+    return std::any_of(b.begin(), b.end(), [&x](const std::string& y) {
+      return x == y || (x == "integer" && y == "number") || (x == "number" && y == "integer");
+    });
+  });
+}
+
+bool HaveTypes(const std::vector<const SchemaJson*>& values, const std::vector<std::string>& types) {
+  return std::any_of(values.begin(), values.end(), [&types](const SchemaJson* value) {
+    return std::any_of(types.begin(), types.end(), [value](const std::string& type) { return HasType(*value, type); });
+  });
+}
+
+// What a schema says of a property; null: nothing.
+const SchemaJson* PropertyOf(const SchemaJson& schema, const std::string& name, int64_t* comparisons) {
+  if (const auto all = schema.find("properties"); all != schema.end() && all->is_object()) {
+    *comparisons -= static_cast<int64_t>(all->size());
+    if (const auto it = all->find(name); it != all->end()) return &*it;
+  }
+  if (schema.contains("patternProperties")) return nullptr;
+  const auto others = schema.find("additionalProperties");
+  return others == schema.end() ? nullptr : &*others;
+}
+
+bool Requires(const SchemaJson& schema, const SchemaJson& name, int64_t* comparisons) {
+  const auto it = schema.find("required");
+  if (it == schema.end() || !it->is_array()) return false;
+  *comparisons -= static_cast<int64_t>(it->size());
+  return std::find(it->begin(), it->end(), name) != it->end();
+}
+
+// Whether a property that both need cannot be, or one that one needs and the other does not allow.
+bool DifferInProperties(const SchemaJson& a, const SchemaJson& b, int64_t* comparisons) {
+  for (const SchemaJson* one : {&a, &b}) {
+    const auto required = one->find("required");
+    if (required == one->end() || !required->is_array()) continue;
+    for (const SchemaJson& name : *required) {
+      if (*comparisons < 0) return false;
+      if (!name.is_string()) continue;
+      const bool in_other = Requires(one == &a ? b : a, name, comparisons);
+      if (one == &b && in_other) continue;  // it was among those of a
+      const SchemaJson* const of_a = PropertyOf(a, name.get_ref<const std::string&>(), comparisons);
+      const SchemaJson* const of_b = PropertyOf(b, name.get_ref<const std::string&>(), comparisons);
+      if (of_a != nullptr && *of_a == SchemaJson(false)) return true;
+      if (of_b != nullptr && *of_b == SchemaJson(false)) return true;
+      if (in_other && of_a != nullptr && of_b != nullptr && AreDisjoint(*of_a, *of_b, comparisons)) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
+
+absl::Status CheckRequired(const SchemaJson& required) {
+  if (!required.is_array()) return absl::OkStatus();
+  if (static_cast<int64_t>(required.size()) > kMaxSchemaKeys) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"required\" has ", required.size(), " names, limit ", kMaxSchemaKeys));
+  }
+  for (const SchemaJson& name : required) {
+    if (!name.is_string()) return absl::InvalidArgumentError("\"required\" must have texts");
+    const size_t bytes = name.get_ref<const std::string&>().size();
+    if (static_cast<int64_t>(bytes) > kMaxSchemaKeyBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"required\" has a name of ", bytes, " bytes, limit ", kMaxSchemaKeyBytes));
+    }
+  }
+  return absl::OkStatus();
+}
 
 bool IsAnnotation(absl::string_view keyword) {
   return std::find(std::begin(kAnnotations), std::end(kAnnotations), keyword) != std::end(kAnnotations);
@@ -213,8 +335,12 @@ bool HasType(const SchemaJson& value, absl::string_view type) {
 std::optional<std::vector<std::string>> TypesOf(const SchemaJson& schema) {
   std::vector<std::string> types;
   if (const auto it = schema.find("type"); it != schema.end()) {
-    for (const SchemaJson& type : it->is_array() ? *it : SchemaJson::array({*it})) {
-      if (type.is_string()) types.push_back(type.get<std::string>());
+    if (it->is_object()) return types;
+    constexpr size_t kMost = 8;  // one more than there are: an unknown one, which is refused later, is among these
+    for (const SchemaJson& type : *it) {  // also of one that is no list
+      if (!type.is_string() || types.size() == kMost) continue;
+      if (std::find(types.begin(), types.end(), type.get_ref<const std::string&>()) == types.end())
+        types.push_back(type.get<std::string>());
     }
     return types;
   }
@@ -227,48 +353,29 @@ std::optional<std::vector<std::string>> TypesOf(const SchemaJson& schema) {
   return types;
 }
 
-bool AreDisjoint(const SchemaJson& a, const SchemaJson& b) {
+bool AreDisjoint(const SchemaJson& a, const SchemaJson& b, int64_t* comparisons) {
   if (a.is_boolean() || b.is_boolean()) return a == SchemaJson(false) || b == SchemaJson(false);
-  const auto values = [](const SchemaJson& schema) -> std::optional<SchemaJson> {
-    if (schema.contains("const")) return SchemaJson::array({schema["const"]});
-    if (schema.contains("enum") && schema["enum"].is_array()) return schema["enum"];
-    return std::nullopt;
-  };
-  const auto values_a = values(a), values_b = values(b);
-  if (values_a && values_b) return Common(*values_a, *values_b).empty();
-  const auto types_a = TypesOf(a), types_b = TypesOf(b);
-  const auto all_outside = [](const SchemaJson& list, const std::vector<std::string>& types) {
-    return std::none_of(list.begin(), list.end(), [&](const SchemaJson& value) {
-      return std::any_of(types.begin(), types.end(), [&](const std::string& type) { return HasType(value, type); });
-    });
-  };
-  if (values_a && types_b) return all_outside(*values_a, *types_b);
-  if (values_b && types_a) return all_outside(*values_b, *types_a);
-  if (!types_a || !types_b) return false;
-  if (CommonTypes(SchemaJson(*types_a), SchemaJson(*types_b)).empty()) return true;
-  if (*types_a != std::vector<std::string>{"object"} || *types_b != std::vector<std::string>{"object"}) return false;
-  // A property that both need, or that one needs and the other does not allow.
-  const auto needs = [](const SchemaJson& schema, const std::string& name) {
-    const auto it = schema.find("required");
-    return it != schema.end() && it->is_array() && std::find(it->begin(), it->end(), name) != it->end();
-  };
-  const auto property = [](const SchemaJson& schema, const std::string& name) {
-    const auto it = schema.find("properties");
-    if (it != schema.end() && it->is_object() && it->contains(name)) return (*it)[name];
-    return schema.contains("patternProperties") ? SchemaJson(true) : AdditionalOf(schema);
-  };
-  for (const SchemaJson* one : {&a, &b}) {
-    const auto it = one->find("required");
-    if (it == one->end() || !it->is_array()) continue;
-    for (const SchemaJson& name_value : *it) {
-      if (!name_value.is_string()) continue;
-      const auto name = name_value.get<std::string>();
-      const SchemaJson of_a = property(a, name), of_b = property(b, name);
-      if (of_a == SchemaJson(false) || of_b == SchemaJson(false)) return true;
-      if (needs(a, name) && needs(b, name) && AreDisjoint(of_a, of_b)) return true;
-    }
+  *comparisons -= static_cast<int64_t>(8 * (a.size() + b.size()));  // of the keywords that are looked up below
+  if (*comparisons < 0) return false;
+  const auto values_a = ValuesOf(a), values_b = ValuesOf(b);
+  for (const auto* values : {&values_a, &values_b}) {
+    if (!values->has_value()) continue;
+    for (const SchemaJson* value : **values) *comparisons -= 4 * NumValues(*value);
   }
-  return false;
+  if (values_a && values_b) {
+    const ValueSet in_b(values_b->begin(), values_b->end());
+    return std::none_of(values_a->begin(), values_a->end(), [&](const SchemaJson* x) { return in_b.contains(x); });
+  }
+  const auto types_a = TypesOf(a), types_b = TypesOf(b);
+  const auto may_compare = [comparisons](size_t x, size_t y) {
+    return (*comparisons -= static_cast<int64_t>((x + 1) * (y + 1))) >= 0;
+  };
+  if (values_a && types_b) return may_compare(values_a->size(), types_b->size()) && !HaveTypes(*values_a, *types_b);
+  if (values_b && types_a) return may_compare(values_b->size(), types_a->size()) && !HaveTypes(*values_b, *types_a);
+  if (!types_a || !types_b || !may_compare(types_a->size(), types_b->size())) return false;
+  if (!HaveCommonType(*types_a, *types_b)) return true;
+  if (*types_a != std::vector<std::string>{"object"} || *types_b != std::vector<std::string>{"object"}) return false;
+  return DifferInProperties(a, b, comparisons);
 }
 
 }  // namespace switchyard::server

@@ -1,8 +1,10 @@
 // Schemas that must hold together, as one.  Pure.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -20,8 +22,12 @@ bool IsAnnotation(absl::string_view keyword);
 // when it is their turn.  InvalidArgument: "both have \"pattern\"", of keywords that cannot be joined.
 absl::StatusOr<SchemaJson> MergeSchemas(const SchemaJson& a, const SchemaJson& b);
 
-// Whether no value is valid for both, as far as types, constants and required properties tell.
-bool AreDisjoint(const SchemaJson& a, const SchemaJson& b);
+// InvalidArgument: `required` is a list with other than texts, or past kMaxSchemaKeys or kMaxSchemaKeyBytes.
+absl::Status CheckRequired(const SchemaJson& required);
+
+// Whether no value is valid for both, as far as types, constants and required properties tell.  Reduces *comparisons by
+// those that it made; below 0 they were too many, and the answer is false.
+bool AreDisjoint(const SchemaJson& a, const SchemaJson& b, int64_t* comparisons);
 
 // The types that a schema takes, of: null boolean integer number string array object.  A schema without "type" whose
 // keywords are about one type is read as being of that type.  nullopt: all.

@@ -1,11 +1,14 @@
 // What a schema says of strings, numbers, arrays and objects, as states.
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
-#include "scheduler/grammar/automaton.h"
 #include "scheduler/grammar/regex.h"
 #include "server/constraint/json_number.h"
 #include "server/constraint/json_schema.h"
@@ -60,37 +63,6 @@ absl::Status LimitLength(int32_t min, int32_t max, Expression* expression) {
 void RemoveChars(const grammar::CharClass& chars, Expression* expression) {
   expression->chars = expression->chars.Without(chars);
   for (Expression& part : expression->parts) RemoveChars(chars, &part);
-}
-
-using Regexes = std::vector<std::pair<std::string, Expression>>;
-
-// Those of patternProperties.
-absl::StatusOr<Regexes> RegexesOf(const SchemaJson& patterns) {
-  Regexes regexes;
-  for (const auto& [pattern, value] : patterns.items()) {
-    absl::StatusOr<Expression> regex = ParseRegex(pattern, grammar::RegexMatch::kSearch);
-    if (!regex.ok()) return BadKeyword("patternProperties", regex.status().message());
-    if (!regexes.empty() && value != patterns[regexes[0].first])
-      return BadKeyword("patternProperties", "of several patterns with different schemas is not supported");
-    regexes.emplace_back(pattern, *std::move(regex));
-  }
-  return regexes;
-}
-
-bool MatchesWhole(const Expression& expression, absl::string_view text) {
-  auto one = std::make_unique<Grammar>();
-  const RuleId root = one->AddRule("pattern");
-  one->Define(root, [&](StateId from) { return Emit(expression, grammar::Spelling::kPlain, from, one.get()); });
-  if (!one->Finish().ok()) return false;
-  grammar::AutomatonTotals totals;
-  grammar::Automaton automaton(std::move(one), std::make_shared<const grammar::TokenTrie>(std::vector<std::string>()),
-                               &totals);
-  int64_t work = 1'000'000;
-  absl::StatusOr<int32_t> at = automaton.Start(&work);
-  for (const char c : text) {
-    if (at.ok()) at = automaton.Next(*at, static_cast<uint8_t>(c), &work);
-  }
-  return at.ok() && automaton.Accepts(*at);
 }
 
 }  // namespace
@@ -244,53 +216,55 @@ absl::StatusOr<RuleId> SchemaCompiler::OtherKey(const SchemaJson& schema, const 
 
 absl::StatusOr<SchemaCompiler::Members> SchemaCompiler::MembersOf(const SchemaJson& schema, const std::string& path) {
   Members out;
-  SchemaJson properties = schema.value("properties", SchemaJson::object());
+  const SchemaJson properties = schema.value("properties", SchemaJson::object());
   const SchemaJson patterns = schema.value("patternProperties", SchemaJson::object());
   const SchemaJson required = schema.value("required", SchemaJson::array());
   if (!properties.is_object()) return BadKeyword("properties", "must be an object");
   if (!patterns.is_object()) return BadKeyword("patternProperties", "must be an object");
   const bool says_others = schema.contains("additionalProperties");
   const bool closed = !says_others && (!properties.empty() || !patterns.empty());
-  SchemaJson others = schema.value("additionalProperties", SchemaJson(true));
+  const SchemaJson others = schema.value("additionalProperties", SchemaJson(true));
   ASSIGN_OR_RETURN(out.min, CountOf(schema, "minProperties", 0));
   ASSIGN_OR_RETURN(out.max, CountOf(schema, "maxProperties", kNoMaximum));
-  ASSIGN_OR_RETURN(const Regexes regexes, RegexesOf(patterns));
+  ASSIGN_OR_RETURN(NamePatterns of_names, NamePatterns::Parse(patterns));
+  RETURN_IF_ERROR(CheckRequired(required));
+  // An ordered object looks its names up one by one, so sets know them.
+  absl::flat_hash_set<std::string> known, needed;
+  std::vector<std::pair<std::string, const SchemaJson*>> wanted;  // null: not among `properties`
+  for (const auto& [name, value] : properties.get_ref<const SchemaJson::object_t&>()) {
+    known.insert(name);
+    wanted.emplace_back(name, &value);
+  }
   // draft 4's `required` of a property is a boolean, which says nothing here.
-  for (const SchemaJson& name : required.is_array() ? required : SchemaJson::array()) {
-    if (!name.is_string()) return BadKeyword("required", "must have texts");
-    const auto key = name.get<std::string>();
-    if (properties.contains(key)) continue;
-    const bool matches =
-        std::any_of(regexes.begin(), regexes.end(), [&](const auto& regex) { return MatchesWhole(regex.second, key); });
-    properties[key] = matches ? SchemaJson(true) : others;  // the pattern's schema is joined below
+  for (const SchemaJson& value : required.is_array() ? required : SchemaJson::array()) {
+    const auto& name = value.get_ref<const std::string&>();
+    needed.insert(name);
+    if (known.insert(name).second) wanted.emplace_back(name, nullptr);
   }
   std::vector<std::string> names;
   bool names_match = false;
-  for (const auto& [name, value] : properties.items()) {
-    SchemaJson of_name = value;
-    for (const auto& [pattern, regex] : regexes) {
-      if (!MatchesWhole(regex, name)) continue;
-      names_match = true;
-      of_name = SchemaJson{{"allOf", SchemaJson::array({of_name, patterns[pattern]})}};
-    }
+  for (const auto& [name, value] : wanted) {
+    if (copied_bytes_ > kMaxCopiedBytes) return out;  // DefineAll says so
+    ASSIGN_OR_RETURN(const bool matches, of_names.Match(name, &name_steps_left_));
+    SchemaJson of_name = value != nullptr ? *value : matches ? SchemaJson(true) : others;
+    if (matches) of_name = SchemaJson{{"allOf", SchemaJson::array({of_name, patterns.front()})}};
+    names_match = names_match || matches;
     names.push_back(name);
-    const bool needed = required.is_array() && std::find(required.begin(), required.end(), name) != required.end();
-    if (of_name == SchemaJson(false) && !needed) continue;
+    if (of_name == SchemaJson(false) && !needed.contains(name)) continue;
     const RuleId key = TextKey(name);
-    out.named.push_back({rules_.Member(key, RuleOf(of_name, absl::StrCat(path, ".properties.", name))), needed});
+    out.named.push_back(
+        {rules_.Member(key, RuleOf(of_name, absl::StrCat(path, ".properties.", name))), needed.contains(name)});
   }
-  if (!regexes.empty() && !names_match) {
-    for (const auto& [pattern, regex] : regexes) {
-      const RuleId key = grammar_.AddRule("key by pattern");
-      Expression inside = regex;
-      if (markup_ != nullptr) RemoveChars({{'<', '<'}}, &inside);
-      grammar_.Define(key, [&](StateId from) {
-        return grammar_.Literal(Emit(inside, grammar::Spelling::kJson, grammar_.Literal(from, "\""), &grammar_), "\"");
-      });
-      out.others.push_back(rules_.Member(key, RuleOf(patterns[pattern], absl::StrCat(path, ".patternProperties"))));
-    }
+  for (size_t i = 0; !names_match && i < of_names.regexes().size(); ++i) {
+    const RuleId key = grammar_.AddRule("key by pattern");
+    Expression inside = of_names.regexes()[i];
+    if (markup_ != nullptr) RemoveChars({{'<', '<'}}, &inside);
+    grammar_.Define(key, [&](StateId from) {
+      return grammar_.Literal(Emit(inside, grammar::Spelling::kJson, grammar_.Literal(from, "\""), &grammar_), "\"");
+    });
+    out.others.push_back(rules_.Member(key, RuleOf(patterns.front(), absl::StrCat(path, ".patternProperties"))));
   }
-  if (closed || !regexes.empty() || others == SchemaJson(false)) return out;
+  if (closed || !patterns.empty() || others == SchemaJson(false)) return out;
   ASSIGN_OR_RETURN(const RuleId key, OtherKey(schema, names, path));
   out.others.push_back(rules_.Member(key, RuleOf(others, absl::StrCat(path, ".additionalProperties"))));
   return out;

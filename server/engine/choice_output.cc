@@ -5,20 +5,9 @@
 
 namespace switchyard::server {
 
-size_t StopPrefixLength(absl::string_view text, const std::vector<std::string>& stops) {
-  size_t longest = 0;
-  for (const std::string& stop : stops) {
-    for (size_t length = std::min(text.size(), stop.size() - 1); length > longest; --length) {
-      if (text.substr(text.size() - length) == absl::string_view(stop).substr(0, length)) {
-        longest = length;
-        break;
-      }
-    }
-  }
-  return longest;
-}
-
-ChoiceOutput::ChoiceOutput(const InferenceRequest* request, const tokenizer::Tokenizer* tokenizer) : request_(request) {
+ChoiceOutput::ChoiceOutput(const InferenceRequest* request, const StopStrings* stops,
+                           const tokenizer::Tokenizer* tokenizer)
+    : request_(request), stops_(stops), matched_(stops->size(), 0) {
   if (tokenizer != nullptr)
     decoder_ = std::make_unique<tokenizer::StreamDecoder>(tokenizer, request->skip_special_tokens);
 }
@@ -38,24 +27,22 @@ std::string ChoiceOutput::Take(int32_t token, int32_t index) {
 }
 
 std::string ChoiceOutput::Show(std::string text, bool look_for_stops) {
-  if (request_->stop.empty()) return text;
+  if (stops_->empty() || !look_for_stops) return text;  // nothing is held before they count
+  const size_t held = held_.size();
   held_ += text;
-  if (!look_for_stops) return std::exchange(held_, "");
   size_t first = std::string::npos;
-  for (const std::string& stop : request_->stop) {
-    const size_t at = held_.find(stop);
+  for (size_t i = 0; i < stops_->size(); ++i) {
+    const size_t end = stops_->Find(i, text, &matched_[i]);
+    if (end == absl::string_view::npos) continue;
+    const size_t at = held + end - stops_->stop(i).size();
     if (at < first) {
       first = at;
-      stop_string_ = stop;
+      stop_string_ = stops_->stop(i);
     }
   }
-  if (first != std::string::npos) {
-    std::string shown = held_.substr(0, first);
-    held_.clear();
-    return shown;
-  }
-  const size_t keep = StopPrefixLength(held_, request_->stop);
-  std::string shown = held_.substr(0, held_.size() - keep);
+  if (first != std::string::npos) std::fill(matched_.begin(), matched_.end(), 0);
+  const size_t keep = *std::max_element(matched_.begin(), matched_.end());
+  std::string shown = held_.substr(0, std::min(first, held_.size() - keep));
   held_.erase(0, held_.size() - keep);
   return shown;
 }

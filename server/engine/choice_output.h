@@ -11,16 +11,17 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "server/engine/request.h"
+#include "server/engine/stop_strings.h"
 #include "server/text/tokenizer/stream_decoder.h"
 
 namespace switchyard::server {
 
 class ChoiceOutput {
  public:
-  // `request` is borrowed.  `tokenizer` may be null: then there is no text.
-  ChoiceOutput(const InferenceRequest* request, const tokenizer::Tokenizer* tokenizer);
+  // `request` and `stops`, its stop strings, are borrowed.  `tokenizer` may be null: then there is no text.
+  ChoiceOutput(const InferenceRequest* request, const StopStrings* stops, const tokenizer::Tokenizer* tokenizer);
 
   // Adds the next token; returns the text that can be sent now.
   std::string Take(int32_t token, int32_t index);
@@ -37,13 +38,12 @@ class ChoiceOutput {
   std::string Show(std::string text, bool look_for_stops);
 
   const InferenceRequest* const request_;
+  const StopStrings* const stops_;
   std::unique_ptr<tokenizer::StreamDecoder> decoder_;
-  std::string held_;
+  std::string held_;             // the longest end of the text so far that is a prefix of a stop string
+  std::vector<size_t> matched_;  // [stops] of StopStrings::Find
   std::optional<std::string> stop_string_;
   int32_t stop_token_ = -1;
 };
-
-// The length of the longest suffix of `text` that is a proper prefix of one of `stops`.
-size_t StopPrefixLength(absl::string_view text, const std::vector<std::string>& stops);
 
 }  // namespace switchyard::server

@@ -11,7 +11,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::server {
 

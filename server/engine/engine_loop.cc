@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::server {
 namespace {

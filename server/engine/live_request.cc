@@ -30,6 +30,7 @@ LiveRequest::LiveRequest(std::unique_ptr<InferenceRequest> request, std::shared_
     : metrics_(metrics),
       request_(std::move(request)),
       stream_(std::move(stream)),
+      stops_(request_->stop),
       chunks_(request_->num_choices),
       ended_(request_->num_choices, false),
       unfinished_(request_->num_choices) {
@@ -39,7 +40,7 @@ LiveRequest::LiveRequest(std::unique_ptr<InferenceRequest> request, std::shared_
   metrics_->request_params_n->Observe(request_->num_choices);
   metrics_->request_params_max_tokens->Observe(request_->max_tokens);
   for (int choice = 0; choice < request_->num_choices; ++choice) {
-    choices_.emplace_back(request_.get(), request_->has_text ? tokenizer : nullptr);
+    choices_.emplace_back(request_.get(), &stops_, request_->has_text ? tokenizer : nullptr);
     chunks_[choice].choice = choice;
   }
 }
@@ -100,6 +101,7 @@ bool LiveRequest::TakeFinished(int choice, const batching::FinishedEvent& finish
   chunk.stop_string = choices_[choice].stop_string().value_or("");
   chunk.usage = finished.usage;
   chunk.timings = finished.timings;
+  chunk.timings.queued = request_->arrival;  // for the client, the wait for the front pool was one in a queue, too
   return true;
 }
 

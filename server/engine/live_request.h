@@ -12,6 +12,7 @@
 #include "scheduler/batching/event.h"
 #include "server/engine/choice_output.h"
 #include "server/engine/request.h"
+#include "server/engine/stop_strings.h"
 #include "server/engine/token_stream.h"
 #include "server/engine/worker_times.h"
 #include "server/metrics/metrics.h"
@@ -56,6 +57,7 @@ class LiveRequest {
   ServerMetrics* const metrics_;
   std::unique_ptr<InferenceRequest> request_;
   std::shared_ptr<TokenStream> stream_;
+  const StopStrings stops_;
   std::vector<ChoiceOutput> choices_;  // [n]
   std::vector<OutputChunk> chunks_;    // [n] since the last Flush
   std::vector<bool> ended_;            // [n]

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 #include "server/observe/observed_request.h"
 
 namespace switchyard::server {

@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/env.h"
 #include "scheduler/popularity/popularity.h"
-#include "server/clock.h"
 
 namespace switchyard::server {
 namespace {
@@ -31,6 +31,9 @@ double Balancedness(absl::Span<const batching::RankResult> ranks) {
   }
   return busiest > 0 ? mean / busiest : 0;
 }
+
+// A faulty worker's number would make a counter fall, which ends the server, or a sum overflow.
+int64_t Bounded(int64_t rows) { return std::clamp<int64_t>(rows, 0, int64_t{1} << 40); }
 
 // SY_DUMP_STEP: writes a file for each step's plan and one for its result.
 template <class PlanOrResult>
@@ -185,8 +188,8 @@ void StepLoop::ObserveStep(const batching::StepResult& result, absl::Time now) {
   int64_t rows = 0, sent = 0;
   bool prompts = false;
   for (const batching::RankResult& rank : result.ranks) {
-    rows += rank.rows;
-    sent += rank.rows_sent;
+    rows += Bounded(rank.rows);
+    sent += Bounded(rank.rows_sent);
     prompts = prompts || popularity::TotalOf(rank.expert_counts) > popularity::TotalOf(rank.decode_expert_counts);
   }
   metrics_->iteration_tokens->Observe(static_cast<double>(rows));
@@ -202,8 +205,7 @@ void StepLoop::ObserveStep(const batching::StepResult& result, absl::Time now) {
   double waited = 0;
   for (const batching::RankResult& rank : result.ranks) waited = std::max(waited, rank.timings.mask_seconds);
   if (waited > 0) metrics_->constraint_wait_seconds->Observe(waited);
-  // The same on all ranks.  A faulty worker's negative number would end the server, as counters must not fall.
-  metrics_->fine_tuned_layers->Increment(static_cast<double>(std::max<int64_t>(result.ranks[0].fine_tuned_layers, 0)));
+  metrics_->fine_tuned_layers->Increment(static_cast<double>(Bounded(result.ranks[0].fine_tuned_layers)));  // as all's
   metrics_->moe_tokens_exchanged->Increment(static_cast<double>(sent));
   if (const double ratio = Balancedness(result.ranks); ratio > 0) {
     metrics_->moe_balancedness(prompts ? popularity::Phase::kPrefill : popularity::Phase::kDecode).Observe(ratio);

@@ -42,6 +42,11 @@ class TokenStream {
   void Detach() { Attach(nullptr); }
   // Returns the next chunk, or the next part of a long one (`finished` is then false); nullopt if none waits.
   std::optional<OutputChunk> Pop(absl::Time now);
+  // Its end, if nothing more is pushed; chunks may wait.
+  std::optional<absl::Status> end() const {
+    absl::MutexLock lock(&mu_);
+    return closed_ ? std::make_optional(end_) : std::nullopt;
+  }
   // Whether the stream is closed and everything was popped; if so sets *status to its end.
   bool Finished(absl::Status* status) const;
 

@@ -10,11 +10,11 @@
 #include <string>
 #include <utility>
 
+#include "scheduler/base/clock.h"
 #include "scheduler/batching/step.h"
 #include "scheduler/fleet/load_progress.h"
 #include "scheduler/placement/per_step/expert_report.h"
 #include "server/balancer/expert_load_balancing.h"
-#include "server/clock.h"
 #include "server/engine/engine_inbox.h"
 #include "server/engine/profile_collector.h"
 #include "server/fleet/serving_group.h"

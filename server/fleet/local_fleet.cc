@@ -16,9 +16,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "server/clock.h"
 #include "server/fleet/loss_causes.h"
 
 namespace switchyard::server {

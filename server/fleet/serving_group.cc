@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/log.h"
-#include "server/clock.h"
 
 namespace switchyard::server {
 namespace {
@@ -77,8 +77,9 @@ void ServingGroup::Register(WorkerId id, std::shared_ptr<WorkerClient> client, f
     client->Close(status);
   } else if (scheduler_ == nullptr && config_->batching.max_model_len > context) {
     // Evicts such a worker before a group with it can form.
-    const std::string message = absl::StrCat("--max_model_len=", config_->batching.max_model_len,
-                                             ": the model's context is ", context, " tokens");
+    const std::string message =
+        absl::StrCat("--max_model_len=", config_->batching.max_model_len, ": the model's context is ", context,
+                     " tokens (of a config.json by max_position_embeddings and rope_scaling)");
     workers_.Evict(id, absl::FailedPreconditionError(message), MonotonicNow());
     // A worker from elsewhere may have a wrong model; a local one has this server's.
     if (own && hooks_->on_fatal) hooks_->on_fatal(message);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
 
@@ -19,6 +20,17 @@ absl::Duration PauseAfter(int failed_tries) {
 constexpr int kRowSlack = 16;
 // The workers' own limit is shorter by this, since they can name the rank for which they wait.
 constexpr absl::Duration kWorkersFirst = absl::Seconds(1);
+
+// Bytes of a worker's message that clients' errors and the log get.
+constexpr size_t kMostFaultBytes = 1024;
+
+// Cuts a long text where a character (UTF-8) begins.
+absl::string_view BeginningOf(absl::string_view text) {
+  if (text.size() <= kMostFaultBytes) return text;
+  size_t end = kMostFaultBytes;
+  while (end > 0 && (text[end] & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
 
 }  // namespace
 
@@ -55,7 +67,7 @@ void WorkerGroup::GoDown(const std::string& reason, absl::Time now, absl::Durati
 void WorkerGroup::Fault(WorkerId id, int64_t epoch, const std::string& message, absl::Time now) {
   const Member* member = Find(id);
   if (member == nullptr || epoch != epoch_ || state_ == State::kWaiting) return;
-  Break(absl::StrCat("rank ", member->rank, ": ", message), now);
+  Break(absl::StrCat("rank ", member->rank, ": ", BeginningOf(message)), now);
 }
 
 void WorkerGroup::Break(const std::string& reason, absl::Time now) {

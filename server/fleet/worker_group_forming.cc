@@ -41,9 +41,14 @@ absl::Status CheckAlike(const fleet::WorkerInfo& info, const fleet::WorkerInfo& 
 }
 
 // Checks the numbers of a worker that the server sizes its tables by.
-absl::Status CheckExperts(const fleet::WorkerInfo& info) {
+absl::Status CheckModel(const fleet::WorkerInfo& info) {
   constexpr int32_t kMaxLayers = 4096, kMaxExperts = 32767;
   constexpr int64_t kMaxExpertBytes = int64_t{1} << 40;
+  if (info.context < 2) {
+    return absl::InvalidArgumentError(absl::StrCat("model with a context of ", info.context,
+                                                   " tokens: a worker that serves names its model, whose context is "
+                                                   "at least 2"));
+  }
   if (info.num_moe_layers == 0) return absl::OkStatus();
   if (info.num_moe_layers > 0 && info.num_moe_layers <= kMaxLayers && info.num_experts <= kMaxExperts &&
       info.experts_per_token >= 1 && info.experts_per_token <= info.num_experts && info.expert_bytes >= 0 &&
@@ -77,7 +82,7 @@ bool WorkerGroup::IsOwn(const fleet::WorkerInfo& info) const {
 }
 
 absl::Status WorkerGroup::CheckCompatible(const fleet::WorkerInfo& info) const {
-  RETURN_IF_ERROR(CheckExperts(info));
+  RETURN_IF_ERROR(CheckModel(info));
   RETURN_IF_ERROR(fleet::CheckAdapterNames(info.adapters));
   if (options_.encrypt_links && options_.world > 1 && !absl::StartsWith(info.device, "cpu") &&
       !info.collective_address.empty() && !rpc::IsLoopback(info.collective_address)) {

@@ -1,5 +1,6 @@
 #include "server/fleet/worker_service.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,10 +12,10 @@
 #include "proto/link/step_result_codec.h"
 #include "proto/support/errors.h"
 #include "proto/support/raw_message.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/admission/peer_name.h"
-#include "server/clock.h"
 #include "server/fleet/link_client.h"
 #include "server/fleet/link_events.h"
 #include "server/jobs/trainer_convert.h"
@@ -24,7 +25,9 @@ namespace {
 
 constexpr int kHeartbeatMs = 250;
 constexpr size_t kMostRegisterBytes = size_t{64} << 10;  // a registration has some hundred
-constexpr size_t kPositionBytes = 1024;
+constexpr size_t kPositionBytes = 1024;                  // of a row's logprobs
+constexpr int64_t kMostPathExperts = 8192;               // of a row in all layers: 94 layers of 8 have 752
+constexpr int32_t kMostKvBlocks = 1 << 24;  // used of a worker's: the scheduler keeps some 100 bytes of each
 constexpr size_t kMostErrorBytes = 1024;
 constexpr size_t kMostStoreBytes = size_t{64} << 10;  // of a call beside values: keys and a token
 
@@ -33,6 +36,13 @@ absl::Status ParseCall(const grpc::ByteBuffer& request, size_t limit, google::pr
   if (request.Length() <= limit) return rpc::ParseRaw(request, message);
   return absl::InvalidArgumentError(
       absl::StrCat("rendezvous: a message of ", request.Length(), " bytes, limit ", limit));
+}
+
+// Returns how many bytes parts of a result may have for each row: its logprobs, and its experts in every layer.  The
+// numbers of a registration are checked only later, so their product is bounded here.
+size_t RowBytes(const fleet::WorkerInfo& info) {
+  const auto experts = int64_t{std::max(info.num_moe_layers, 0)} * std::max(info.experts_per_token, 0);
+  return kPositionBytes + static_cast<size_t>(std::min(experts, kMostPathExperts)) * sizeof(int16_t);
 }
 
 // Logs at most one line in ten seconds, as strangers may come fast.
@@ -59,11 +69,10 @@ class Link final : public LinkReactor {
         context_(*context),
         pending_links_(pending_links),
         client_(std::make_shared<LinkClient>(this)) {
-    if (pending_links_->Enter(id_, client_, MonotonicNow())) {
+    if (const absl::Status room = pending_links_->Enter(id_, client_, peer_, MonotonicNow()); room.ok()) {
       StartRead(&incoming_);
     } else {
-      client_->Close(absl::ResourceExhaustedError(
-          absl::StrCat("links that have not registered: limit ", PendingLinks::kMaxWaiting)));
+      client_->Close(room);
     }
   }
 
@@ -119,8 +128,7 @@ class Link final : public LinkReactor {
         context_.events->OnLoadProgress(id_, link::FromProto(request_.load_progress()));
         break;
       case v1::LinkRequest::kGroupReady:
-        context_.events->OnGroupReady(id_, link::FromProto(request_.group_ready()));
-        break;
+        return HandleReady(link::FromProto(request_.group_ready()));
       case v1::LinkRequest::kStepResult:
         HandleResult(request_.step_result());
         break;
@@ -150,13 +158,25 @@ class Link final : public LinkReactor {
     return absl::InvalidArgumentError(why);
   }
 
+  absl::Status HandleReady(fleet::GroupReady ready) {
+    if (ready.num_kv_blocks < 1) {
+      return Refuse(
+          absl::StrCat("a worker is ready with ", ready.num_kv_blocks, " KV blocks: there must be at least 1"));
+    }
+    ready.num_kv_blocks = std::min(ready.num_kv_blocks, kMostKvBlocks);
+    context_.events->OnGroupReady(id_, ready);
+    return absl::OkStatus();
+  }
+
   // A step's result may come in parts, followed by the result itself.
   absl::Status KeepPart() {
     part_bytes_ += sizeof(v1::StepPart) + request_.ByteSizeLong();
     // A step has at most as many positions as rows and sequences together; a position has up to 21 entries of at most
     // 19 B.
-    if (part_bytes_ > kPositionBytes * (context_.settings.max_batched_tokens + context_.settings.max_num_seqs)) {
-      return absl::InvalidArgumentError("more logprobs than a step has rows");
+    const size_t limit = row_bytes_ * (context_.settings.max_batched_tokens + context_.settings.max_num_seqs);
+    if (part_bytes_ > limit) {
+      return Refuse(absl::StrCat("parts of one step's result have ", part_bytes_,
+                                 " bytes, the logprobs and experts of all its rows at most ", limit));
     }
     parts_.push_back(std::move(*request_.mutable_step_part()));
     return absl::OkStatus();
@@ -204,6 +224,7 @@ class Link final : public LinkReactor {
     trains_ = !info.role.empty() && context_.trainers != nullptr;
     num_moe_layers_ = info.num_moe_layers;
     num_experts_ = info.num_experts;
+    row_bytes_ = RowBytes(info);
     pending_links_->Leave(id_);
     v1::LinkResponse reply;
     reply.mutable_registered()->set_heartbeat_ms(kHeartbeatMs);
@@ -231,9 +252,10 @@ class Link final : public LinkReactor {
   PendingLinks* const pending_links_;
   const std::shared_ptr<LinkClient> client_;  // shared with the group's member
   bool registered_ = false;                   // of the reading thread
-  std::string refused_;                       // likewise: why a training message ended the link
+  std::string refused_;                       // likewise: why a message ended the link
   bool serves_ = true, trains_ = false;       // likewise
   int num_moe_layers_ = 0, num_experts_ = 0;  // likewise: of its model
+  size_t row_bytes_ = kPositionBytes;         // likewise: RowBytes
   grpc::ByteBuffer incoming_;
   v1::LinkRequest request_;
   std::vector<v1::StepPart> parts_;  // parts of the coming result

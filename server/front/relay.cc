@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/support/host_port.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/io/unique_fd.h"
 #include "server/admission/join_tokens.h"
 #include "server/admission/peer_name.h"
-#include "server/clock.h"
 #include "server/front/relay_loop.h"
 
 namespace switchyard::server {

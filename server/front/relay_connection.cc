@@ -11,7 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::server {
 namespace {

@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
-#include "server/clock.h"
 #include "server/front/relay.h"
 
 namespace switchyard::server {

@@ -15,7 +15,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Names of our messages' fields that HTTP's requests call otherwise.  A prefix, and what stands for it.
+// Names of our messages' fields that HTTP's requests call otherwise, and what stands for them.  A name that ends in a
+// dot is a prefix, others are whole, or a list's: "text" is not "text.format", a member of /v1/responses.
 constexpr std::pair<absl::string_view, absl::string_view> kFieldNames[] = {
     {"sampling.", ""},
     {"constraint.", ""},
@@ -28,7 +29,9 @@ constexpr std::pair<absl::string_view, absl::string_view> kFieldNames[] = {
 
 std::string HttpField(absl::string_view field) {
   for (const auto& [ours, theirs] : kFieldNames) {
-    if (absl::StartsWith(field, ours)) return absl::StrCat(theirs, field.substr(ours.size()));
+    if (!absl::StartsWith(field, ours)) continue;
+    const absl::string_view rest = field.substr(ours.size());
+    if (absl::EndsWith(ours, ".") || rest.empty() || rest[0] == '[') return absl::StrCat(theirs, rest);
   }
   return std::string(field);
 }

@@ -1,12 +1,14 @@
 #include "server/http/generate_exchange.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "server/admission/peer_name.h"
-#include "server/clock.h"
 #include "server/engine/token_stream.h"
 
 namespace switchyard::server {
@@ -60,6 +62,7 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
         RETURN_IF_ERROR(generations_.back()->Prepare(
             [&](v1::GenerateRequest* message) {
               message->Swap(&requests[i]);
+              writer_->Complete(message);
               return absl::OkStatus();
             },
             [&](std::shared_ptr<const ServedModel>* model) -> absl::StatusOr<ConvertArgs> {
@@ -96,12 +99,12 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
     bool finished = true;
     for (size_t i = 0; i < generations_.size(); ++i) {
       absl::Status end;
-      if (generations_[i]->Finished(&end) && !end.ok()) return Fail(end);
+      if (generations_[i]->Finished(&end) && !end.ok()) return FailOfEngine(end);
       while (const std::unique_ptr<v1::GenerateResponse> message = generations_[i]->Next()) {
         events += writer_->Add(i, *message);
       }
       const bool ended = generations_[i]->Finished(&end);
-      if (ended && !end.ok()) return Fail(end);
+      if (ended && !end.ok()) return FailOfEngine(end);
       finished = finished && ended;
     }
     if (!finished) {
@@ -139,35 +142,53 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
     gone_.store(true);
     const absl::Status why = is_slow ? SlowReader(request_context_->config->slow_client_timeout)
                                      : absl::CancelledError("the client is gone");
-    if (is_slow) request_context_->metrics->request_error(why.code()).Increment();
-    if (prepared_) return Stop(why);
-    first_->Cancel(why, /*by_client=*/false);
+    if (!prepared_) return first_->Cancel(why, /*by_client=*/false);
+    // The engine has counted errors, and counts the requests that it still runs, as it ends them.
+    const bool complete = std::all_of(generations_.begin(), generations_.end(), [](const auto& each) {
+      const std::optional<absl::Status> end = each->end();
+      return end.has_value() && end->ok();
+    });
+    if (is_slow && complete) Count(why);
+    Stop(why);
+  }
+
+  // Counts the call's error, unless it is counted.
+  void Count(const absl::Status& status) {
+    if (!std::exchange(counted_, true)) request_context_->metrics->request_error(status.code()).Increment();
+  }
+
+  void FailOfEngine(const absl::Status& status) {
+    counted_ = true;  // by the engine
+    Fail(status);
   }
 
   void Fail(const absl::Status& status) {
     if (over_) return;
-    request_context_->metrics->request_error(status.code()).Increment();
+    Count(status);
     if (begun_) {
       SendLast(writer_->Fail(status));
     } else if (!gone_.load()) {
       NoteStatus(HttpStatusOf(status));
       exchange_->Reply(ErrorReply(writer_->error_shape(), status));
     }
-    Stop(status);
+    // (Requests of other prompts have not failed themselves, and are not counted as if they had.)
+    Stop(status, absl::CancelledError("the call has failed"));
   }
 
   void NoteStatus(int status) {
     if (observed_ != nullptr) observed_->SetHttpStatus(status);
   }
 
-  // Ends all that still runs.  The exchange's events hold this object; they are dropped by its end.
-  void Stop(const absl::Status& status) {
+  void Stop(const absl::Status& status) { Stop(status, status); }
+
+  // Ends all that still runs, with `rest`.  The exchange's events hold this object; they are dropped by its end.
+  void Stop(const absl::Status& status, const absl::Status& rest) {
     if (std::exchange(over_, true)) return;
     for (const auto& generation : generations_) {
       generation->Attach(nullptr);
       generation->SetEnd(status.code());
       absl::Status end;
-      if (!status.ok() && !generation->Finished(&end)) generation->Cancel(status, /*by_client=*/false);
+      if (!status.ok() && !generation->Finished(&end)) generation->Cancel(rest, /*by_client=*/false);
     }
     generations_.clear();
     if (observed_ != nullptr) observed_->SetEnd(status, MonotonicNow());
@@ -184,6 +205,7 @@ class GenerateExchange : public std::enable_shared_from_this<GenerateExchange> {
   std::atomic<bool> gone_{false}, pump_posted_{false};
   // On the strand:
   bool prepared_ = false, begun_ = false, over_ = false;
+  bool counted_ = false;  // among the errors
 };
 
 }  // namespace

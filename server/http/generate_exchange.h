@@ -18,8 +18,11 @@ namespace switchyard::server {
 // What an API makes of a request and of its generations' messages.  One call's, used by one thread at a time.
 class ResponseWriter : public OutputFrame {
  public:
-  // Reads the body: a request for each prompt, in order.  Errors: BAD_FIELD and the like.
+  // Reads the body: a request for each prompt, in order, which Complete completes.  Errors: BAD_FIELD and the like.
   virtual absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) = 0;
+  // Adds what the requests of all prompts have in common, right before one is converted: copies for all of them at once
+  // would take as many times the body's size.
+  virtual void Complete(v1::GenerateRequest* /*request*/) const {}
   // Behind the calls of OutputFrame: how many tokens the prompt has.
   virtual void SetPromptTokens(size_t /*prompt*/, int64_t /*tokens*/) {}
   // Whether the answer goes out in pieces, as server-sent events.  REQUIRES: Parse was OK.

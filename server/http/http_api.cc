@@ -11,10 +11,10 @@
 #include "proto/support/api_key.h"
 #include "proto/support/errors.h"
 #include "proto/support/host_port.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
 #include "server/api/model_names.h"
-#include "server/clock.h"
 #include "server/engine/engine_loop.h"
 #include "server/fleet/serving_group.h"
 #include "server/http/api_errors.h"
@@ -47,6 +47,21 @@ std::string PercentDecoded(absl::string_view text) {
   return decoded;
 }
 constexpr absl::string_view kGenerate = "InferenceService/Generate";
+
+constexpr size_t kMostAskedHeaderBytes = 2048;
+constexpr absl::string_view kMarksInHeaderNames = "!#$%&'*+-.^_`|~";
+
+// The headers that a page's request may have: those that the browser asks for, as each client library adds its own
+// (Anthropic's x-api-key and anthropic-version, OpenAI's x-stainless-os).  `asked`: their names, with commas.
+std::string AllowedHeaders(absl::string_view asked) {
+  const auto is_of_list = [](char byte) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(byte)) || byte == ',' || byte == ' ' ||
+           kMarksInHeaderNames.find(byte) != absl::string_view::npos;
+  };
+  if (!asked.empty() && asked.size() <= kMostAskedHeaderBytes && std::all_of(asked.begin(), asked.end(), is_of_list))
+    return std::string(asked);
+  return "Authorization, Content-Type, Traceparent, Tracestate, X-Request-Id";
+}
 
 }  // namespace
 
@@ -262,6 +277,7 @@ void HttpApi::FinishHead(const HttpRequest& request, HttpReply* reply) const {
   const absl::string_view origin = request.Value("origin");
   if (origin.empty() || !IsAllowedOrigin(request, origin)) return;
   reply->headers.emplace_back("Access-Control-Allow-Origin", std::string(origin));
+  reply->headers.emplace_back("Access-Control-Expose-Headers", "Retry-After, X-Request-Id");
   reply->headers.emplace_back("Vary", "Origin");
 }
 
@@ -309,12 +325,12 @@ void HttpApi::Handle(const std::shared_ptr<HttpExchange>& exchange) {
     return refuse(403, absl::StrCat("pages of ", Quote(origin), " may not call this server (--http_origins)"));
   }
   if (request.method == "OPTIONS") {
-    return exchange->Reply({.status = 204,
-                            .type = "",
-                            .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
-                                        {"Access-Control-Allow-Headers",
-                                         "Authorization, Content-Type, Traceparent, Tracestate, X-Request-Id"},
-                                        {"Access-Control-Max-Age", "600"}}});
+    return exchange->Reply(
+        {.status = 204,
+         .type = "",
+         .headers = {{"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
+                     {"Access-Control-Allow-Headers", AllowedHeaders(request.Value("access-control-request-headers"))},
+                     {"Access-Control-Max-Age", "600"}}});
   }
   std::string allowed;
   for (const Handlers::Route& route : Handlers::kRoutes) {

@@ -13,8 +13,8 @@
 #include "boost/beast/http/error.hpp"
 #include "boost/beast/http/read.hpp"
 #include "proto/support/host_port.h"
+#include "scheduler/base/clock.h"
 #include "server/admission/peer_name.h"
-#include "server/clock.h"
 #include "server/http/http_connection_exchange.h"
 
 namespace switchyard::server {

@@ -10,7 +10,7 @@
 #include "boost/asio/bind_executor.hpp"
 #include "boost/asio/post.hpp"
 #include "boost/beast/http/status.hpp"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 #include "server/http/http_connection_exchange.h"
 
 namespace switchyard::server {

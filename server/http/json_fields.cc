@@ -11,7 +11,7 @@ namespace switchyard::server {
 namespace {
 
 constexpr int kBodyDepth = 64;
-constexpr int64_t kBodyKeys = 100'000;
+constexpr int64_t kBodyKeys = 100'000;  // of all objects, also of one
 constexpr size_t kShownBytes = 60;
 
 std::string Shown(const JsonFields::Json& value) {

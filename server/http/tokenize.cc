@@ -56,9 +56,13 @@ absl::StatusOr<Json> TokenizeBody(const RequestContext& context, const std::stri
 }
 
 absl::StatusOr<Json> CountTokensBody(const RequestContext& context, const std::string& body) {
-  ASSIGN_OR_RETURN(const std::string messages, TokenizeBodyOfMessages(body));
-  ASSIGN_OR_RETURN(const Json tokens, TokenizeBody(context, messages));
-  return Json{{"input_tokens", tokens["count"]}};
+  v1::TokenizeRequest request;
+  ASSIGN_OR_RETURN(const std::unique_ptr<OutputFrame> output, ReadMessagesToCount(context.text, body, &request));
+  std::shared_ptr<const ServedModel> model;
+  ASSIGN_OR_RETURN(ConvertArgs args, context.Args(std::nullopt, &model));
+  args.output = output.get();
+  ASSIGN_OR_RETURN(const v1::TokenizeResponse response, ConvertTokenize(request, args));
+  return Json{{"input_tokens", response.token_ids_size()}};
 }
 
 absl::StatusOr<Json> DetokenizeBody(const RequestContext& context, const std::string& body) {

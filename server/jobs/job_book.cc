@@ -75,19 +75,7 @@ absl::StatusOr<Job*> JobBook::Add(Job job, const std::string& reason) {
   by_id_[raw->id] = raw;
   if (!raw->request_id.empty()) by_request_[RequestKey(raw->owner, raw->request_id)] = raw;
   jobs_[raw->sequence] = std::move(kept);
-  if (jobs_.size() > max_kept_) Forget();
   return raw;
-}
-
-void JobBook::Forget() {
-  for (auto it = jobs_.begin(); it != jobs_.end(); ++it) {
-    const Job& job = *it->second;
-    const bool watched = std::any_of(watchers_.begin(), watchers_.end(),
-                                     [&job](const auto& entry) { return entry.second.sequence == job.sequence; });
-    if (!jobs::IsFinal(job.state) || watched) continue;
-    if (const absl::Status status = journal_->Forget(job); !status.ok()) return LogWarn(status.message());
-    return Erase(job);
-  }
 }
 
 void JobBook::Erase(const Job& job) {

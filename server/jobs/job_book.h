@@ -41,8 +41,7 @@ class JobBook {
   static constexpr size_t kMaxWatchers = 256;
   using WatchFn = std::function<void(JobPtr)>;  // called with null at the end: the server stops
 
-  // `max_kept`: beyond this number of jobs, the oldest finished ones are forgotten.
-  JobBook(JobJournal* journal, size_t max_kept) : journal_(journal), max_kept_(max_kept) {}
+  explicit JobBook(JobJournal* journal) : journal_(journal) {}
 
   absl::Status Load();
   // Adds a job to the journal, then to memory; assigns its sequence and its place at the end of the queue.  `reason`:
@@ -92,11 +91,9 @@ class JobBook {
     int64_t sequence = 0;  // of the job
     WatchFn watch;
   };
-  void Forget();
   void Erase(const Job& job);
 
   JobJournal* const journal_;
-  const size_t max_kept_;
   std::map<int64_t, std::unique_ptr<Job>> jobs_;
   std::map<std::string, Job*> by_id_, by_request_;  // by_request_: by RequestKey
   std::set<int64_t> unsaved_;

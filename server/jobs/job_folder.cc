@@ -17,6 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Behind a job's id: its folder while it is removed.  Workers take nothing beneath a name with ".tmp-" for a model.
+constexpr char kBeingRemoved[] = ".tmp-removed";
+
 // Bytes of the folder's files that have no other name.  Files that cannot be looked at do not count.
 int64_t OwnBytes(const fs::path& folder) {
   std::error_code error;
@@ -27,6 +30,16 @@ int64_t OwnBytes(const fs::path& folder) {
     const uintmax_t size = it->file_size(of_file);
     if (!of_file) bytes += static_cast<int64_t>(size);
   }
+  return bytes;
+}
+
+// Removes the folder, or the link, if it is there.  Returns the bytes that this has freed.
+int64_t Remove(const fs::path& folder, std::error_code* error) {
+  std::error_code none;
+  const fs::file_status status = fs::symlink_status(folder, none);
+  if (!fs::exists(status)) return 0;
+  const int64_t bytes = fs::is_directory(status) ? OwnBytes(folder) : 0;
+  fs::remove_all(folder, *error);
   return bytes;
 }
 
@@ -64,10 +77,13 @@ bool IsOfJob(const std::string& folder, const std::string& id) {
 
 absl::StatusOr<int64_t> RemoveJobFolder(const RootDir& root, const std::string& id) {
   RETURN_IF_ERROR(CheckPlainName(id));
-  const fs::path folder = fs::path(root.path()) / id;
+  const fs::path folder = fs::path(root.path()) / id, away = fs::path(root.path()) / absl::StrCat(id, kBeingRemoved);
   std::error_code error;
-  const int64_t bytes = fs::is_directory(fs::symlink_status(folder, error)) ? OwnBytes(folder) : 0;
-  fs::remove_all(folder, error);
+  int64_t bytes = Remove(away, &error);  // what an earlier try has left
+  // A fork that is being made finds no folder then, instead of one that lacks some files.
+  if (!error) fs::rename(folder, away, error);
+  if (error == std::errc::no_such_file_or_directory) return bytes;
+  if (!error) bytes += Remove(away, &error);
   if (!error) return bytes;
   return absl::UnavailableError(absl::StrCat(id, ": its folder cannot be removed: ", error.message()));
 }

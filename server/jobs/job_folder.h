@@ -22,8 +22,9 @@ std::string FolderBeneath(const RootDir& root, const std::string& path);
 bool IsOfJob(const std::string& folder, const std::string& id);
 
 // Returns the bytes that this has freed: those of files without another hard link, which a fork would have.  0 if there
-// is no folder.  A symbolic link is removed, and what it leads to stays.  Errors: the file system's, after which a part
-// of the folder may be left; InvalidArgument for a name that is not plain.
+// is no folder.  A symbolic link is removed, and what it leads to stays.  The folder gets another name before it loses
+// its first file.  Errors: the file system's, after which a part of the folder may be left, which another call removes;
+// InvalidArgument for a name that is not plain.
 absl::StatusOr<int64_t> RemoveJobFolder(const RootDir& root, const std::string& id);
 
 }  // namespace switchyard::server

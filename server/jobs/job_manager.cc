@@ -48,8 +48,7 @@ bool HasSpec(const Job& job, jobs::JobSpec spec) {
 
 // Whether the job's model is in this folder of the checkpoint root.
 bool UsesFolder(const jobs::JobSpec& spec, const std::string& folder) {
-  const std::string& model = spec.base_checkpoint.empty() ? spec.architecture : spec.base_checkpoint;
-  return IsOfJob(model, folder);
+  return IsOfJob(jobs::ModelFolder(spec), folder);
 }
 
 absl::Status OtherJobError(const std::string& request_id, const Job& job) {
@@ -57,6 +56,11 @@ absl::Status OtherJobError(const std::string& request_id, const Job& job) {
                         absl::StrCat("request_id: ", Quote(request_id), " has made ", job.id, " of another spec",
                                      job.origin.has_value() ? absl::StrCat(", ", DescribeFork(*job.origin)) : ""),
                         {{"field", "request_id"}, {"actual", job.id}});
+}
+
+absl::Status TooManyJobs(absl::string_view which, size_t limit, absl::string_view advice) {
+  return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_JOBS,
+                        absl::StrCat(which, ": limit ", limit, advice), {{"limit", absl::StrCat(limit)}});
 }
 
 absl::Status BadWorkers(int32_t workers, absl::string_view problem) {
@@ -74,7 +78,7 @@ absl::Status NoSuchJob(const std::string& id) {
 JobManager::JobManager(Options options, JobJournal* journal, TrainingHost* host, ProgressSink* sink)
     : options_(std::move(options)),
       host_(host),
-      book_(journal, options_.max_kept_jobs),
+      book_(journal),
       pools_{.alone = TrainerPool(options_.trainers),
              .serving = TrainerPool(
                  {.configured = options_.serving_workers, .tokens = options_.trainers.tokens, .serving = true})},
@@ -114,7 +118,7 @@ absl::StatusOr<JobPtr> JobManager::FindRequest(const std::string& request_id, co
 absl::StatusOr<JobPtr> JobManager::FindFork(const ForkRequest& request, const std::string& owner) {
   const Job* job = request.request_id.empty() ? nullptr : book_.FindRequest(owner, request.request_id);
   if (job == nullptr) return JobPtr();
-  // The parent may be forgotten, resumed on other workers, or have newer checkpoints by now.
+  // The parent may be deleted, resumed on other workers, or have newer checkpoints by now.
   if (job->origin.has_value() && job->fork_digest == request.digest) return JobBook::Picture(*job);
   return OtherJobError(request.request_id, *job);
 }
@@ -194,15 +198,17 @@ absl::Status JobManager::CheckNew(const jobs::JobSpec& spec) const {
     return rpc::MakeError(status.code(), v1::BAD_FIELD, status.message(), {{"field", "spec"}});
   }
   RETURN_IF_ERROR(CheckWorkers(spec));
-  if (book_.num_open() < options_.max_open_jobs) return absl::OkStatus();
-  return rpc::MakeError(absl::StatusCode::kResourceExhausted, v1::TOO_MANY_JOBS,
-                        absl::StrCat("open jobs: limit ", options_.max_open_jobs),
-                        {{"limit", absl::StrCat(options_.max_open_jobs)}});
+  if (book_.num_open() >= options_.max_open_jobs) return TooManyJobs("open jobs", options_.max_open_jobs, "");
+  if (book_.jobs().size() >= options_.max_jobs)
+    return TooManyJobs("jobs", options_.max_jobs, "; delete old ones (switchyard train delete ID)");
+  return absl::OkStatus();
 }
 
-absl::Status JobManager::CheckFork(const jobs::JobSpec& spec) const {
+absl::Status JobManager::CheckAdmission(const jobs::JobSpec& spec) const {
   RETURN_IF_ERROR(CheckNew(spec));
-  return book_.journal_status().ok() ? absl::OkStatus() : JournalError(book_.journal_status());
+  // (Without a job nothing but a new one shows that the journal works again: JobBook::Flush.)
+  if (book_.journal_status().ok() || book_.jobs().empty()) return absl::OkStatus();
+  return JournalError(book_.journal_status());
 }
 
 absl::StatusOr<JobManager::Submitted> JobManager::AddJob(Job job, const std::string& reason) {

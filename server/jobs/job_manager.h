@@ -49,8 +49,6 @@ class JobManager {
   // another spec.
   absl::StatusOr<JobPtr> FindRequest(const std::string& request_id, const jobs::JobSpec& spec,
                                      const std::string& owner = "");
-  // Returns FAILED_PRECONDITION if the server will never have enough workers.  `field`: the field's name for the error.
-  absl::Status CheckWorkers(const jobs::JobSpec& spec, const std::string& field = "spec.workers") const;
   absl::StatusOr<Submitted> Submit(const std::string& request_id, const jobs::JobSpec& spec,
                                    const std::string& owner = "");
   // Whether the job's model is in the folder of another key's job.
@@ -59,9 +57,9 @@ class JobManager {
   std::string DrawId();
   // As FindRequest, for a fork: ALREADY_EXISTS if the request was another one.  Needs no parent.
   absl::StatusOr<JobPtr> FindFork(const ForkRequest& request, const std::string& owner = "");
-  // Returns the errors of Fork that are certain before the fork has its folder; also if the last write of the journal
-  // failed.
-  absl::Status CheckFork(const jobs::JobSpec& spec) const;
+  // Returns the errors of Submit and Fork that are certain before files are looked at, or made; also if the last write
+  // of the journal failed.
+  absl::Status CheckAdmission(const jobs::JobSpec& spec) const;
   // Makes a job of a fork that has its folder, with the errors of Submit.
   absl::StatusOr<Submitted> Fork(const ForkRequest& request, const Job& parent, const ForkedJob& forked,
                                  const std::string& owner = "");
@@ -97,6 +95,8 @@ class JobManager {
 
  private:
   absl::StatusOr<Job*> FindJob(const std::string& id);
+  // Returns FAILED_PRECONDITION if the server will never have enough workers.  `field`: the field's name for the error.
+  absl::Status CheckWorkers(const jobs::JobSpec& spec, const std::string& field = "spec.workers") const;
   // Whether spec and server allow a new job.
   absl::Status CheckNew(const jobs::JobSpec& spec) const;
   absl::StatusOr<Submitted> AddJob(Job job, const std::string& reason);

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::server {
 namespace {

@@ -43,15 +43,14 @@ const Row kTable[] = {
      &kInterToken},
     {"switchyard_e2e_request_latency_seconds", "From a request's arrival to the end of its last choice.",
      &M::e2e_request_latency, &kLatency},
-    {"switchyard_request_queue_time_seconds",
-     "From queueing to the last time a sequence was scheduled before its first token.", &M::request_queue_time,
+    {"switchyard_request_queue_time_seconds", "From queueing to the first step of a sequence.", &M::request_queue_time,
      &kLatency},
-    {"switchyard_request_prefill_time_seconds", "From that scheduling to the first token.", &M::request_prefill_time,
+    {"switchyard_request_prefill_time_seconds", "From that step to the first token.", &M::request_prefill_time,
      &kLatency},
     {"switchyard_request_decode_time_seconds", "From the first token to the last.", &M::request_decode_time, &kLatency},
     {"switchyard_request_time_per_output_token_seconds", "Mean time between the tokens of a choice.",
      &M::request_time_per_output_token, &kInterToken},
-    {"switchyard_request_inference_time_seconds", "From that scheduling to the last token.", &M::request_inference_time,
+    {"switchyard_request_inference_time_seconds", "From that step to the last token.", &M::request_inference_time,
      &kLatency},
     {"switchyard_request_prompt_tokens", "Prompt tokens of a request.", &M::request_prompt_tokens, &kTokens},
     {"switchyard_request_generation_tokens", "Output tokens of a choice.", &M::request_generation_tokens, &kTokens},
@@ -217,7 +216,7 @@ ServerMetrics::ServerMetrics(const std::string& model_name)
                           "Answers over HTTP that ended before their end, by reason.", registry_.get());
   for (const char* reason : {"slow_reader", "client_gone"}) http_answer_cut(reason);
   key_requests_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_requests_total",
-                             "Generate calls that went to the engine, by API key.", registry_.get());
+                             "Generate requests that the quota of their API key admitted, by key.", registry_.get());
   key_tokens_ = &NewFamily(prometheus::BuildCounter(), "switchyard_key_tokens_total",
                            "Tokens that count for a key's quota: prompts, and answers sent.", registry_.get());
   cache_configs_ =

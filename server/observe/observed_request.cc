@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "proto/support/errors.h"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::server {
 namespace {

@@ -18,7 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 #include "server/observe/http_post.h"
 #include "server/observe/otlp_json.h"
 #include "server/observe/request_record.h"

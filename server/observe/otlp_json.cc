@@ -121,10 +121,10 @@ class ChoiceSpans {
     const batching::SequenceTimings& times = choice_.timings;
     const auto known = [](absl::Time time) { return time != absl::InfinitePast(); };
     if (!known(times.queued)) return;
-    const bool scheduled = known(times.last_scheduled), began = known(times.first_token);
-    Phase("queue", times.queued, scheduled ? times.last_scheduled : times.finished, nullptr, {});
+    const bool scheduled = known(times.first_scheduled), began = known(times.first_token);
+    Phase("queue", times.queued, scheduled ? times.first_scheduled : times.finished, nullptr, {});
     if (!scheduled) return;
-    Phase("prefill", times.last_scheduled, began ? times.first_token : times.finished,
+    Phase("prefill", times.first_scheduled, began ? times.first_token : times.finished,
           began ? &choice_.prefill_worker : &choice_.decode_worker, choice_.prefill_times);
     if (began) Phase("decode", times.first_token, times.last_token, &choice_.decode_worker, choice_.decode_times);
   }
@@ -198,7 +198,7 @@ int64_t NumSpans(const RequestRecord& record) {
     const batching::SequenceTimings& times = choice.timings;
     if (times.queued == absl::InfinitePast()) continue;
     ++spans;
-    if (times.last_scheduled == absl::InfinitePast()) continue;
+    if (times.first_scheduled == absl::InfinitePast()) continue;
     spans += 1 + static_cast<int64_t>(choice.prefill_times.size());
     if (times.first_token != absl::InfinitePast()) spans += 1 + static_cast<int64_t>(choice.decode_times.size());
   }

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
-#include "server/clock.h"
 #include "server/observe/request_line.h"
 
 namespace switchyard::server {

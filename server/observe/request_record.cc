@@ -26,7 +26,7 @@ RequestTotals TotalsOf(const RequestRecord& record) {
     if (choice.choice == 0) totals.cached_tokens += choice.usage.cached_tokens;
     totals.output_tokens += choice.usage.completion_tokens;
     earlier(&queued, choice.timings.queued);
-    earlier(&scheduled, choice.timings.last_scheduled);
+    earlier(&scheduled, choice.timings.first_scheduled);
     earlier(&first, choice.timings.first_token);
     last = std::max(last, choice.timings.last_token);
     finished = std::max(finished, choice.timings.finished);

@@ -1,5 +1,7 @@
 #include "server/text/text.h"
 
+#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,11 +11,14 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "server/text/model_files.h"
+#include "server/text/tokenizer/tokenizer_config.h"
 
 namespace switchyard::text {
 namespace {
 
 constexpr char kTokenizerFile[] = "tokenizer.json";
+constexpr char kEosFile[] = "tokenizer_config.json";
+constexpr int64_t kMaxEosFileBytes = int64_t{64} << 20;
 
 absl::Status NoTokenizer(const char* field) {
   return rpc::MakeError(
@@ -31,6 +36,23 @@ absl::StatusOr<std::unique_ptr<const tokenizer::Tokenizer>> LoadTokenizer(const 
   const absl::StatusOr<std::string> json = dir.ReadSmallFile(kTokenizerFile, tokenizer::kMaxTokenizerBytes);
   if (!json.ok()) return absl::Status(json.status().code(), absl::StrCat(config.model, "/", json.status().message()));
   return tokenizer::Tokenizer::FromJson(*json, absl::StrCat(config.model, "/", kTokenizerFile));
+}
+
+// The EOS token that the tokenizer names; nullopt where it names none.
+absl::StatusOr<std::optional<std::string>> EosOfTokenizer(const ModelDir& dir) {
+  const absl::StatusOr<std::string> json = dir.ReadSmallFile(kEosFile, kMaxEosFileBytes);
+  if (absl::IsNotFound(json.status())) return std::nullopt;
+  if (!json.ok()) return json.status();
+  return tokenizer::ReadEosToken(*json, kEosFile);
+}
+
+// Adds the tokenizer's EOS token to the model's: finetunes for chats often have theirs there alone, and their base's in
+// config.json and generation_config.json.
+void AddEosOfTokenizer(const ModelDir& dir, const tokenizer::Tokenizer& tokenizer, std::vector<int32_t>* ids) {
+  const absl::StatusOr<std::optional<std::string>> eos = EosOfTokenizer(dir);
+  if (!eos.ok()) return LogWarn("the tokenizer's eos_token is not read: ", eos.status().message());
+  const int32_t id = eos->has_value() ? tokenizer.TokenToId(**eos) : -1;
+  if (id >= 0 && std::find(ids->begin(), ids->end(), id) == ids->end()) ids->push_back(id);
 }
 
 // By the flags, or by the chat template's markers.
@@ -69,6 +91,7 @@ absl::StatusOr<std::unique_ptr<const TextProcessor>> TextProcessor::Load(const s
   ASSIGN_OR_RETURN(processor->defaults_, LoadGenerationDefaults(dir));
   ASSIGN_OR_RETURN(processor->tokenizer_, LoadTokenizer(config, dir));
   if (processor->tokenizer_ != nullptr) {
+    AddEosOfTokenizer(dir, *processor->tokenizer_, &processor->defaults_.eos_token_ids);
     LogInfo("tokenizer: ", processor->tokenizer_->vocab_size(), " tokens, read in ",
             absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))));
   } else {

@@ -26,6 +26,7 @@ class TextProcessor {
 
   bool has_tokenizer() const { return tokenizer_ != nullptr; }
   bool has_chat_template() const { return template_.has_value(); }
+  // Of generation_config.json; its end tokens and the tokenizer's own.
   const GenerationDefaults& defaults() const { return defaults_; }
   // Null if the model has none.
   const tokenizer::Tokenizer* tokenizer() const { return tokenizer_.get(); }

@@ -116,6 +116,31 @@ TEST(TextProcessorLoad, TheModelsTokenizerMustNotBeALinkOutOfItsDirectory) {
   EXPECT_TRUE(text::TextProcessor::Load(config).ok());
 }
 
+// Many finetunes for chats have their end token in tokenizer_config.json alone.
+TEST(TextProcessorLoad, TheTokenizersEndTokenEndsAnswersToo) {
+  model::TempDir dir;
+  dir.Write("tokenizer.json", TinyTokenizerJson());
+  ServerConfig config;
+  config.model = dir.path();
+  const auto ends = [&config] {
+    const auto text = text::TextProcessor::Load(config);
+    EXPECT_TRUE(text.ok()) << text.status();
+    return text.ok() ? (*text)->defaults().eos_token_ids : std::vector<int32_t>();
+  };
+  EXPECT_EQ(ends(), std::vector<int32_t>());
+  dir.Write("generation_config.json", R"({"eos_token_id": 7})");
+  dir.Write("tokenizer_config.json", R"({"eos_token": "<|end|>"})");
+  EXPECT_EQ(ends(), (std::vector<int32_t>{7, kEnd}));
+  dir.Write("generation_config.json", absl::StrCat("{\"eos_token_id\": [", kEnd, ", 7]}"));
+  dir.Write("tokenizer_config.json", R"({"eos_token": {"content": "<|end|>", "special": true}})");
+  EXPECT_EQ(ends(), (std::vector<int32_t>{kEnd, 7}));
+  // What names no token of the tokenizer adds none, and does not end the start.
+  for (const char* other : {R"({"eos_token": "<|none|>"})", R"({"eos_token": null})", R"({"eos_token": 5})"}) {
+    dir.Write("tokenizer_config.json", other);
+    EXPECT_EQ(ends(), (std::vector<int32_t>{kEnd, 7})) << other;
+  }
+}
+
 TEST(ModelDirOfTextsTest, HasItsTextsAlone) {
   const ModelDir dir = ModelDir::OfTexts("m.gguf", {{"config.json", "12345"}});
   EXPECT_TRUE(dir.Exists("config.json"));

@@ -64,6 +64,65 @@ TEST_F(ServerTest, ALinkThatSendsPartsWithoutEndIsClosed) {
   EXPECT_EQ(worker->End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+// What a worker sends on a link, from its registration on; returns how the server ends it.
+class LinkBoundsTest : public ServerTest {
+ protected:
+  LinkBoundsTest() {
+    v1::Register* const out = hello_.mutable_register_();
+    out->set_protocol_version(link::kProtocolVersion);
+    out->set_incarnation("bounds");
+    out->set_join_token(kToken);
+    out->mutable_model()->set_context(1000);
+    out->mutable_model()->set_num_moe_layers(94);
+    out->mutable_model()->set_num_experts(128);
+    out->mutable_model()->set_experts_per_token(8);
+  }
+  grpc::Status EndOf(const std::vector<v1::LinkRequest>& messages) {
+    const auto stub = v1::WorkerService::NewStub(worker_channel_);
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    const auto stream = stub->Link(&context);
+    stream->Write(hello_);
+    for (const v1::LinkRequest& message : messages) stream->Write(message);
+    for (v1::LinkResponse response; stream->Read(&response);) {
+    }
+    return stream->Finish();
+  }
+  // Parts with the experts of as many rows as a step has, so many times.
+  std::vector<v1::LinkRequest> Paths(int times) const {
+    constexpr int kRows = 64, kRowBytes = 2 * 94 * 8;
+    v1::LinkRequest part;
+    part.mutable_step_part()->set_expert_paths(std::string(kRows * kRowBytes, 'x'));
+    return std::vector<v1::LinkRequest>(static_cast<size_t>(times * config_.batching.max_batched_tokens / kRows), part);
+  }
+  v1::LinkRequest hello_;
+};
+
+TEST_F(LinkBoundsTest, EveryRowOfAWideModelMayHaveItsExperts) {
+  std::vector<v1::LinkRequest> messages = Paths(1);
+  messages.push_back(hello_);
+  EXPECT_EQ(EndOf(messages).error_message(), "a second registration on one link");
+}
+
+TEST_F(LinkBoundsTest, PartsOfMoreRowsThanAStepHasEndTheLink) {
+  EXPECT_THAT(EndOf(Paths(3)).error_message(), HasSubstr("the logprobs and experts of all its rows at most"));
+}
+
+TEST_F(LinkBoundsTest, AReadyWorkerHasBlocks) {
+  v1::LinkRequest ready;
+  ready.mutable_group_ready()->set_epoch(1);
+  const grpc::Status status = EndOf({ready});
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(status.error_message(), "a worker is ready with 0 KV blocks: there must be at least 1");
+}
+
+TEST_F(LinkBoundsTest, AWorkerThatServesNamesItsModel) {
+  hello_.mutable_register_()->clear_model();
+  const grpc::Status status = EndOf({});
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(status.error_message(), HasSubstr("a worker that serves names its model"));
+}
+
 class DefaultDeadlineTest : public ServerTest {
  protected:
   void Configure(ServerConfig* config) override { config->default_deadline = absl::Milliseconds(300); }

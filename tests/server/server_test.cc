@@ -116,6 +116,7 @@ TEST_F(ServerTest, ALinkBeginsWithItsOneRegistration) {
   beat.mutable_heartbeat();
   hello.mutable_register_()->set_protocol_version(link::kProtocolVersion);
   hello.mutable_register_()->set_incarnation("twice");
+  hello.mutable_register_()->mutable_model()->set_context(100);
   hello.mutable_register_()->set_join_token(kToken);
   for (const v1::LinkRequest& first : {beat, v1::LinkRequest()}) {
     const grpc::Status status = LinkEnd(worker_channel_, {first});

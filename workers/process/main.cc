@@ -19,15 +19,16 @@
 #include "absl/strings/string_view.h"
 #include "proto/link/job_spec_codec.h"
 #include "proto/support/host_port.h"
+#include "proto/support/join_token.h"
 #include "proto/support/library_setup.h"
 #include "scheduler/base/cores.h"
 #include "scheduler/base/flags/program_flags.h"
 #include "scheduler/base/io/root_dir.h"
-#include "scheduler/base/join_token.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/process_guard.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/version.h"
+#include "scheduler/jobs/job_spec.h"
 #include "workers/comm/group/group_forming.h"
 #include "workers/ops/core/isa.h"
 #include "workers/process/metrics.h"
@@ -49,6 +50,8 @@ namespace {
 constexpr int kExitBadConfig = 2;
 constexpr char kMaybeNoIpv6[] = ", or was libcivetweb built without IPv6? then give --metrics_host=127.0.0.1)";
 constexpr int64_t kOpenFiles = 512;  // a few for each peer
+// A job's datasets and its evaluation, which are open while it trains.
+constexpr int64_t kDataFiles = 2 * int64_t{jobs::kMaxDatasets};
 
 int Complain(const WorkerFlags& flags, absl::string_view text) {
   std::fprintf(stderr, "switchyard-worker: %s\n", std::string(text).c_str());
@@ -83,16 +86,30 @@ std::string CheckFlags(const WorkerFlags& flags, const FlagSet& table) {
     if (const absl::Status status = comm::CheckGroupAddress(address); !status.ok())
       absl::StrAppend(&problems, "--address: ", status.message(), "\n");
   }
-  if (const absl::Status status = ReadJoinToken(flags.join_token_file, 0).status(); !status.ok()) {
+  if (const absl::Status status = rpc::ReadJoinToken(flags.join_token_file, 0).status(); !status.ok()) {
     absl::StrAppend(&problems, status.message(), "\n");
   }
   for (const FlagProblem& problem : table.OutOfRange(/*given_only=*/false))
     absl::StrAppend(&problems, problem.ToString(), "\n");
-  if (const absl::Status status = GuardProcess(kOpenFiles, "its links"); !status.ok())
+  const bool trains = ParseRole(flags.role).value_or(WorkerRole::kServe) != WorkerRole::kServe;
+  if (const absl::Status status = GuardProcess(kOpenFiles + (trains ? kDataFiles : 0),
+                                               trains ? "its links and the files of a job" : "its links");
+      !status.ok()) {
     absl::StrAppend(&problems, status.message(), "\n");
+  }
   if (const absl::Status status = ops::CheckIsaSetting(); !status.ok())
     absl::StrAppend(&problems, status.message(), "\n");
   return problems;
+}
+
+// Returns the address of the metrics page.  A local worker's is its server's, which may be any address where the
+// server has TLS.  This page is plaintext, and so stays on loopback then.
+std::string MetricsHost(const WorkerFlags& flags) {
+  const std::string host = rpc::BareHost(flags.metrics_host);
+  const bool allowed = flags.insecure || comm::CheckGroupAddress(host).ok();
+  if (allowed || flags.local_index < 0 || flags.metrics_port < 0) return host;
+  LogWarn("metrics on 127.0.0.1 alone: on ", host, ", neither loopback nor private, plaintext wants --insecure");
+  return "127.0.0.1";
 }
 
 // The page with the metrics, where one is wanted: its port, or what is wrong.
@@ -115,11 +132,11 @@ absl::StatusOr<int> ExposeMetrics(const WorkerFlags& flags, const std::string& h
 
 absl::StatusOr<LinkOptions> LinkFlags(const WorkerFlags& flags, WorkerMetrics* metrics) {
   LinkOptions options;
-  options.metrics_host = rpc::BareHost(flags.metrics_host);
+  options.metrics_host = MetricsHost(flags);
   ASSIGN_OR_RETURN(options.metrics_port, ExposeMetrics(flags, options.metrics_host, metrics));
   options.server = flags.server;
   options.socket = flags.server_socket;
-  options.join_token = ReadJoinToken(flags.join_token_file, 0).value_or("");
+  options.join_token = rpc::ReadJoinToken(flags.join_token_file, 0).value_or("");
   options.local_index = flags.local_index;
   options.address = rpc::BareHost(flags.address);
   options.insecure = flags.insecure;
@@ -214,7 +231,7 @@ int Main(const WorkerFlags& flags, const FlagSet& table) {
     if (!opened.ok()) return Complain(flags, opened.status().message());
     worker = *std::move(opened);
   }
-  const std::unique_ptr<LinkRole> role = MakeRole(flags, worker.get(), threads, &metrics);
+  std::unique_ptr<LinkRole> role = MakeRole(flags, worker.get(), threads, &metrics);
   const absl::StatusOr<LinkOptions> link_options = LinkFlags(flags, &metrics);
   if (!link_options.ok()) return Complain(flags, link_options.status().message());
   WorkerLink link(*link_options, role.get());
@@ -226,6 +243,7 @@ int Main(const WorkerFlags& flags, const FlagSet& table) {
   }).detach();
   absl::Status status = link.Run();
   if (worker != nullptr) status.Update(worker->SaveProfile());
+  role.reset();  // waits for an attempt at a job that has not ended yet
   // Everything is closed.  Only destructors are left, and that of the metrics' page would wait for seconds.
   std::_Exit(status.ok() ? 0 : Complain(flags, status.message()));
 }

@@ -31,7 +31,8 @@ constexpr Row<prometheus::Histogram> kHistograms[] = {
     {"switchyard_worker_train_checkpoint_seconds", "From a checkpoint's copy in memory until it counts.",
      &M::train_checkpoint_seconds},
     {"switchyard_worker_train_yield_seconds",
-     "From a plan's arrival until training, which it interrupts, has stopped computing, on a worker that does both.",
+     "From a plan's arrival until the products of training that it interrupts have stopped, on a worker that does "
+     "both.",
      &M::train_yield_seconds},
 };
 constexpr Row<prometheus::Counter> kCounters[] = {
@@ -153,8 +154,14 @@ constexpr Row<prometheus::Gauge> kGauges[] = {
 };
 
 template <class Number>
-void Add(prometheus::Counter* counter, Number from, Number to) {
-  counter->Increment(static_cast<double>(to - from));
+void Add(prometheus::Counter* counter, Number before, Number now) {
+  counter->Increment(static_cast<double>(now - before));
+}
+
+// Forgets what was reported if one of these counts is lower than then: another store has counted anew.
+template <class Counters, class... Member>
+void ForgetIfFell(const Counters& now, Counters* reported, Member... counts) {
+  if (((now.*counts < reported->*counts) || ...)) *reported = {};
 }
 
 }  // namespace
@@ -237,11 +244,8 @@ void WorkerMetrics::ObserveCopyPath(moe::CopyPath now) {
 }
 
 void WorkerMetrics::ObserveExperts(const moe::ExpertOffloadCounters& now, moe::ExpertOffloadCounters* reported) {
-  // Another store, which has counted anew.
-  if (now.copied_bytes < reported->copied_bytes || now.hits < reported->hits || now.misses < reported->misses ||
-      now.failed < reported->failed) {
-    *reported = {};
-  }
+  using C = moe::ExpertOffloadCounters;
+  ForgetIfFell(now, reported, &C::hits, &C::misses, &C::late, &C::prefetched, &C::copied_bytes, &C::failed);
   Add(expert_hits, reported->hits, now.hits);
   Add(expert_misses, reported->misses, now.misses);
   Add(expert_late, reported->late, now.late);
@@ -265,7 +269,7 @@ void WorkerMetrics::ObserveGraphs(const model::GraphCounters& now, model::GraphC
 }
 
 void WorkerMetrics::ObserveCold(const moe::ColdCounters& now, moe::ColdCounters* reported) {
-  if (now.rows < reported->rows) *reported = {};  // of another store
+  ForgetIfFell(now, reported, &moe::ColdCounters::rows);
   Add(expert_host_rows, reported->rows, now.rows);
   Add(expert_host_seconds, reported->seconds, now.seconds);
   *reported = now;
@@ -273,10 +277,8 @@ void WorkerMetrics::ObserveCold(const moe::ColdCounters& now, moe::ColdCounters*
 
 void WorkerMetrics::ObservePlacement(const moe::ReplicatedExpertsCounters& now,
                                      moe::ReplicatedExpertsCounters* reported) {
-  bool fell = now.copied_bytes < reported->copied_bytes || now.wait_seconds < reported->wait_seconds;
-  for (size_t reason = 0; reason < moe::kNumCopyReasons; ++reason)
-    fell |= now.copies[reason] < reported->copies[reason];
-  if (fell) *reported = {};  // other slots, which have counted anew
+  using C = moe::ReplicatedExpertsCounters;
+  ForgetIfFell(now, reported, &C::copied_bytes, &C::wait_seconds, &C::copies);
   prometheus::Counter* const copies[moe::kNumCopyReasons] = {placement_fill_copies, placement_demand_copies,
                                                              placement_prefetch_copies};
   for (size_t reason = 0; reason < moe::kNumCopyReasons; ++reason) {
@@ -293,7 +295,7 @@ void WorkerMetrics::ObservePlacement(const moe::ReplicatedExpertsCounters& now,
 void WorkerMetrics::ObserveForecasts(const moe::RowLoadPredictor& load_predictor, absl::Duration* reported) {
   const absl::Duration spent = load_predictor.spent();
   if (spent < *reported) *reported = absl::ZeroDuration();
-  forecast_seconds->Increment(absl::ToDoubleSeconds(spent - *reported));
+  Add(forecast_seconds, absl::ToDoubleSeconds(*reported), absl::ToDoubleSeconds(spent));
   *reported = spent;
   for (const popularity::Phase phase : {popularity::Phase::kPrefill, popularity::Phase::kDecode}) {
     for (int j = 0; j < popularity::kNumLivePredictors * popularity::kMaxAhead; ++j) {

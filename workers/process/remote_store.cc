@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::worker {
 namespace {
@@ -41,12 +41,12 @@ absl::Status RemoteStore::Set(absl::string_view key, absl::string_view value) {
 absl::StatusOr<std::vector<std::string>> RemoteStore::Get(absl::Span<const std::string> keys, absl::Time deadline) {
   for (;;) {
     absl::StatusOr<std::vector<std::string>> values = GetOnce(keys, deadline);
-    if (!absl::IsDeadlineExceeded(values.status()) || absl::Now() >= deadline) return values;
+    if (!absl::IsDeadlineExceeded(values.status()) || MonotonicNow() >= deadline) return values;
   }
 }
 
 absl::StatusOr<std::vector<std::string>> RemoteStore::GetOnce(absl::Span<const std::string> keys, absl::Time deadline) {
-  const absl::Duration left = std::min(deadline - absl::Now(), kLongestWait);
+  const absl::Duration left = std::min(deadline - MonotonicNow(), kLongestWait);
   grpc::ClientContext context;
   // A little longer than the server waits, so that its answer, which names the key, arrives.
   context.set_deadline(After(left + absl::Seconds(1)));

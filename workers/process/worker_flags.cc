@@ -13,7 +13,8 @@ void AddJoiningFlags(WorkerFlags* values, FlagSet* flags) {
   flags->Add("role=NAME", &values->role,
              "serve = hold a part of the model and serve it; train = train the server's jobs, on the CPU; both = "
              "serve, and train while there is nothing to serve (with the server's --train_on_serving), on the CPU");
-  flags->Add("join_token_file=FILE", &values->join_token_file, "file with the server's join token");
+  flags->Add("join_token_file=FILE", &values->join_token_file,
+             "file with the server's join token, which only its owner may use");
   flags->Add("tls_ca=FILE", &values->tls.ca,
              "link by TLS; the server's certificate is checked by the CAs in this PEM file, read again for each link");
   flags->Add("tls_cert=FILE", &values->tls.cert, "own certificate (PEM), for a server with --tls_worker_ca");

@@ -12,6 +12,7 @@
 #include "scheduler/base/flags/program_flags.h"
 #include "scheduler/base/flags/quantize_flags.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/process_guard.h"
 #include "scheduler/base/version.h"
 #include "workers/ops/core/isa.h"
 #include "workers/quantize/quantize.h"
@@ -111,6 +112,7 @@ int main(int argc, char** argv) {
                                 .alone_with = switchyard::kOfQuantize},
                                &flags);
   switchyard::SetLogName("quantize");
+  switchyard::ForbidPrivilegesAndDumps();
   switchyard::quantize::SetUpSignals();
   return switchyard::quantize::Run(values);
 }

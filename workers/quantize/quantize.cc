@@ -9,8 +9,8 @@
 #include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/tensors/checkpoint.h"
@@ -85,11 +85,11 @@ class Quantizer {
   std::unique_ptr<OutputDir> output_;
   std::vector<std::vector<std::string>> shards_;  // the names of each one's tensors
   int64_t tensor_bytes_ = 0;
-  absl::Time next_line_ = absl::Now() + kSayEvery;
+  absl::Time next_line_ = MonotonicNow() + kSayEvery;
 };
 
 void Quantizer::Say(absl::string_view line) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   if (now < next_line_) return;
   next_line_ = now + kSayEvery;
   options_.say(line);

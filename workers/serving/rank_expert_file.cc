@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
@@ -70,13 +70,13 @@ absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::P
   ASSIGN_OR_RETURN(memory, PinnedBuffer::Allocate(copier->depth() * piece + moe::kDirectAlignment, DeviceKind::kCpu));
   char* const to = memory.data() + moe::kDirectAlignment -
                    static_cast<int64_t>(reinterpret_cast<uintptr_t>(memory.data()) % moe::kDirectAlignment);
-  const absl::Time begun = absl::Now();
+  const absl::Time begun = MonotonicNow();
   int64_t started = 0, over = 0, bytes = 0;
   std::vector<int> free(static_cast<size_t>(copier->depth()));
   std::iota(free.begin(), free.end(), 0);
   absl::Status status;
   while (started > over || over == 0) {
-    if (started < count && !free.empty() && (started == 0 || absl::Now() - begun < kMeasuredTime)) {
+    if (started < count && !free.empty() && (started == 0 || MonotonicNow() - begun < kMeasuredTime)) {
       const int64_t at = started++ * (all / count), place = at / pieces, offset = at % pieces * piece;
       copier->Start({.id = {.layer = static_cast<int32_t>(place / file.num_experts()),
                             .expert = static_cast<int32_t>(place % file.num_experts())},
@@ -94,7 +94,7 @@ absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::P
     ++over;
   }
   RETURN_IF_ERROR(status);
-  return static_cast<double>(bytes) / std::max(1e-6, absl::ToDoubleSeconds(absl::Now() - begun));
+  return static_cast<double>(bytes) / std::max(1e-6, absl::ToDoubleSeconds(MonotonicNow() - begun));
 }
 
 absl::Status LoadExpertsOf(const RankExpertFileInput& input, std::vector<int32_t> experts,

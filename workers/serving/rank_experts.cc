@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
@@ -196,7 +196,7 @@ absl::Status RankExperts::MakeCold(const RankExpertsInput& input, moe::ExpertFil
 }
 
 absl::Status RankExperts::Fill(moe::ExpertOffload::Progress progress) {
-  return offload_->Fill(absl::Now() + ExpertFillLimit(slot_bytes()), progress);
+  return offload_->Fill(MonotonicNow() + ExpertFillLimit(slot_bytes()), progress);
 }
 
 }  // namespace switchyard::worker

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 
@@ -71,7 +71,7 @@ absl::Status RankPlacement::Begin(const Stream& stream, moe::ReplicatedExperts::
   options.rank = rank_;
   options.experts = slots_.get();
   ASSIGN_OR_RETURN(std::unique_ptr<moe::PerStepBalancer> balancer, moe::PerStepBalancer::Create(std::move(options)));
-  RETURN_IF_ERROR(slots_->Fill(balancer->ExpertsHere(), absl::Now() + ExpertFillLimit(slot_bytes()), progress));
+  RETURN_IF_ERROR(slots_->Fill(balancer->ExpertsHere(), MonotonicNow() + ExpertFillLimit(slot_bytes()), progress));
   if (balancer->may_decide_nothing()) RETURN_IF_ERROR(slots_->Stand(stream, balancer->HomesHere()));
   balancer_ = std::move(balancer);
   return absl::OkStatus();

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/log.h"
@@ -225,7 +225,7 @@ absl::StatusOr<std::unique_ptr<comm::Communicator>> Worker::FormGroup(const flee
   group.token = assignment.store_token;
   group.address = address;
   group.encrypt_links = assignment.encrypt_links;
-  group.deadline = absl::Now() + absl::Milliseconds(assignment.form_deadline_ms);
+  group.deadline = MonotonicNow() + absl::Milliseconds(assignment.form_deadline_ms);
   std::unique_ptr<comm::Communicator> messages;
   ASSIGN_OR_RETURN(messages, comm::FormSocketGroup({.group = group}, store));
   if (options_.device.is_cpu() || assignment.world == 1) return messages;
@@ -276,7 +276,7 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
                    group_.Form(assignment.epoch, store, [&] { return FormGroup(assignment, address, store); }));
   const absl::Duration limit = absl::Milliseconds(assignment.form_deadline_ms);
   if (options_.device.is_cpu() && config_.num_moe_layers() > 0) {
-    ASSIGN_OR_RETURN(links_, comm::MeasureLinks(comm, absl::Now() + limit));
+    ASSIGN_OR_RETURN(links_, comm::MeasureLinks(comm, MonotonicNow() + limit));
   }
   RETURN_IF_ERROR(runner_->SetGroup(comm, &layout_,
                                     {.balancer = placement_ == nullptr ? nullptr : placement_->balancer(),
@@ -287,7 +287,7 @@ absl::Status Worker::Join(const fleet::RankAssignment& assignment, const std::st
 
 absl::Status Worker::Start(const batching::StepPlan& head, const batching::RankPlan& part, absl::Duration limit) {
   if (!group_.stands()) return absl::FailedPreconditionError("no group");
-  return runner_->Start(head, part, absl::Now() + limit);
+  return runner_->Start(head, part, MonotonicNow() + limit);
 }
 
 absl::StatusOr<batching::RankResult> Worker::Finish() { return runner_->Finish(); }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
@@ -33,6 +33,11 @@ constexpr double kExpertShareBesideCache = 0.75;
 
 moe::ExpertLayout LayoutOf(const model::ModelConfig& config, int world) {
   return moe::ExpertLayout::Contiguous(static_cast<int>(std::max<int64_t>(config.num_experts, 1)), world);
+}
+
+// The positions that a sequence may have.
+int64_t ServedContext(const model::ModelConfig& config, const fleet::EngineSettings& settings) {
+  return settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config.context) : config.context;
 }
 
 }  // namespace
@@ -70,6 +75,7 @@ absl::StatusOr<model::MemoryNeed> Worker::NeedOf(const fleet::RankAssignment& as
   model::MemoryNeed need = {
       .dtype = dtype_, .kv_cache_bytes = settings.kv_cache_bytes, .device = options_.device.kind, .format = format_};
   need.adapter_bytes = adapters_.bytes();
+  need.positions = ServedContext(config_, settings);
   if (config_.num_experts > 0) {
     need.experts_per_layer =
         static_cast<int64_t>(LayoutOf(config_, assignment.world).Residents(assignment.rank).size());
@@ -90,7 +96,7 @@ absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, cons
     return absl::OkStatus();
   }
   // No worker looks at what is available while another still holds what it is about to give back.
-  const absl::Time deadline = absl::Now() + absl::Milliseconds(assignment.form_deadline_ms);
+  const absl::Time deadline = MonotonicNow() + absl::Milliseconds(assignment.form_deadline_ms);
   RETURN_IF_ERROR(AwaitUnloaded(assignment.rank, assignment.world, store, deadline));
   const bool loaded = HasLoaded(assignment, settings);
   if (!loaded) expert_budget_ = options_.experts;
@@ -135,8 +141,10 @@ absl::StatusOr<model::ModelWeights> Worker::MakeWeights(const fleet::RankAssignm
   if (options_.device.is_cpu()) {
     RETURN_IF_ERROR(model::CheckMemory(config_, need, host, budget_.ToString()));
     // The expert file may have to be built in the same memory.
-    host -= static_cast<int64_t>(model::WeightBytes(config_, weight_type(), 0)) + adapters_.bytes() +
-            settings.kv_cache_bytes;
+    model::MemoryNeed rest = need;
+    rest.experts_per_layer = 0;
+    rest.expert_slots = -1;
+    host -= static_cast<int64_t>(model::MemoryBytes(config_, rest));
   } else {
     ASSIGN_OR_RETURN(const MemoryPool memory, DeviceMemory());
     RETURN_IF_ERROR(model::CheckMemory(config_, need, memory.available_bytes, absl::StrCat(": ", memory.limit)));
@@ -238,7 +246,7 @@ absl::StatusOr<bool> Worker::WantsInPlace(const fleet::RankAssignment& assignmen
   if (!options_.experts.empty()) mine = absl::FailedPreconditionError("--expert_memory keeps a part of them");
   if (config_.num_moe_layers() == 0) mine = absl::FailedPreconditionError("");  // not worth a line
   return AgreeOnInPlace(assignment.rank, assignment.world, mine, store,
-                        absl::Now() + absl::Milliseconds(assignment.form_deadline_ms));
+                        MonotonicNow() + absl::Milliseconds(assignment.form_deadline_ms));
 }
 
 absl::Status Worker::Unload() {
@@ -260,7 +268,7 @@ absl::Status Worker::Unload() {
 
 absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::EngineSettings& settings,
                           Report report) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = MonotonicNow();
   ASSIGN_OR_RETURN(model::ModelWeights weights, MakeWeights(assignment, settings, report));
   if (experts_ != nullptr) {
     RETURN_IF_ERROR(experts_->Fill(
@@ -269,8 +277,7 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
   weight_bytes_ = weights.bytes() + (experts_ == nullptr ? 0 : experts_->slot_bytes()) +
                   (placement_ == nullptr ? 0 : placement_->slot_bytes()) +
                   (in_place_ == nullptr ? 0 : in_place_->bytes());
-  const int64_t context =
-      settings.max_model_len > 0 ? std::min<int64_t>(settings.max_model_len, config_.context) : config_.context;
+  const int64_t context = ServedContext(config_, settings);
   moe::ExpertWeightProvider* experts = nullptr;
   if (experts_ != nullptr) experts = experts_->experts();
   if (placement_ != nullptr) experts = placement_->experts();
@@ -283,7 +290,7 @@ absl::Status Worker::Load(const fleet::RankAssignment& assignment, const fleet::
   LogInfo("rank ", assignment.rank, " of ", assignment.world, ": ", Mib(weight_bytes_), " of ",
           ops::ToString(weight_type()), " weights ",
           options_.device.is_cpu() ? "in " : absl::StrCat("on ", options_.device.ToString(), " in "),
-          absl::FormatDuration(absl::Trunc(absl::Now() - start, absl::Milliseconds(1))));
+          absl::FormatDuration(absl::Trunc(MonotonicNow() - start, absl::Milliseconds(1))));
   return absl::OkStatus();
 }
 
@@ -361,11 +368,11 @@ absl::Status Worker::CaptureGraphs(absl::Duration limit, Report report) {
     const auto now = RegisteredBackend(options_.device.kind).Describe(options_.device.index);
     return now.ok() ? now->free_bytes : 0;
   };
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   const int64_t free_before = free_bytes();
   absl::Time reported = begin;
   return runner_->CaptureGraphs(limit, [&](int64_t done, int64_t total) {
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     if (done == total || now - reported >= absl::Seconds(1)) {
       reported = now;
       LogInfo("captured ", done, " of ", total, " graphs of decode steps in ",

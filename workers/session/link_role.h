@@ -23,13 +23,13 @@ struct Place {
   std::string Toward(const std::string& reach) const;
 };
 
-// Sends to the server, from any thread; false: the link is over.
+// Sends to the server, from any thread, also after the link's end; false: the link is over.
 using LinkSendFn = absl::AnyInvocable<bool(v1::LinkRequest) const>;
 
 // Handles the server's commands in one session.  Used by the thread that runs the link.
 class LinkHandler {
  public:
-  // Ends what the handler began; LinkRole::Abort has freed its waits before.
+  // Ends what the handler began; LinkRole::Abort has freed its waits before.  What may wait for a disk ends later.
   virtual ~LinkHandler() = default;
   // A command that the link itself does not know; `registered`, too.  An empty one: none came within patience().
   virtual void Take(const v1::LinkResponse& command) = 0;

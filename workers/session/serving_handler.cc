@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "proto/link/fleet_codec.h"
 #include "proto/link/step_plan_codec.h"
 #include "proto/link/step_result_codec.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "workers/model/config/memory_plan.h"
 #include "workers/process/remote_store.h"
@@ -155,7 +155,7 @@ void Handler::Enter(int64_t epoch) {
 
 void Handler::Poll() {
   profiles_.Poll();
-  reports_.Poll(absl::Now());
+  reports_.Poll(MonotonicNow());
 }
 
 placement::ExpertReport Handler::TakeReport() const {
@@ -175,7 +175,7 @@ void Handler::Send(v1::ExpertReport report) {
 
 absl::Duration Handler::patience() const {
   if (busy()) return absl::ZeroDuration();
-  return std::min(profiles_.waiting() ? kLookForProfiles : absl::InfiniteDuration(), reports_.patience(absl::Now()));
+  return std::min(profiles_.waiting() ? kLookForProfiles : absl::InfiniteDuration(), reports_.patience(MonotonicNow()));
 }
 
 void Handler::Fault(int64_t epoch, const absl::Status& status) {

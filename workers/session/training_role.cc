@@ -3,7 +3,6 @@
 #include <atomic>
 #include <memory>
 #include <new>
-#include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -11,11 +10,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "proto/link/training_assignment_codec.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/ops/core/isa.h"
 #include "workers/process/remote_store.h"
 #include "workers/tensor/machine_memory.h"
+#include "workers/train/job/job_group.h"
 #include "workers/train/job/train_job.h"
 
 namespace switchyard::worker {
@@ -109,14 +110,59 @@ class Reporter final : public train::TrainListener {
 
 }  // namespace
 
+// What attempts use of the link that they came from, perhaps after its end: a disk may not answer for long.
+struct TrainingLink {
+  // traffic: borrowed.
+  TrainingLink(std::shared_ptr<grpc::Channel> its_channel, Place its_place, LinkSendFn its_send,
+               comm::SocketTraffic* traffic)
+      : channel(std::move(its_channel)), place(std::move(its_place)), send(std::move(its_send)), group(traffic) {}
+
+  const std::shared_ptr<grpc::Channel> channel;  // shared with the session
+  const Place place;
+  const LinkSendFn send;
+  train::JobGroup group;  // of this link's epochs: the next link's server may count anew
+};
+
+// One attempt at a job.
+class TrainingAttempt {
+ public:
+  // role: borrowed.  link: shared with the handler and the link's other attempts.
+  TrainingAttempt(TrainingRole* role, std::shared_ptr<TrainingLink> link, v1::StartTraining message)
+      : role_(role), link_(std::move(link)), message_(std::move(message)) {}
+
+  int64_t epoch() const { return message_.epoch(); }
+  bool ended() const { return ended_; }
+  void Stop(jobs::StopKind kind);
+  // Ends its waits for other ranks and at the gate.
+  void Abort() {
+    link_->group.Abort(epoch(), kOver);
+    role_->ReleaseGate(epoch());
+  }
+  // On a thread of its own.
+  void Run();
+
+ private:
+  jobs::TrainEnd RunCaught();
+  jobs::TrainEnd FormAndTrain();
+  jobs::TrainEnd Train(const jobs::TrainingAssignment& assignment, comm::Communicator* comm);
+
+  TrainingRole* const role_;
+  const std::shared_ptr<TrainingLink> link_;
+  const v1::StartTraining message_;
+  std::atomic<bool> ended_{false};
+  absl::Mutex mu_;
+  train::TrainJob* job_ ABSL_GUARDED_BY(mu_) = nullptr;               // while it runs
+  jobs::StopKind stop_ ABSL_GUARDED_BY(mu_) = jobs::StopKind::kNone;  // asked for
+};
+
 class TrainingHandler final : public LinkHandler {
  public:
-  TrainingHandler(TrainingRole* role, std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send)
-      : role_(role), channel_(std::move(channel)), place_(std::move(place)), send_(std::move(send)) {}
+  TrainingHandler(TrainingRole* role, std::shared_ptr<TrainingLink> link) : role_(role), link_(std::move(link)) {}
+  // In a process that serves as well the attempt ends when it can, and serving goes on with the next link.
   ~TrainingHandler() override {
-    if (!attempt_.joinable()) return;
-    role_->Abort(epoch_, kOver);
-    attempt_.join();
+    if (attempt_ != nullptr) attempt_->Abort();
+    role_->SetLink(nullptr);
+    if (role_->gate() == nullptr) role_->AwaitEnd();
   }
 
   void Take(const v1::LinkResponse& command) override {
@@ -132,90 +178,67 @@ class TrainingHandler final : public LinkHandler {
   const absl::Status& fatal() const override { return fatal_; }
 
  private:
-  void Start(const v1::StartTraining& message);
-  void Stop(const v1::StopTraining& message);
-  // These run on the attempt's thread.
-  jobs::TrainEnd RunCaught(const v1::StartTraining& message);
-  jobs::TrainEnd Run(const v1::StartTraining& message);
-  jobs::TrainEnd Train(const jobs::TrainingAssignment& assignment, comm::Communicator* comm);
+  // Never waits: this thread may have steps to run.
+  void Start(const v1::StartTraining& message) {
+    attempt_ = std::make_shared<TrainingAttempt>(role_, link_, message);
+    role_->Start(attempt_);
+  }
+  void Stop(const v1::StopTraining& message) {
+    if (attempt_ == nullptr || message.epoch() != attempt_->epoch()) return;  // of an attempt that is over
+    const absl::StatusOr<jobs::StopKind> kind = link::FromProto(message.kind());
+    if (!kind.ok()) return LogWarn("stop training: ", kind.status().message());
+    attempt_->Stop(*kind);
+  }
 
   TrainingRole* const role_;
-  const std::shared_ptr<grpc::Channel> channel_;  // shared with the session
-  const Place place_;
-  const LinkSendFn send_;
+  const std::shared_ptr<TrainingLink> link_;  // shared: with its attempts, and with the role while it stands
   absl::Status fatal_;
-  std::thread attempt_;
-  std::shared_ptr<std::atomic<bool>> running_;  // shared with its thread
-  int64_t epoch_ = 0;                           // of the attempt, also of one that has ended
-  absl::Mutex mu_;
-  train::TrainJob* job_ ABSL_GUARDED_BY(mu_) = nullptr;               // while it runs
-  jobs::StopKind stop_ ABSL_GUARDED_BY(mu_) = jobs::StopKind::kNone;  // asked for since Start
+  std::shared_ptr<TrainingAttempt> attempt_;  // shared: with its thread and the role; null before the first
 };
 
-// Never waits: this thread may have steps to run.
-void TrainingHandler::Start(const v1::StartTraining& message) {
-  // The server starts none before the last has ended, or is given up.
-  const bool overlaps = running_ != nullptr && *running_;
-  if (overlaps) {
-    role_->Abort(epoch_, kOver);
-  } else {
-    role_->Enter(message.epoch());
-  }
-  epoch_ = message.epoch();
-  {
-    absl::MutexLock lock(&mu_);
-    stop_ = jobs::StopKind::kNone;
-  }
-  running_ = std::make_shared<std::atomic<bool>>(true);
-  attempt_ = std::thread([this, message, overlaps, running = running_, before = std::move(attempt_)]() mutable {
-    if (before.joinable()) before.join();
-    if (overlaps) role_->Enter(message.epoch());
-    if (role_->gate() != nullptr) MakeWay();
-    const jobs::TrainEnd end = RunCaught(message);
-    role_->group_.Leave();
-    if (role_->gate() == nullptr) role_->metrics_->rank->Set(-1);
-    if (!end.status.ok()) {
-      LogWarn("job ", message.job_id(), ", attempt ", message.attempt(), " ends here: ", end.status.message());
-      role_->metrics_->group_faults->Increment();
-    }
-    *running = false;
-    v1::LinkRequest ended;
-    *ended.mutable_training_ended() = link::ToProto(end, message.epoch());
-    send_(std::move(ended));
-  });
+void TrainingAttempt::Stop(jobs::StopKind kind) {
+  absl::MutexLock lock(&mu_);
+  stop_ = std::max(stop_, kind);
+  if (job_ != nullptr) job_->Stop(kind);
 }
 
-void TrainingHandler::Stop(const v1::StopTraining& message) {
-  if (message.epoch() != epoch_) return;  // of an attempt that is over
-  const absl::StatusOr<jobs::StopKind> kind = link::FromProto(message.kind());
-  if (!kind.ok()) return LogWarn("stop training: ", kind.status().message());
-  absl::MutexLock lock(&mu_);
-  stop_ = std::max(stop_, *kind);
-  if (job_ != nullptr) job_->Stop(*kind);
+void TrainingAttempt::Run() {
+  if (role_->gate() != nullptr) MakeWay();
+  const jobs::TrainEnd end = RunCaught();
+  link_->group.Leave();
+  if (role_->gate() == nullptr) role_->metrics_->rank->Set(-1);
+  if (!end.status.ok()) {
+    LogWarn("job ", message_.job_id(), ", attempt ", message_.attempt(), " ends here: ", end.status.message());
+    role_->metrics_->group_faults->Increment();
+  }
+  ended_ = true;
+  v1::LinkRequest ended;
+  *ended.mutable_training_ended() = link::ToProto(end, epoch());
+  link_->send(std::move(ended));
 }
 
 // A standard container that gets no memory ends the attempt, not the process.
-jobs::TrainEnd TrainingHandler::RunCaught(const v1::StartTraining& message) {
+jobs::TrainEnd TrainingAttempt::RunCaught() {
   try {
-    return Run(message);
+    return FormAndTrain();
   } catch (const std::bad_alloc&) {
-    return {jobs::TrainOutcome::kLost, absl::ResourceExhaustedError("the worker's memory is full")};
+    return {jobs::TrainOutcome::kLost, absl::UnavailableError("the worker's memory is full")};
   }
 }
 
-jobs::TrainEnd TrainingHandler::Run(const v1::StartTraining& message) {
-  absl::StatusOr<jobs::TrainingAssignment> assignment = link::FromProto(message);
+jobs::TrainEnd TrainingAttempt::FormAndTrain() {
+  absl::StatusOr<jobs::TrainingAssignment> assignment = link::FromProto(message_);
   if (!assignment.ok()) return {jobs::TrainOutcome::kFailed, assignment.status()};
-  RemoteStore store(channel_, assignment->store_token);
+  RemoteStore store(link_->channel, assignment->store_token);
   comm::GroupOptions group;
   group.rank = assignment->rank;
   group.world = assignment->world;
   group.epoch = assignment->epoch;
   group.token = assignment->store_token;
-  group.address = place_.Toward(assignment->reach);
+  group.address = link_->place.Toward(assignment->reach);
   group.encrypt_links = assignment->encrypt_links;
-  group.deadline = absl::Now() + absl::Milliseconds(assignment->form_deadline_ms);
-  const absl::StatusOr<comm::Communicator*> comm = role_->group_.Form(group, &store);
+  group.deadline = MonotonicNow() + absl::Milliseconds(assignment->form_deadline_ms);
+  const absl::StatusOr<comm::Communicator*> comm = link_->group.Form(group, &store);
   if (!comm.ok()) return {jobs::TrainOutcome::kLost, comm.status()};
   if (role_->gate() == nullptr) {  // else they are the serving group's
     role_->metrics_->rank->Set(assignment->rank);
@@ -224,7 +247,7 @@ jobs::TrainEnd TrainingHandler::Run(const v1::StartTraining& message) {
   return Train(*assignment, *comm);
 }
 
-jobs::TrainEnd TrainingHandler::Train(const jobs::TrainingAssignment& assignment, comm::Communicator* comm) {
+jobs::TrainEnd TrainingAttempt::Train(const jobs::TrainingAssignment& assignment, comm::Communicator* comm) {
   train::TrainJobInput input = {.spec = assignment.spec,
                                 .job_id = assignment.job_id,
                                 .attempt = assignment.attempt,
@@ -240,7 +263,7 @@ jobs::TrainEnd TrainingHandler::Train(const jobs::TrainingAssignment& assignment
     input.promised_memory = [share = role_->options_.share] { return share->kv_cache_bytes.load(); };
   }
   if (role_->gate() != nullptr) input.step_limit = input.disk_limit = kLimitBehindGate;
-  Reporter reporter(assignment.epoch, assignment.job_id, &send_, role_->metrics_);
+  Reporter reporter(assignment.epoch, assignment.job_id, &link_->send, role_->metrics_);
   train::TrainJob job(std::move(input), Stream::OnCpu(&role_->pool_), comm, &reporter);
   {
     absl::MutexLock lock(&mu_);
@@ -254,10 +277,35 @@ jobs::TrainEnd TrainingHandler::Train(const jobs::TrainingAssignment& assignment
 }
 
 TrainingRole::TrainingRole(TrainingOptions options, WorkerMetrics* metrics)
-    : options_(std::move(options)),
-      metrics_(metrics),
-      pool_(options_.threads, /*spin=*/true, gate()),
-      group_(metrics->traffic()) {}
+    : options_(std::move(options)), metrics_(metrics), pool_(options_.threads, /*spin=*/true, gate()) {}
+
+TrainingRole::~TrainingRole() { AwaitEnd(); }
+
+void TrainingRole::AwaitEnd() {
+  if (thread_.joinable()) thread_.join();
+  attempt_ = nullptr;  // and its link's connection with it
+}
+
+// The server starts none before the last has ended, or is given up; one of an earlier link may still wait for its disk.
+void TrainingRole::Start(std::shared_ptr<TrainingAttempt> attempt) {
+  const bool overlaps = attempt_ != nullptr && !attempt_->ended();
+  if (overlaps) {
+    attempt_->Abort();
+  } else {
+    Enter(attempt->epoch());
+  }
+  attempt_ = attempt;
+  thread_ = std::thread([this, attempt = std::move(attempt), overlaps, before = std::move(thread_)]() mutable {
+    if (before.joinable()) before.join();
+    if (overlaps) Enter(attempt->epoch());
+    attempt->Run();
+  });
+}
+
+void TrainingRole::SetLink(std::shared_ptr<TrainingLink> link) {
+  absl::MutexLock lock(&mu_);
+  link_ = std::move(link);
+}
 
 // An attempt begins; its threads go through the gate.
 void TrainingRole::Enter(int64_t epoch) {
@@ -267,7 +315,16 @@ void TrainingRole::Enter(int64_t epoch) {
 
 // Releases the threads that wait at the gate, so that they see that the attempt is over.
 void TrainingRole::Abort(int64_t epoch, const std::string& reason) {
-  group_.Abort(epoch, reason);
+  std::shared_ptr<TrainingLink> link;
+  {
+    absl::MutexLock lock(&mu_);
+    link = link_;
+  }
+  if (link != nullptr) link->group.Abort(epoch, reason);
+  ReleaseGate(epoch);
+}
+
+void TrainingRole::ReleaseGate(int64_t epoch) {
   if (gate() != nullptr && epoch_ <= epoch) gate()->Release();
 }
 
@@ -278,8 +335,10 @@ void TrainingRole::Describe(fleet::WorkerInfo* out) const {
 }
 
 std::unique_ptr<LinkHandler> TrainingRole::Begin(std::shared_ptr<grpc::Channel> channel, Place place, LinkSendFn send) {
-  group_.ForgetEpochs();
-  return std::make_unique<TrainingHandler>(this, std::move(channel), std::move(place), std::move(send));
+  auto link =
+      std::make_shared<TrainingLink>(std::move(channel), std::move(place), std::move(send), metrics_->traffic());
+  SetLink(link);
+  return std::make_unique<TrainingHandler>(this, std::move(link));
 }
 
 }  // namespace switchyard::worker

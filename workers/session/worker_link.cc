@@ -3,14 +3,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "proto/link/fleet_codec.h"
 #include "proto/support/host_port.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "switchyard/v1/worker.grpc.pb.h"
@@ -42,9 +44,10 @@ class HeartbeatSender {
       : interval_(interval), beat_(std::move(beat)), thread_([this] { Run(); }) {}
   ~HeartbeatSender() {
     {
-      absl::MutexLock lock(&mu_);
+      const std::lock_guard lock(mu_);
       stop_ = true;
     }
+    stopping_.notify_one();
     thread_.join();
   }
 
@@ -52,15 +55,17 @@ class HeartbeatSender {
   void Run() {
     for (;;) {
       beat_();
-      absl::MutexLock lock(&mu_);
-      if (mu_.AwaitWithTimeout(absl::Condition(&stop_), interval_)) return;
+      std::unique_lock lock(mu_);
+      if (stopping_.wait_for(lock, absl::ToChronoNanoseconds(interval_), [this] { return stop_; })) return;
     }
   }
 
   const absl::Duration interval_;
   absl::AnyInvocable<void()> beat_;
-  absl::Mutex mu_;
-  bool stop_ ABSL_GUARDED_BY(mu_) = false;
+  // Not Abseil's: its waits end by the wall clock, and one that is set back would silence the worker.
+  std::mutex mu_;
+  std::condition_variable stopping_;
+  bool stop_ = false;  // guarded by mu_
   std::thread thread_;
 };
 
@@ -117,7 +122,7 @@ void WorkerLink::Stop() {
 absl::Status WorkerLink::Run() {
   absl::Duration pause = kFirstRetry;
   for (;;) {
-    const absl::Time start = absl::Now();
+    const absl::Time start = MonotonicNow();
     const absl::Status status = RunSession();
     absl::MutexLock lock(&mu_);
     if (stopping_) return absl::OkStatus();
@@ -125,7 +130,7 @@ absl::Status WorkerLink::Run() {
     if (role_->lost()) return status;  // another process may get the device again
     if (IsFinal(static_cast<grpc::StatusCode>(status.code())) && !role_->served()) return status;
     LogWarn("no link to ", options_.server, ": ", status.message(), "; trying again");
-    if (absl::Now() - start > kLongestRetry) pause = kFirstRetry;
+    if (MonotonicNow() - start > kLongestRetry) pause = kFirstRetry;
     if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), pause)) return absl::OkStatus();
     pause = std::min(2 * pause, kLongestRetry);
   }
@@ -147,7 +152,7 @@ absl::Status WorkerLink::RunSession() {
   const std::string address = place.address;
   std::unique_ptr<LinkHandler> handler =
       role_->Begin(session->channel(), std::move(place),
-                   [session = session.get()](v1::LinkRequest message) { return session->Send(std::move(message)); });
+                   [session](v1::LinkRequest message) { return session->Send(std::move(message)); });
   session->Start();
   session->Send(RegisterMessage(options_, *role_, address));
   std::unique_ptr<HeartbeatSender> heart;

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard {
@@ -36,7 +36,7 @@ absl::Status IntUpload::Begin(const Stream& stream) {
   if (sent_[turn_] == nullptr) return absl::OkStatus();
   // This copy, of two steps ago, is done unless the host runs far ahead.
   ASSIGN_OR_RETURN(const bool passed, sent_[turn_]->Passed());
-  if (!passed) RETURN_IF_ERROR(stream.queue()->WaitOnHost(*sent_[turn_], absl::Now() + kLongestStep));
+  if (!passed) RETURN_IF_ERROR(stream.queue()->WaitOnHost(*sent_[turn_], MonotonicNow() + kLongestStep));
   sent_[turn_] = nullptr;
   return absl::OkStatus();
 }

@@ -18,7 +18,8 @@ inline absl::StatusCode ErrnoCode(int error) {
       {ENOSPC, kResourceExhausted}, {EDQUOT, kResourceExhausted}, {EFBIG, kResourceExhausted},
       {EACCES, kPermissionDenied},  {EPERM, kPermissionDenied},   {EROFS, kPermissionDenied},
       {ELOOP, kPermissionDenied},   {ENOTDIR, kInvalidArgument},  {EISDIR, kInvalidArgument},
-      {EIO, kUnavailable},          {ESTALE, kUnavailable},
+      {EIO, kUnavailable},          {ESTALE, kUnavailable},       {EMFILE, kUnavailable},
+      {ENFILE, kUnavailable},       {ENOMEM, kUnavailable},
   };
   for (const auto& [number, code] : kCodes) {
     if (number == error) return code;

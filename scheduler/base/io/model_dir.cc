@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -177,11 +178,15 @@ absl::StatusOr<ModelDir> ModelDir::Folder(const std::string& name) const {
     return absl::NotFoundError(absl::StrCat(name, ": no such folder in the model directory"));
   }
   UniqueFd root(fcntl(root_.get(), F_DUPFD_CLOEXEC, 0));
-  if (root.get() < 0) return absl::ResourceExhaustedError(absl::StrCat(name, ": ", std::strerror(errno)));
+  if (root.get() < 0) return absl::UnavailableError(absl::StrCat(name, ": ", std::strerror(errno)));
   return ModelDir(std::move(root), absl::StrCat(prefix_, name, "/"), absl::StrCat(path_, "/", name));
 }
 
 absl::StatusOr<int> ModelDir::OpenFile(const std::string& name) const {
+  if (const size_t slash = name.find('/'); slash != std::string::npos) {
+    ASSIGN_OR_RETURN(const ModelDir folder, Folder(name.substr(0, slash)));
+    return folder.OpenFile(name.substr(slash + 1));
+  }
   RETURN_IF_ERROR(CheckPlainName(name));
   if (root_.get() < 0) return absl::NotFoundError(absl::StrCat(name, ": no such file of the model"));
   const int fd = OpenForReading(root_.get(), prefix_ + name);
@@ -192,10 +197,9 @@ absl::StatusOr<int> ModelDir::OpenFile(const std::string& name) const {
     }
     const std::string text = absl::StrCat(name, ": ", std::strerror(errno));
     // Errors that may pass say nothing of the file.
-    const bool passes = errno == EIO || errno == ESTALE || errno == ENOMEM || errno == EAGAIN || errno == EINTR;
-    if (passes) return absl::UnavailableError(text);
-    if (errno == EMFILE || errno == ENFILE) return absl::ResourceExhaustedError(text);
-    return absl::PermissionDeniedError(text);
+    constexpr int kPassing[] = {EIO, ESTALE, ENOMEM, EAGAIN, EINTR, EMFILE, ENFILE};
+    const bool passes = std::find(std::begin(kPassing), std::end(kPassing), errno) != std::end(kPassing);
+    return passes ? absl::UnavailableError(text) : absl::PermissionDeniedError(text);
   }
   struct stat st = {};
   if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {

@@ -1,10 +1,10 @@
 // The files of one model directory, opened so that no name and no link leads out of it.
 //
-// Names come from files that we do not trust (the shard index), so each must be a plain file name, and symbolic links
-// are followed only beneath the directory.  One exception: a snapshot of the Hugging Face cache
-// (…/snapshots/<revision>) consists of links into …/blobs, so there the directory above both is the bound.  Only
-// regular files open. Thread-safe after Open. Errors: NotFound, PermissionDenied for what leads out, InvalidArgument
-// for what is no plain name or no regular file.
+// Names come from files that we do not trust (the shard index), so each must be a plain file name (to open a file also
+// one in folders beneath it, "folder/file", none of which is a link), and symbolic links are followed only beneath the
+// directory.  One exception: a snapshot of the Hugging Face cache (…/snapshots/<revision>) consists of links into
+// …/blobs, so there the directory above both is the bound.  Only regular files open. Thread-safe after Open. Errors:
+// NotFound, PermissionDenied for what leads out, InvalidArgument for what is no plain name or no regular file.
 #pragma once
 
 #include <cstdint>

@@ -26,8 +26,10 @@ constexpr int kTries = 100;
 
 std::string Shown(const std::string& name) { return absl::StrCat("\"", absl::CHexEscape(name.substr(0, 64)), "\""); }
 
-bool IsOfDisk(int error) {
-  constexpr int kErrors[] = {EIO, ESTALE, ENOTCONN, ENODEV, ETIMEDOUT, EHOSTDOWN, EHOSTUNREACH, ESHUTDOWN, EREMOTEIO};
+// Errors that say nothing of the file: its disk does not answer, or this process has no descriptor or memory left.
+bool MayPass(int error) {
+  constexpr int kErrors[] = {EIO,          ESTALE,    ENOTCONN,  ENODEV, ETIMEDOUT, EHOSTDOWN,
+                             EHOSTUNREACH, ESHUTDOWN, EREMOTEIO, EMFILE, ENFILE,    ENOMEM};
   return std::find(std::begin(kErrors), std::end(kErrors), error) != std::end(kErrors);
 }
 
@@ -63,11 +65,11 @@ absl::StatusOr<RootDir> RootDir::Open(const std::string& path, const std::string
   if (fd.get() < 0) {
     const int error = errno;
     const std::string text = absl::StrCat(what, " ", path, ": ", std::strerror(error));
-    return IsOfDisk(error) ? absl::UnavailableError(text) : absl::InvalidArgumentError(text);
+    return MayPass(error) ? absl::UnavailableError(text) : absl::InvalidArgumentError(text);
   }
   const UniqueFd self(OpenBeneath(fd.get(), ".", O_RDONLY | O_DIRECTORY));
   if (self.get() < 0) {
-    if (IsOfDisk(errno)) return absl::UnavailableError(absl::StrCat(what, " ", path, ": ", std::strerror(errno)));
+    if (MayPass(errno)) return absl::UnavailableError(absl::StrCat(what, " ", path, ": ", std::strerror(errno)));
     return absl::FailedPreconditionError(absl::StrCat(what, " ", path, ": openat2: ", std::strerror(errno),
                                                       "; without it (Linux 5.6) names could lead out"));
   }
@@ -83,10 +85,8 @@ absl::Status RootDir::Problem(const std::string& name, int error) const {
   if (error == ENXIO) return absl::InvalidArgumentError(absl::StrCat(begin, "not a regular file"));
   const std::string text = absl::StrCat(begin, std::strerror(error));
   if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(text);
-  if (error == EMFILE || error == ENFILE || error == ENOSPC || error == EDQUOT) {
-    return absl::ResourceExhaustedError(text);
-  }
-  if (IsOfDisk(error) || error == ENOMEM || error == EAGAIN) return absl::UnavailableError(text);
+  if (error == ENOSPC || error == EDQUOT) return absl::ResourceExhaustedError(text);
+  if (MayPass(error) || error == EAGAIN) return absl::UnavailableError(text);
   return absl::InvalidArgumentError(text);
 }
 
@@ -105,6 +105,12 @@ absl::StatusOr<int> RootDir::OpenFile(const std::string& name) const {
   if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) return fd;
   close(fd);
   return absl::InvalidArgumentError(absl::StrCat(Shown(name), ": not a regular file"));
+}
+
+bool RootDir::HasFile(const std::string& name) const {
+  const absl::StatusOr<int> fd = OpenFile(name);
+  if (fd.ok()) close(*fd);
+  return fd.ok();
 }
 
 absl::StatusOr<int> RootDir::OpenFolder(const std::string& name) const {

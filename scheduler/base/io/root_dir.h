@@ -2,7 +2,8 @@
 //
 // Names are relative paths (scheduler/jobs/job_spec.h, CheckRelativePath: no "..", no absolute ones).  Symbolic links
 // are followed only beneath the root; the kernel sees to it (openat2, Linux 5.6).  Thread-safe after Open. Errors:
-// NotFound, InvalidArgument for what leads out, is a folder, a FIFO or a device, PermissionDenied.
+// NotFound, InvalidArgument for what leads out, is a folder, a FIFO or a device, PermissionDenied, ResourceExhausted
+// for a full disk, Unavailable for a disk that does not answer and where descriptors or memory are short.
 #pragma once
 
 #include <sys/types.h>
@@ -19,12 +20,14 @@ namespace switchyard {
 
 class RootDir {
  public:
-  // `what` is for messages: "the dataset root".  InvalidArgument: no folder, or none for us; Unavailable: its disk does
-  // not answer; FailedPrecondition: a kernel or a sandbox without openat2, where names could lead out.
+  // `what` is for messages: "the dataset root".  InvalidArgument: no folder, or none for us; Unavailable: as above;
+  // FailedPrecondition: a kernel or a sandbox without openat2, where names could lead out.
   static absl::StatusOr<RootDir> Open(const std::string& path, const std::string& what);
 
   // A descriptor of a regular file, for reading; the caller closes it.
   absl::StatusOr<int> OpenFile(const std::string& name) const;
+  // Whether OpenFile would open it.
+  bool HasFile(const std::string& name) const;
   // A descriptor of a folder (O_DIRECTORY); the caller closes it.
   absl::StatusOr<int> OpenFolder(const std::string& name) const;
   // As open(2) with `flags` and `mode`, beneath the root; the caller looks at what it is.

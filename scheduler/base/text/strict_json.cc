@@ -1,9 +1,12 @@
 #include "scheduler/base/text/strict_json.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -14,6 +17,7 @@ namespace {
 
 constexpr absl::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr size_t kMaxDetailBytes = 160;
+constexpr size_t kFewMembers = 64;  // are looked up one by one
 
 using Kind = JsonFault::Kind;
 
@@ -67,11 +71,11 @@ class Builder {
                                                 Excerpt(name), "\""));
     }
     if (++num_keys_ > limits_.max_keys) return Fail(Kind::kKeys, "");
-    const auto [member, is_new] = stack_.back()->template get_ptr<Object*>()->emplace(name, nullptr);
+    const auto [member, is_new] = MemberOf(&stack_.back(), name);
     if (!is_new && !limits_.lenient) {
       return Fail(Kind::kDuplicateKey, absl::StrCat("duplicate key \"", Excerpt(name), "\""));
     }
-    member_ = &member->second;
+    member_ = member;
     return true;
   }
 
@@ -89,6 +93,28 @@ class Builder {
   JsonFault& fault() { return fault_; }
 
  private:
+  struct Level {
+    Json* container;
+    absl::flat_hash_map<Text, size_t> places;  // of an ordered object's members, once they are many
+  };
+
+  // The place of the member's value, and whether it is new.
+  std::pair<Json*, bool> MemberOf(Level* level, const Text& name) {
+    Object& members = *level->container->template get_ptr<Object*>();
+    if constexpr (std::is_same_v<Json, nlohmann::ordered_json>) {
+      // Such an object looks names up one by one: a large one would take time with the square of its size.
+      if (members.size() >= kFewMembers) {
+        if (level->places.empty()) {
+          for (const auto& member : members) level->places.emplace(member.first, level->places.size());
+        }
+        const auto [place, is_new] = level->places.emplace(name, members.size());
+        if (is_new) members.emplace_back(name, nullptr);
+        return {&members.begin()[static_cast<std::ptrdiff_t>(place->second)].second, is_new};
+      }
+    }
+    const auto [member, is_new] = members.emplace(name, nullptr);
+    return {&member->second, is_new};
+  }
   bool Fail(Kind kind, std::string reason, std::string detail = {}) {
     fault_ = {kind, std::move(reason), std::move(detail)};
     return false;
@@ -100,7 +126,7 @@ class Builder {
   bool Open(typename Json::value_t container) {
     if (static_cast<int>(stack_.size()) >= limits_.max_depth) return Fail(Kind::kDepth, "");
     if (!Count()) return false;
-    stack_.push_back(Place(container));
+    stack_.push_back({Place(container), {}});
     return true;
   }
   bool Close() {
@@ -116,7 +142,8 @@ class Builder {
   template <class Value>
   Json* Place(const Value& value) {
     if (!stack_.empty()) {
-      if (Array* list = stack_.back()->template get_ptr<Array*>(); list != nullptr) return &list->emplace_back(value);
+      Array* const list = stack_.back().container->template get_ptr<Array*>();
+      if (list != nullptr) return &list->emplace_back(value);
     }
     Json* place = stack_.empty() ? &root_ : member_;
     *place = Json(value);
@@ -125,7 +152,7 @@ class Builder {
 
   const JsonLimits& limits_;
   Json& root_;
-  std::vector<Json*> stack_;  // the containers that are open; only the innermost one grows, so the others stay in place
+  std::vector<Level> stack_;  // the containers that are open; only the innermost one grows, so the others stay in place
   Json* member_ = nullptr;    // of the innermost one, if it is an object: where the next value goes
   int64_t num_values_ = 0, num_keys_ = 0;
   JsonFault fault_;

@@ -19,7 +19,7 @@ inline constexpr int64_t kNoJsonLimit = std::numeric_limits<int64_t>::max();
 struct JsonLimits {
   int max_depth = 8;                // containers inside one another
   int64_t max_values = 1'000'000;   // scalars and containers in all
-  int64_t max_keys = kNoJsonLimit;  // members of all objects; an ordered object looks its keys up one by one
+  int64_t max_keys = kNoJsonLimit;  // members of all objects; to read them takes time in proportion to their number
   int64_t max_key_bytes = 1024;
   bool lenient = false;  // takes a byte order mark, and of several members of one name the last
 };

@@ -18,6 +18,8 @@ const std::vector<Sequence*>& RequestTable::Add(const Request& request, const Pr
   state.deadline = request.deadline;
   state.num_unfinished = request.num_choices;
   if (request.deadline != absl::InfiniteFuture()) deadlines_.insert({request.deadline, request.id});
+  PrefixChain chain(root, block_size);  // once: prompts may be long, and choices many
+  chain.Extend(request.prompt);
   for (int32_t choice = 0; choice < request.num_choices; ++choice) {
     SequenceSpec spec{
         .request = request.id,
@@ -26,8 +28,7 @@ const std::vector<Sequence*>& RequestTable::Add(const Request& request, const Pr
         .prompt = request.prompt,
         .sampling = request.sampling,
         .max_tokens = request.max_tokens,
-        .root = root,
-        .block_size = block_size,
+        .chain = chain,
         .constraint = request.constraint,
         .end_ids = request.end_ids,
     };

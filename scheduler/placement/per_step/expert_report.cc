@@ -24,9 +24,11 @@ absl::Status CheckLayer(const Placement& placement, const std::vector<SlotOrigin
 
 }  // namespace
 
+bool IsCopyTime(double seconds) { return seconds >= 0 && seconds < kLongestCopies; }
+
 absl::Status CheckExpertReport(const ExpertReport& report, const PlacementBounds& bounds) {
   RETURN_IF_ERROR(popularity::CheckPredictorStats(report.predictor_stats, bounds.layers));
-  if (report.copied_bytes < 0 || !(report.copy_seconds >= 0 && report.copy_seconds < kLongestCopies)) {
+  if (report.copied_bytes < 0 || !IsCopyTime(report.copy_seconds)) {
     return absl::InvalidArgumentError(
         absl::StrCat(report.copied_bytes, " bytes copied in ", report.copy_seconds, " s"));
   }

@@ -30,6 +30,8 @@ struct PlacementBounds {
   int devices = 0;  // R
 };
 
+// Whether a rank's copies can have taken so long.
+bool IsCopyTime(double seconds);
 // InvalidArgument names what cannot be in a group of these bounds.
 absl::Status CheckExpertReport(const ExpertReport& report, const PlacementBounds& bounds);
 

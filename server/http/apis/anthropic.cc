@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
@@ -102,12 +103,17 @@ absl::Status ConvertAnthropicTools(const JsonFields& fields, Json* out) {
       return JsonFields(tool, absl::StrCat(name, "."))
           .Wrong("type", "\"custom\", the only kind that is served here", type);
     Json function = {{"name", tool["name"]}};
-    if (tool.contains("description")) function["description"] = tool["description"];
+    for (const char* const key : {"description", "strict"}) {
+      if (tool.contains(key)) function[key] = tool[key];
+    }
     function["parameters"] = tool.value("input_schema", Json::object());
     (*out)["tools"].push_back({{"type", "function"}, {"function", std::move(function)}});
   }
   RETURN_IF_ERROR(fields.Object("tool_choice", &choice));
   if (choice == nullptr) return absl::OkStatus();
+  RETURN_IF_ERROR(JsonFields(*choice, "tool_choice.").Bool("disable_parallel_tool_use", [out](bool value) {
+    (*out)["parallel_tool_calls"] = !value;
+  }));
   const Json type = choice->value("type", Json());
   if (type == "auto" || type == "none") {
     (*out)["tool_choice"] = type;
@@ -121,7 +127,21 @@ absl::Status ConvertAnthropicTools(const JsonFields& fields, Json* out) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Json> ConvertAnthropicBody(const std::string& body) {
+// The form of the answer, under its name of now or the one before.  Sets *path to the name.
+absl::Status ConvertAnthropicFormat(const JsonFields& fields, std::string* path, Json* out) {
+  const Json *config = nullptr, *format = nullptr, *older = nullptr;
+  RETURN_IF_ERROR(fields.Object("output_config", &config));
+  if (config != nullptr) RETURN_IF_ERROR(JsonFields(*config, "output_config.").Object("format", &format));
+  RETURN_IF_ERROR(fields.Object("output_format", &older));
+  if (format != nullptr && older != nullptr)
+    return rpc::BadField("output_format", "only one of output_config.format and this may be set", "1", "2");
+  *path = older != nullptr ? "output_format" : "output_config.format";
+  if (older != nullptr) format = older;
+  return format == nullptr ? absl::OkStatus() : ConvertFormat(*format, *path, out);
+}
+
+// `format_path`: as ConvertAnthropicFormat sets it.
+absl::StatusOr<Json> ConvertAnthropicBody(const std::string& body, std::string* format_path) {
   Json json;
   RETURN_IF_ERROR(ParseBody(body, &json));
   const JsonFields fields(json);
@@ -155,6 +175,7 @@ absl::StatusOr<Json> ConvertAnthropicBody(const std::string& body) {
     }));
     out["chat_template_kwargs"] = {{"enable_thinking", enabled}};
   }
+  RETURN_IF_ERROR(ConvertAnthropicFormat(fields, format_path, &out));
   RETURN_IF_ERROR(ConvertAnthropicTools(fields, &out));
   return out;
 }
@@ -169,6 +190,8 @@ class AnthropicWriter final : public ChatResponseWriter {
  public:
   explicit AnthropicWriter(const text::TextProcessor* text) : ChatResponseWriter(text) {}
 
+  // Reads all but lengths, which /v1/messages/count_tokens has not; returns the body in OpenAI's form.
+  absl::StatusOr<Json> Read(const std::string& body, v1::GenerateRequest* message);
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
   void SetPromptTokens(size_t, int64_t tokens) override { prompt_tokens_ = tokens; }
   bool streams() const override { return streams_; }
@@ -208,12 +231,19 @@ class AnthropicWriter final : public ChatResponseWriter {
   Json stop_reason_ = nullptr, stop_sequence_ = nullptr;
 };
 
+absl::StatusOr<Json> AnthropicWriter::Read(const std::string& body, v1::GenerateRequest* message) {
+  std::string format_path;
+  ASSIGN_OR_RETURN(Json json, ConvertAnthropicBody(body, &format_path));
+  RETURN_IF_ERROR(ReadChat(JsonFields(json), message));
+  if (absl::StartsWith(constraint_field_, "response_format")) constraint_field_ = format_path;
+  return json;
+}
+
 absl::StatusOr<std::vector<v1::GenerateRequest>> AnthropicWriter::Parse(const std::string& body) {
-  ASSIGN_OR_RETURN(const Json json, ConvertAnthropicBody(body));
-  const JsonFields fields(json);
   std::vector<v1::GenerateRequest> requests(1);
   v1::GenerateRequest* const message = &requests.front();
-  RETURN_IF_ERROR(ReadChat(fields, message));
+  ASSIGN_OR_RETURN(const Json json, Read(body, message));
+  const JsonFields fields(json);
   RETURN_IF_ERROR(fields.Bool("stream", [this](bool value) { streams_ = value; }));
   if (fields.Find("max_tokens") == nullptr) return rpc::BadField("max_tokens", "is missing", "1", "0");
   RETURN_IF_ERROR(
@@ -297,9 +327,15 @@ std::unique_ptr<ResponseWriter> NewAnthropicWriter(const text::TextProcessor* te
   return std::make_unique<AnthropicWriter>(text);
 }
 
-absl::StatusOr<std::string> TokenizeBodyOfMessages(const std::string& body) {
-  ASSIGN_OR_RETURN(const Json json, ConvertAnthropicBody(body));
-  return JsonText(json);
+absl::StatusOr<std::unique_ptr<OutputFrame>> ReadMessagesToCount(const text::TextProcessor* text,
+                                                                 const std::string& body,
+                                                                 v1::TokenizeRequest* request) {
+  auto writer = std::make_unique<AnthropicWriter>(text);
+  v1::GenerateRequest message;
+  RETURN_IF_ERROR(writer->Read(body, &message).status());
+  request->set_model(message.model());
+  request->mutable_messages()->Swap(message.mutable_messages());
+  return std::unique_ptr<OutputFrame>(std::move(writer));
 }
 
 }  // namespace switchyard::server

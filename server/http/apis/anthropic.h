@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "server/http/generate_exchange.h"
 
@@ -9,7 +10,9 @@ namespace switchyard::server {
 
 std::unique_ptr<ResponseWriter> NewAnthropicWriter(const text::TextProcessor* text);
 
-// The body of /v1/messages/count_tokens as that of /tokenize.
-absl::StatusOr<std::string> TokenizeBodyOfMessages(const std::string& body);
+// Reads the body of /v1/messages/count_tokens; returns what begins the answer of such a message, which is part of what
+// the model gets.
+absl::StatusOr<std::unique_ptr<OutputFrame>> ReadMessagesToCount(const text::TextProcessor* text,
+                                                                 const std::string& body, v1::TokenizeRequest* request);
 
 }  // namespace switchyard::server

@@ -51,6 +51,7 @@ void AssistantOutput::Add(const v1::GenerateResponse& message, const Events& eve
 void AssistantOutput::Handle(const std::vector<text::OutputEvent>& list, const Events& events) {
   using Kind = text::OutputEvent::Kind;
   for (const text::OutputEvent& event : list) {
+    if (one_call_ && event.index > 0) continue;  // of a further call
     switch (event.kind) {
       case Kind::kContent:
         Append(OutputPart::Kind::kText, event.text, events);

@@ -43,6 +43,8 @@ class AssistantOutput {
 
   // Begins with text that is part of the prompt; what it makes is noticed with the first message.
   void Begin(std::string forced) { forced_ = std::move(forced); }
+  // Leaves out calls behind the first one: where no constraint holds the output, the model may write several.
+  void KeepOneCall() { one_call_ = true; }
   // Counts the tokens of messages by their text.  (Where a tokenizer gives text only at the end of an output, the place
   // of all tokens is its beginning.)  `tokenizer` is borrowed; null: none are counted. `skip_special_tokens`: as the
   // request has it.
@@ -65,6 +67,7 @@ class AssistantOutput {
 
   const std::string call_prefix_;
   const bool may_reason_;  // the format has reasoning
+  bool one_call_ = false;
   std::string forced_;
   std::unique_ptr<text::OutputParser> parser_;  // null: all is text
   std::vector<OutputPart> parts_;

@@ -64,7 +64,8 @@ class ChatWriter final : public ChatResponseWriter {
   int top_logprobs_ = -1;  // < 0: no logprobs
   bool shows_prompt_logprobs_ = false;
   std::vector<v1::PositionLogprobs> prompt_logprobs_;
-  std::vector<Choice> choices_;
+  size_t num_choices_ = 1;
+  std::vector<Choice> choices_;  // none before the first message: by then their number is checked
   std::string id_, model_;
   std::string event_head_;  // the members of events that are always the same
   int64_t prompt_tokens_ = 0;
@@ -101,7 +102,7 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> ChatWriter::Parse(const std::st
   for (const char* key : {"audio", "documents"}) RETURN_IF_ERROR(RefuseSet(fields, key, "is not supported"));
   RETURN_IF_ERROR(fields.Bool("add_special_tokens", [&](bool value) { message->set_add_special_tokens(value); }));
   shows_prompt_logprobs_ = message->has_prompt_logprobs();
-  choices_.resize(message->has_n() && message->n() > 0 ? static_cast<size_t>(message->n()) : 1);
+  if (message->n() > 0) num_choices_ = static_cast<size_t>(message->n());
   return requests;
 }
 
@@ -179,6 +180,7 @@ std::string ChatWriter::Add(size_t, const v1::GenerateResponse& message) {
     id_ = ResponseId("chatcmpl-", message.request_id());
     model_ = message.model();
     event_head_ = MembersText(Head("chat.completion.chunk"));
+    choices_.resize(num_choices_);
   }
   prompt_logprobs_.insert(prompt_logprobs_.end(), message.prompt_logprobs().begin(), message.prompt_logprobs().end());
   if (message.token_ids_size() == 0 && !message.has_finish() && message.text().empty()) return "";

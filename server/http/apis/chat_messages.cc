@@ -1,5 +1,6 @@
 // Conversations of OpenAI's requests, as chat templates read them.
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
 #include "scheduler/base/text/strict_json.h"
+#include "server/api/convert_messages.h"
 #include "server/http/apis/chat.h"
 
 namespace switchyard::server {
@@ -49,9 +51,13 @@ absl::Status ReadToolCalls(const JsonFields& message, Json* calls) {
     const auto arguments = function->find("arguments");
     if (arguments == function->end() || !arguments->is_string()) continue;
     Json parsed;
-    if (!ReadJson(arguments->get_ref<const std::string&>(), LenientJson(kArgumentsDepth), &parsed) &&
-        parsed.is_object())
-      *arguments = std::move(parsed);
+    const std::optional<JsonFault> fault =
+        ReadJson(arguments->get_ref<const std::string&>(), LenientJson(kArgumentsDepth, kMaxJsonKeys), &parsed);
+    if (fault && fault->kind == JsonFault::Kind::kKeys) {
+      return rpc::BadField(message.Name(absl::StrCat("tool_calls[", i, "].function.arguments")), fault->reason,
+                           absl::StrCat(kMaxJsonKeys), absl::StrCat(fault->keys));
+    }
+    if (!fault && parsed.is_object()) *arguments = std::move(parsed);
   }
   return absl::OkStatus();
 }

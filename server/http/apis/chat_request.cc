@@ -110,6 +110,7 @@ absl::Status ChatResponseWriter::PrepareOutput(const JsonFields& fields, v1::Gen
   ToolChoice choice;
   RETURN_IF_ERROR(ReadTools(fields, &choice));
   if (choice.tools != nullptr) tools_ = text::ToolTypes(*choice.tools);
+  one_call_ = !choice.may_be_many;
   constrained_ = message->has_constraint();
   if (choice.is_required) {
     RETURN_IF_ERROR(ForceCall(fields, choice));
@@ -156,6 +157,7 @@ AssistantOutput ChatResponseWriter::NewOutput(bool whole, std::string call_prefi
   AssistantOutput output(format_, {.tools = tools_, .whole_calls = whole, .reasoning = reasoning_},
                          std::move(call_prefix));
   output.Begin(forced_);
+  if (one_call_) output.KeepOneCall();
   output.CountReasoning(text_->tokenizer(), skip_special_tokens_);
   return output;
 }

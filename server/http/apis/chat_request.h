@@ -48,6 +48,7 @@ class ChatResponseWriter : public ResponseWriter {
   std::string forced_;        // begins the output
   std::string continued_;     // likewise, but the client has it
   bool constrained_ = false;  // by the request itself
+  bool one_call_ = false;     // no call behind the first one is shown
   bool skip_special_tokens_ = true;
   std::optional<ConstraintSpec> calls_;
   text::ReasoningStart reasoning_ = text::ReasoningStart::kMayOpen;

@@ -70,6 +70,7 @@ class CompletionsWriter final : public ResponseWriter {
   CompletionsWriter(const text::TextProcessor* text, int64_t created) : text_(text), created_(created) {}
 
   absl::StatusOr<std::vector<v1::GenerateRequest>> Parse(const std::string& body) override;
+  void Complete(v1::GenerateRequest* request) const override { request->MergeFrom(common_); }
   bool streams() const override { return options_.stream; }
   void SetPromptTokens(size_t prompt, int64_t tokens) override { prompts_[prompt].tokens = tokens; }
   std::string Add(size_t prompt, const v1::GenerateResponse& message) override;
@@ -93,8 +94,7 @@ class CompletionsWriter final : public ResponseWriter {
     int64_t tokens = 0;     // so far
     bool begun = false;
   };
-  absl::Status ReadPrompts(const JsonFields& fields, const v1::GenerateRequest& common,
-                           std::vector<v1::GenerateRequest>* requests) const;
+  static absl::Status ReadPrompts(const JsonFields& fields, std::vector<v1::GenerateRequest>* requests);
   absl::Status ReadLengths(const JsonFields& fields, v1::GenerateRequest* message);
   absl::Status ReadEcho(v1::GenerateRequest* request, Prompt* prompt) const;
   void AddLogprobs(const v1::PositionLogprobs& position, Choice* choice, LogprobLists* lists) const {
@@ -106,23 +106,23 @@ class CompletionsWriter final : public ResponseWriter {
 
   const text::TextProcessor* const text_;
   const int64_t created_;
+  v1::GenerateRequest common_;  // what the requests of all prompts have
   StreamOptions options_;
   bool echo_ = false, drops_output_ = false;
   int logprobs_ = -1;
   size_t num_choices_ = 1;              // of each prompt
   bool shows_prompt_logprobs_ = false;  // by vLLM's member prompt_logprobs
   std::vector<Prompt> prompts_;
-  std::vector<Choice> choices_;
+  std::vector<Choice> choices_;  // none before the first message: by then their number is checked
   std::string id_, model_;
   std::string event_head_;  // the members of events that are always the same
   UsageSum usage_;
 };
 
-absl::Status CompletionsWriter::ReadPrompts(const JsonFields& fields, const v1::GenerateRequest& common,
-                                            std::vector<v1::GenerateRequest>* requests) const {
+absl::Status CompletionsWriter::ReadPrompts(const JsonFields& fields, std::vector<v1::GenerateRequest>* requests) {
   const Json* const prompt = fields.Find("prompt");
   if (prompt == nullptr) return rpc::BadField("prompt", "is missing", "1", "0");
-  const auto add = [&] { return &requests->emplace_back(common); };
+  const auto add = [&] { return &requests->emplace_back(); };
   if (prompt->is_string()) {
     add()->set_text(prompt->get<std::string>());
     return absl::OkStatus();
@@ -167,7 +167,7 @@ absl::Status CompletionsWriter::ReadEcho(v1::GenerateRequest* request, Prompt* p
   if (request->has_text()) {
     prompt->text = request->text();
     if (logprobs_ < 0) return absl::OkStatus();
-    const bool add_special = !request->has_add_special_tokens() || request->add_special_tokens();
+    const bool add_special = !common_.has_add_special_tokens() || common_.add_special_tokens();
     ASSIGN_OR_RETURN(prompt->ids, text_->Encode(prompt->text, {add_special, /*allow_special=*/false}));
     request->mutable_token_ids()->mutable_ids()->Add(prompt->ids.begin(), prompt->ids.end());
     return absl::OkStatus();
@@ -182,26 +182,22 @@ absl::StatusOr<std::vector<v1::GenerateRequest>> CompletionsWriter::Parse(const 
   Json json;
   RETURN_IF_ERROR(ParseBody(body, &json));
   const JsonFields fields(json);
-  v1::GenerateRequest common;
-  RETURN_IF_ERROR(ReadCommon(fields, &common, &constraint_field_));
+  RETURN_IF_ERROR(ReadCommon(fields, &common_, &constraint_field_));
   RETURN_IF_ERROR(ReadStreamOptions(fields, &options_));
   RETURN_IF_ERROR(RefuseSet(fields, "suffix", "is not supported"));
   int64_t best_of = 1;
   RETURN_IF_ERROR(fields.Integer("best_of", [&](int64_t value) { best_of = value; }));
-  num_choices_ = common.has_n() && common.n() > 0 ? static_cast<size_t>(common.n()) : 1;
+  if (common_.n() > 0) num_choices_ = static_cast<size_t>(common_.n());
   if (fields.Find("best_of") != nullptr && best_of != static_cast<int64_t>(num_choices_))
     return rpc::BadField("best_of", absl::StrCat("is ", best_of, "; only n, ", num_choices_, ", is supported"),
                          absl::StrCat(num_choices_), absl::StrCat(best_of));
-  RETURN_IF_ERROR(ReadLengths(fields, &common));
-  RETURN_IF_ERROR(fields.Bool("add_special_tokens", [&](bool value) { common.set_add_special_tokens(value); }));
+  RETURN_IF_ERROR(ReadLengths(fields, &common_));
+  RETURN_IF_ERROR(fields.Bool("add_special_tokens", [&](bool value) { common_.set_add_special_tokens(value); }));
   std::vector<v1::GenerateRequest> requests;
-  RETURN_IF_ERROR(ReadPrompts(fields, common, &requests));
-  if (requests.size() > 1) {
-    for (v1::GenerateRequest& request : requests) request.clear_request_id();
-  }
+  RETURN_IF_ERROR(ReadPrompts(fields, &requests));
+  if (requests.size() > 1) common_.clear_request_id();
   prompts_.resize(requests.size());
   for (size_t i = 0; echo_ && i < requests.size(); ++i) RETURN_IF_ERROR(ReadEcho(&requests[i], &prompts_[i]));
-  choices_.resize(requests.size() * num_choices_);
   return requests;
 }
 
@@ -223,6 +219,8 @@ std::string CompletionsWriter::Add(size_t prompt_index, const v1::GenerateRespon
     id_ = ResponseId("cmpl-", message.request_id());
     model_ = message.model();
     event_head_ = MembersText(Head());
+    choices_.resize(prompts_.size() * num_choices_);
+    common_ = v1::GenerateRequest();  // all requests are complete
   }
   Prompt& prompt = prompts_[prompt_index];
   prompt.logprobs.insert(prompt.logprobs.end(), message.prompt_logprobs().begin(), message.prompt_logprobs().end());

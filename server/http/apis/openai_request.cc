@@ -1,5 +1,7 @@
 #include "server/http/apis/openai_request.h"
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -12,6 +14,8 @@ namespace switchyard::server {
 namespace {
 
 using Json = JsonFields::Json;
+
+constexpr char kFormatTypes[] = "\"text\", \"json_object\" or \"json_schema\"";
 
 absl::Status ReadStops(const JsonFields& fields, v1::GenerateRequest* message) {
   const Json* const stop = fields.Find("stop");
@@ -94,15 +98,15 @@ absl::Status ReadResponseFormat(const JsonFields& fields, v1::GenerateRequest* m
     return absl::OkStatus();
   }
   if (type != nullptr && *type == "json_schema") return ReadJsonSchema(inner, message->mutable_constraint(), field);
-  return inner.Wrong("type", "\"text\", \"json_object\" or \"json_schema\"", type == nullptr ? Json() : *type);
+  return inner.Wrong("type", kFormatTypes, type == nullptr ? Json() : *type);
 }
 
 // vLLM's members: `prefix` is "guided_", or "" within structured_outputs.
 absl::Status ReadGuided(const JsonFields& fields, const std::string& prefix, v1::GenerateRequest* message,
                         std::string* field) {
-  for (const char* const kind : {"json", "regex", "grammar", "choice"}) {
+  for (const char* const kind : {"json", "json_object", "regex", "grammar", "choice"}) {
     const std::string key = prefix + kind;
-    if (fields.Find(key.c_str()) == nullptr) continue;
+    if (const Json* const value = fields.Find(key.c_str()); value == nullptr || *value == false) continue;
     if (!field->empty())
       return rpc::BadField(fields.Name(key), absl::StrCat("only one of ", *field, " and this may be set"), "1", "2");
     *field = fields.Name(key);
@@ -113,11 +117,16 @@ absl::Status ReadGuided(const JsonFields& fields, const std::string& prefix, v1:
     return fields.Wrong(json_key, "a schema, or one as text", *json);
   if (json != nullptr)
     message->mutable_constraint()->set_json_schema(json->is_string() ? json->get<std::string>() : JsonText(*json));
+  RETURN_IF_ERROR(fields.Bool((prefix + "json_object").c_str(), [message](bool value) {
+    if (value) message->mutable_constraint()->set_json_object(true);
+  }));
   RETURN_IF_ERROR(fields.String((prefix + "regex").c_str(),
                                 [&](const std::string& value) { message->mutable_constraint()->set_regex(value); }));
   RETURN_IF_ERROR(fields.String((prefix + "grammar").c_str(),
                                 [&](const std::string& value) { message->mutable_constraint()->set_grammar(value); }));
   RETURN_IF_ERROR(fields.Array(choice_key.c_str(), &choice));
+  if (choice != nullptr && choice->empty())
+    return rpc::BadField(fields.Name(choice_key), "is empty: at least one is needed", "1", "0");
   for (size_t i = 0; choice != nullptr && i < choice->size(); ++i) {
     if (!(*choice)[i].is_string()) return fields.Wrong(absl::StrCat(choice_key, "[", i, "]"), "a string", (*choice)[i]);
     message->mutable_constraint()->mutable_choice()->add_texts((*choice)[i].get<std::string>());
@@ -130,8 +139,13 @@ absl::Status ReadConstraint(const JsonFields& fields, v1::GenerateRequest* messa
   RETURN_IF_ERROR(ReadGuided(fields, "guided_", message, field));
   const Json* outputs = nullptr;
   RETURN_IF_ERROR(fields.Object("structured_outputs", &outputs));
-  return outputs == nullptr ? absl::OkStatus()
-                            : ReadGuided(JsonFields(*outputs, "structured_outputs."), "", message, field);
+  if (outputs == nullptr) return absl::OkStatus();
+  const JsonFields inner(*outputs, "structured_outputs.");
+  for (const char* key : {"structural_tag", "whitespace_pattern", "disable_any_whitespace",
+                          "disable_additional_properties", "disable_fallback"}) {
+    RETURN_IF_ERROR(RefuseSet(inner, key, "is not supported"));
+  }
+  return ReadGuided(inner, "", message, field);
 }
 
 }  // namespace
@@ -156,6 +170,21 @@ absl::Status ReadCommon(const JsonFields& fields, v1::GenerateRequest* message, 
         "guided_whitespace_pattern", "return_token_ids", "return_tokens_as_token_ids"}) {
     RETURN_IF_ERROR(RefuseSet(fields, key, "is not supported"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status ConvertFormat(const Json& format, const std::string& path, Json* to) {
+  const JsonFields fields(format, absl::StrCat(path, "."));
+  const Json type = format.value("type", Json());
+  if (type != "text" && type != "json_object" && type != "json_schema") return fields.Wrong("type", kFormatTypes, type);
+  Json converted = {{"type", type}};
+  if (type == "json_schema") {
+    const Json* schema = nullptr;
+    RETURN_IF_ERROR(fields.Object("schema", &schema));
+    if (schema == nullptr) return rpc::BadField(fields.Name("schema"), "is missing", "1", "0");
+    converted["json_schema"] = {{"schema", *schema}};
+  }
+  (*to)["response_format"] = std::move(converted);
   return absl::OkStatus();
 }
 

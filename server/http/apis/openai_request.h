@@ -22,6 +22,9 @@ struct StreamOptions {
 // Reads everything but prompt, lengths and logprobs into `message`: model, sampling, stops, n, tokens that are shown,
 // and the constraint, whose member is set in *constraint_field.
 absl::Status ReadCommon(const JsonFields& fields, v1::GenerateRequest* message, std::string* constraint_field);
+// Sets response_format in `to` as chat completions have it, from the form of newer APIs, {"type", "schema"}.  `path`:
+// the place of `format`, for errors.  REQUIRES: `format` is an object.
+absl::Status ConvertFormat(const JsonFields::Json& format, const std::string& path, JsonFields::Json* to);
 absl::Status ReadStreamOptions(const JsonFields& fields, StreamOptions* options);
 // Fails if a member is set to anything but null, false, 0, or an empty string, array or object.
 absl::Status RefuseSet(const JsonFields& fields, const char* key, absl::string_view why);

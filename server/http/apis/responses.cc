@@ -74,7 +74,8 @@ absl::Status ConvertResponsesItem(const std::string& path, const Json& item, Jso
   ASSIGN_OR_RETURN(const std::string text,
                    TextOfResponsesParts(absl::StrCat(path, ".content"), item.value("content", Json())));
   Json role = item.value("role", Json());
-  if (!role.is_string()) return JsonFields(item, absl::StrCat(path, ".")).Wrong("role", "a string", role);
+  if (!role.is_string() || role == "")
+    return JsonFields(item, absl::StrCat(path, ".")).Wrong("role", "the name of a role", role);
   if (role == "developer") role = "system";
   messages->push_back({{"role", role}, {"content", text}});
   return absl::OkStatus();
@@ -142,6 +143,7 @@ absl::StatusOr<Json> ConvertResponsesBody(const Json& json) {
     if (input->empty()) return rpc::BadField("input", "is empty", "1", "0");
     for (size_t i = 0; i < input->size(); ++i)
       RETURN_IF_ERROR(ConvertResponsesItem(absl::StrCat("input[", i, "]"), (*input)[i], &out["messages"]));
+    if (out["messages"].empty()) return rpc::BadField("input", "has no message", "1", "0");
   } else {
     return fields.Wrong("input", "a string or an array of items", *input);
   }
@@ -151,13 +153,11 @@ absl::StatusOr<Json> ConvertResponsesBody(const Json& json) {
   RETURN_IF_ERROR(fields.Object("reasoning", &reasoning));
   if (reasoning != nullptr && reasoning->value("effort", Json()).is_string())
     out["reasoning_effort"] = (*reasoning)["effort"];
-  const Json *text = nullptr, *format = nullptr;
-  RETURN_IF_ERROR(fields.Object("text", &text));
+  const Json *const text = fields.Find("text"), *format = nullptr;
+  // Not as "text", which is what gRPC calls the prompt (api_errors.cc).
+  if (text != nullptr && !text->is_object()) return fields.Wrong("text.format", "in an object", *text);
   if (text != nullptr) RETURN_IF_ERROR(JsonFields(*text, "text.").Object("format", &format));
-  if (format != nullptr) {
-    out["response_format"] = {{"type", format->value("type", Json())}};
-    if (format->contains("schema")) out["response_format"]["json_schema"] = {{"schema", (*format)["schema"]}};
-  }
+  if (format != nullptr) RETURN_IF_ERROR(ConvertFormat(*format, "text.format", &out));
   RETURN_IF_ERROR(ConvertResponsesTools(fields, &out));
   return out;
 }

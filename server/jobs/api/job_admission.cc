@@ -43,6 +43,12 @@ std::function<bool()> CancelOf(UnaryCall* call) {
   return [call] { return call->cancelled().load(); };
 }
 
+// Whether the new job may go into the journal.  A client that has cancelled, or waited for as long as it would, has
+// been told that there is no job.
+absl::Status CheckStillWanted(UnaryCall* call) {
+  return call->cancelled().load() ? absl::CancelledError("the client cancelled") : absl::OkStatus();
+}
+
 // What the jobs' thread says of a job before its files are looked at.
 struct JobAdmission {
   DiskQuota quota;
@@ -63,6 +69,7 @@ void Submit(UnaryCall* call, const TrainingContext& training, SubmitArgs args, c
   if (ready.ok() && admission.keeps_base) ready = KeepBase(args.spec, checkpoints);
   if (!ready.ok()) return call->Fail(ready);
   PostFor(call, training.jobs, [call, args = std::move(args)](JobManager& manager) {
+    if (const absl::Status wanted = CheckStillWanted(call); !wanted.ok()) return call->Fail(wanted);
     const absl::StatusOr<JobManager::Submitted> submitted =
         manager.Submit(args.request_id, args.spec, call->caller().name);
     if (!submitted.ok()) return call->Fail(submitted.status());
@@ -73,7 +80,9 @@ void Submit(UnaryCall* call, const TrainingContext& training, SubmitArgs args, c
 // On the jobs' thread: makes the job of a fork that has its folder.  Files are removed where files are handled.
 void AddFork(UnaryCall* call, const RootDir* checkpoints, const ForkRequest& request, const Job& parent,
              const ForkedJob& forked, JobManager& manager) {
-  const absl::StatusOr<JobManager::Submitted> submitted = manager.Fork(request, parent, forked, call->caller().name);
+  const absl::Status wanted = CheckStillWanted(call);
+  const absl::StatusOr<JobManager::Submitted> submitted =
+      wanted.ok() ? manager.Fork(request, parent, forked, call->caller().name) : wanted;
   if (submitted.ok() && !submitted->existed) {
     if (const absl::Status confirmed = ConfirmForkFolder(*checkpoints, forked.id); !confirmed.ok()) {
       LogWarn(forked.id, ": ", confirmed.message());  // the next start of the server tries again
@@ -130,7 +139,7 @@ void SubmitJobAs(UnaryCall* call, const TrainingContext& training, JobManager& m
   const absl::StatusOr<JobPtr> before = manager.FindRequest(args.request_id, args.spec, call->caller().name);
   if (!before.ok()) return call->Fail(before.status());
   if (*before != nullptr) return AnswerSubmit(call, *before, /*existed=*/true);
-  if (const absl::Status workers = manager.CheckWorkers(args.spec); !workers.ok()) return call->Fail(workers);
+  if (const absl::Status allowed = manager.CheckAdmission(args.spec); !allowed.ok()) return call->Fail(allowed);
   const JobAdmission admission = JobAdmissionOf(call, manager, args.spec);
   call->StartOn(call->request_context()->file_pool,
                 [training, args = std::move(args), admission](UnaryCall* call) mutable {
@@ -146,7 +155,7 @@ void ForkJobAs(UnaryCall* call, const TrainingContext& training, JobManager& man
   if (!parent.ok()) return call->Fail(parent.status());
   const absl::StatusOr<jobs::JobSpec> spec = ForkedSpec((*parent)->spec, args.changes, args.mask);
   if (!spec.ok()) return call->Fail(spec.status());
-  if (const absl::Status allowed = manager.CheckFork(*spec); !allowed.ok()) return call->Fail(allowed);
+  if (const absl::Status allowed = manager.CheckAdmission(*spec); !allowed.ok()) return call->Fail(allowed);
   call->StartOn(call->request_context()->file_pool,
                 [training, fork = PlannedFork{args.request, *parent, *spec, manager.DrawId(),
                                               JobAdmissionOf(call, manager, *spec)}](UnaryCall* call) {

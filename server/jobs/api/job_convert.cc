@@ -31,9 +31,15 @@ absl::Status CheckKnown(const google::protobuf::Message& message, const std::str
   std::vector<const FieldDescriptor*> fields;
   reflection.ListFields(message, &fields);
   for (const FieldDescriptor* field : fields) {
-    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE || field->is_repeated()) continue;
+    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
     const std::string inner = absl::StrCat(path, path.empty() ? "" : ".", field->name());
-    RETURN_IF_ERROR(CheckKnown(reflection.GetMessage(message, field), inner));
+    if (!field->is_repeated()) {
+      RETURN_IF_ERROR(CheckKnown(reflection.GetMessage(message, field), inner));
+      continue;
+    }
+    for (int i = 0; i < reflection.FieldSize(message, field); ++i) {  // (a map's entries, too)
+      RETURN_IF_ERROR(CheckKnown(reflection.GetRepeatedMessage(message, field, i), absl::StrCat(inner, "[", i, "]")));
+    }
   }
   return absl::OkStatus();
 }

@@ -73,13 +73,6 @@ int64_t LatestStep(const RootDir& root, const std::string& job) {
   return jobs::StepOfFolder(text->substr(0, text->find(' ')));
 }
 
-bool IsThere(const RootDir& root, const std::string& file) {
-  const absl::StatusOr<int> fd = root.OpenFile(file);
-  if (!fd.ok()) return false;
-  close(*fd);
-  return true;
-}
-
 absl::Status CheckGoesOn(const ForkFiles& files) {
   if (!files.give_up || !files.give_up()) return absl::OkStatus();
   return absl::CancelledError(absl::StrCat("the fork of ", files.parent, " was given up while its files were copied"));
@@ -138,7 +131,8 @@ absl::Status Sync(int folder, const std::string& name) {
   return fsync(folder) == 0 ? absl::OkStatus() : ErrnoStatus(errno, name);
 }
 
-// Whether the folder still has this name.  A checkpoint that is removed is renamed before it loses its first file.
+// Whether the folder still has this name.  A checkpoint that is removed is renamed before it loses its first file, and
+// so is the folder of a job that is deleted.
 bool IsStill(const RootDir& root, const std::string& name, int folder) {
   const absl::StatusOr<UniqueFd> now = OpenFolderOf(root, name);
   struct stat a = {}, b = {};
@@ -168,6 +162,7 @@ absl::StatusOr<ForkFolder> FillForkFolder(const RootDir& root, const ForkFiles& 
     return absl::NotFoundError(absl::StrCat(from, ": was removed"));
   ForkFolder made;
   for (const std::string& name : names) {
+    if (name == jobs::kKeptCheckpoint) continue;  // it says that the parent's stays, not the fork's
     ASSIGN_OR_RETURN(const int64_t bytes, LinkOrCopy(from_folder.get(), to_folder.get(), name, files));
     made.checkpoint_bytes += bytes;
   }
@@ -179,6 +174,8 @@ absl::StatusOr<ForkFolder> FillForkFolder(const RootDir& root, const ForkFiles& 
     if (had.ok()) made.also.push_back(name);
     if (!had.ok() && !absl::IsNotFound(had)) return had;
   }
+  if (!IsStill(root, files.parent, parent.get()))
+    return absl::NotFoundError(absl::StrCat(files.parent, ": was removed"));
   RETURN_IF_ERROR(Sync(fork.get(), files.fork));
   return made;
 }
@@ -192,7 +189,7 @@ absl::StatusOr<std::vector<int64_t>> ListCheckpoints(const RootDir& root, const 
   std::vector<int64_t> steps;
   for (const std::string& name : *names) {
     const int64_t step = jobs::StepOfFolder(name);
-    if (step >= 0 && IsThere(root, absl::StrCat(job, "/", name, "/", jobs::kCheckpointManifest))) steps.push_back(step);
+    if (step >= 0 && root.HasFile(absl::StrCat(job, "/", name, "/", jobs::kCheckpointManifest))) steps.push_back(step);
   }
   std::sort(steps.begin(), steps.end(), std::greater<>());
   const int64_t latest = LatestStep(root, job);
@@ -202,9 +199,11 @@ absl::StatusOr<std::vector<int64_t>> ListCheckpoints(const RootDir& root, const 
 }
 
 absl::StatusOr<std::vector<std::string>> ListReferences(const RootDir& root, const std::string& job) {
-  ASSIGN_OR_RETURN(std::vector<std::string> names, NamesIn(root, job));
-  std::erase_if(names, [](const std::string& name) { return !jobs::IsReferenceFile(name); });
-  std::sort(names.begin(), names.end());
+  absl::StatusOr<std::vector<std::string>> names = NamesIn(root, job);
+  if (absl::IsNotFound(names.status())) return std::vector<std::string>();
+  RETURN_IF_ERROR(names.status());
+  std::erase_if(*names, [](const std::string& name) { return !jobs::IsReferenceFile(name); });
+  std::sort(names->begin(), names->end());
   return names;
 }
 

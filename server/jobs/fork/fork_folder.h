@@ -25,7 +25,7 @@ inline constexpr char kForking[] = "FORKING";
 // an earlier attempt has left or an attempt has found damaged.  None if the job has no folder.
 absl::StatusOr<std::vector<int64_t>> ListCheckpoints(const RootDir& root, const std::string& job);
 
-// Files of the job's folder with log probabilities of its reference (jobs::IsReferenceFile).
+// Files of the job's folder with log probabilities of its reference (jobs::IsReferenceFile).  None if it has no folder.
 absl::StatusOr<std::vector<std::string>> ListReferences(const RootDir& root, const std::string& job);
 
 struct ForkFiles {

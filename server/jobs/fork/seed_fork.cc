@@ -1,7 +1,5 @@
 #include "server/jobs/fork/seed_fork.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -66,12 +64,6 @@ bool HaveSameDecisions(const jobs::JobSpec& a, const jobs::JobSpec& b) {
          a.restore == b.restore && a.recompute == b.recompute;
 }
 
-bool IsFile(const RootDir& root, const std::string& name) {
-  const absl::StatusOr<int> fd = root.OpenFile(name);
-  if (fd.ok()) close(*fd);
-  return fd.ok();
-}
-
 absl::Status OfFork(const absl::Status& status) {
   if (!absl::IsResourceExhausted(status)) return status;
   return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::DISK_FULL,
@@ -93,7 +85,7 @@ int32_t PackedForFork(const RootDir& root, const Job& parent, const jobs::JobSpe
   const std::vector<std::string> outputs = OutputsOfParent(parent, spec);
   std::vector<std::string> found;
   for (const std::string& output : outputs) {
-    if (!output.empty() && IsFile(root, absl::StrCat(parent.id, "/", output))) found.push_back(output);
+    if (!output.empty() && root.HasFile(absl::StrCat(parent.id, "/", output))) found.push_back(output);
   }
   return FilesReady(outputs, found);
 }

@@ -156,13 +156,9 @@ absl::Status JobStore::Save(const Job& job) {
   return save.Run();
 }
 
-absl::Status JobStore::Forget(const Job& job) {
-  return SqliteStatement(*db_, "DELETE FROM jobs WHERE sequence = ?").Bind(job.sequence).Run();
-}
-
 absl::Status JobStore::Delete(const Job& job) {
   RETURN_IF_ERROR(db_->Run("BEGIN IMMEDIATE"));
-  absl::Status status = Forget(job);
+  absl::Status status = SqliteStatement(*db_, "DELETE FROM jobs WHERE sequence = ?").Bind(job.sequence).Run();
   if (status.ok()) {
     status = SqliteStatement(*db_, "INSERT OR REPLACE INTO deleted_jobs(id) VALUES(?)").Bind(job.id).Run();
   }

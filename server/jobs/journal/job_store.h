@@ -24,7 +24,6 @@ class JobJournal {
   virtual absl::StatusOr<std::vector<Job>> Load() = 0;
   // Inserts or replaces the job.  `job.sequence` is its key.
   virtual absl::Status Save(const Job& job) = 0;
-  virtual absl::Status Forget(const Job& job) = 0;
   // Forgets the job, and records that its folder is to be removed, both or neither.
   virtual absl::Status Delete(const Job& job) = 0;
   // Returns the ids of deleted jobs whose folders may still be there.
@@ -46,7 +45,6 @@ class JobStore final : public JobJournal {
 
   absl::StatusOr<std::vector<Job>> Load() override;
   absl::Status Save(const Job& job) override;
-  absl::Status Forget(const Job& job) override;
   absl::Status Delete(const Job& job) override;
   absl::StatusOr<std::vector<std::string>> DeletedJobs() override;
   absl::Status FolderRemoved(const std::string& id) override;

@@ -10,7 +10,8 @@
 namespace switchyard::server {
 
 Attempt::Attempt(int64_t epoch, std::vector<TrainingWorker> members, const Limits& limits, absl::Time now)
-    : epoch_(epoch), limits_(limits), deadline_(now + limits.form), awaited_("all ranks to start") {
+    : epoch_(epoch), limits_(limits) {
+  Await("all ranks to start", limits.form, now);
   for (TrainingWorker& trainer : members) members_.push_back({.trainer = std::move(trainer)});
 }
 
@@ -39,6 +40,12 @@ std::string Attempt::NameOf(const Member& member) const {
                       member.trainer.info.host, ")");
 }
 
+void Attempt::Await(std::string what, absl::Duration limit, absl::Time now) {
+  awaited_ = std::move(what);
+  limit_ = limit;
+  deadline_ = now + limit;
+}
+
 void Attempt::OnStarted(WorkerId id, int64_t step, absl::Time now) {
   Member* member = Find(id);
   if (member == nullptr || aborted_) return;
@@ -46,17 +53,19 @@ void Attempt::OnStarted(WorkerId id, int64_t step, absl::Time now) {
   if (member == &members_[0]) first_step_ = step;
   if (all_started_ || !std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.started; })) return;
   all_started_ = true;
-  deadline_ = now + limits_.stall;
-  awaited_ = "a step";
+  Await("a step", limits_.stall, now);
 }
 
 bool Attempt::OnWord(WorkerId id, bool is_note, absl::Time now) {
   if (aborted_ || Find(id) != &members_[0]) return false;
   // A step needs all ranks, though another rank's report of its start may still be on its way.
   if (!is_note) all_started_ = true;
-  if (stopping_) return true;
-  deadline_ = now + (all_started_ ? limits_.stall : limits_.form);
-  if (!is_note) awaited_ = "a step";
+  if (stopping_) {
+    const bool waits_for_last =
+        std::any_of(members_.begin(), members_.end(), [](const Member& member) { return member.over; });
+    if (waits_for_last || !is_note || cancelled_ || stop_ == jobs::StopKind::kNow) return true;
+  }
+  Await(is_note ? awaited_ : "a step", all_started_ ? limits_.stall : limits_.form, now);
   return true;
 }
 
@@ -68,8 +77,7 @@ void Attempt::OnEnded(WorkerId id, jobs::TrainEnd end, absl::Time now) {
   const jobs::TrainOutcome outcome = member->end.outcome;
   if (outcome == jobs::TrainOutcome::kFinished || outcome == jobs::TrainOutcome::kStopped) {
     if (aborted_) return;
-    deadline_ = now + limits_.last_ranks;
-    awaited_ = absl::StrCat("all ranks to end as ", NameOf(*member), " did");
+    Await(absl::StrCat("all ranks to end as ", NameOf(*member), " did"), limits_.last_ranks, now);
     return;
   }
   const absl::Status& status = member->end.status;
@@ -90,8 +98,7 @@ void Attempt::Stop(jobs::StopKind kind, absl::Time now) {
   if (aborted_ || (stopping_ && (stop_ == jobs::StopKind::kNow || kind == stop_))) return;
   stopping_ = true;
   stop_ = kind;
-  deadline_ = now + (kind == jobs::StopKind::kNow ? limits_.stop_now : limits_.stall);
-  awaited_ = "all ranks to stop";
+  Await("all ranks to stop", kind == jobs::StopKind::kNow ? limits_.stop_now : limits_.stall, now);
   for (const Member& member : members_) {
     if (!member.over) member.trainer.client->StopTraining(epoch_, kind);
   }
@@ -130,7 +137,8 @@ std::vector<TrainingWorker> Attempt::CheckTime(absl::Time now) {
     for (const Member& member : members_) {
       if (!member.over && (all_started_ || !member.started)) absl::StrAppend(&late, ", ", NameOf(member));
     }
-    Abort(absl::DeadlineExceededError(absl::StrCat("waited too long for ", awaited_, late)), now);
+    Abort(absl::DeadlineExceededError(absl::StrCat("waited ", absl::FormatDuration(limit_), " for ", awaited_, late)),
+          now);
     return given_up;
   }
   for (Member& member : members_) {

@@ -21,8 +21,10 @@ namespace switchyard::server {
 class Attempt {
  public:
   struct Limits {
-    absl::Duration form = absl::Minutes(10);   // until all ranks have started, with their models loaded
-    absl::Duration stall = absl::Minutes(30);  // between two reports of rank 0, and for a stop with a checkpoint
+    absl::Duration form = absl::Minutes(10);  // until all ranks have started, with their models loaded
+    // Between two reports of rank 0, and for a stop with a checkpoint.  Longer than ranks wait for each other
+    // (TrainJobInput's step_limit and disk_limit), so that they say first what they waited for.
+    absl::Duration stall = absl::Minutes(70);
     absl::Duration stop_now = absl::Seconds(30);
     absl::Duration cancel_save = absl::Minutes(5);  // for the checkpoint of a cancelled job; then stop_now
     absl::Duration last_ranks = absl::Minutes(1);   // between the first rank's end and the last's
@@ -37,7 +39,8 @@ class Attempt {
   // Events of workers; ignored for a worker that is no member or has ended.
   void OnStarted(WorkerId id, int64_t step, absl::Time now);
   // A worker has reported progress, or a note.  Progress of rank 0 means that all ranks have started; a note does not.
-  // Returns false if the worker is not rank 0 or the attempt is being aborted.
+  // Returns false if the worker is not rank 0 or the attempt is being aborted.  While the ranks stop with a checkpoint,
+  // a note ("saves step 8: 40 of 200 MiB") extends the deadline, unless the job is cancelled.
   bool OnWord(WorkerId id, bool is_note, absl::Time now);
   void OnEnded(WorkerId id, jobs::TrainEnd end, absl::Time now);
   void OnLost(WorkerId id, const std::string& reason, absl::Time now);
@@ -72,6 +75,7 @@ class Attempt {
   };
   Member* Find(WorkerId id);
   std::string NameOf(const Member& member) const;  // "rank 1 (pid 7 on host)"
+  void Await(std::string what, absl::Duration limit, absl::Time now);
 
   const int64_t epoch_;
   const Limits limits_;
@@ -86,7 +90,8 @@ class Attempt {
   absl::Status failure_;  // of the first rank that reported FAILED; OK: none did
   absl::Status block_;    // likewise BLOCKED
   absl::Time deadline_;
-  std::string awaited_;  // what deadline_ is for: "all ranks to start"
+  absl::Duration limit_;  // of which deadline_ is the end
+  std::string awaited_;   // what deadline_ is for: "all ranks to start"
 };
 
 }  // namespace switchyard::server

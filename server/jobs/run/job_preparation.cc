@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
@@ -24,12 +23,10 @@ struct PackStep {
   size_t set = 0;                        // of evaluation
 };
 
-bool IsText(const std::string& name) { return absl::EndsWith(name, ".jsonl"); }
-
 std::vector<std::string> NamesOf(const std::vector<std::string>& files, bool text) {
   std::vector<std::string> names;
   for (const std::string& name : files) {
-    if (IsText(name) == text) names.push_back(name);
+    if (jobs::IsText(name) == text) names.push_back(name);
   }
   return names;
 }
@@ -56,7 +53,7 @@ std::vector<PackStep> StepsToPack(const jobs::JobSpec& spec) {
     steps.push_back({.inputs = NamesOf(spec.datasets, /*text=*/true), .output = kDatasetsOutput});
   } else {
     for (size_t i = 0; i < spec.datasets.size(); ++i) {
-      if (!IsText(spec.datasets[i])) continue;
+      if (!jobs::IsText(spec.datasets[i])) continue;
       steps.push_back({.inputs = {spec.datasets[i]}, .output = WeightedOutput(i), .dataset = static_cast<int>(i)});
     }
   }
@@ -85,7 +82,7 @@ std::vector<jobs::TrainFile> JobPreparation::Training(const jobs::JobSpec& spec)
   if (spec.dataset_weights.empty()) return Together(spec.datasets, kDatasetsOutput);
   std::vector<jobs::TrainFile> data;
   for (size_t i = 0; i < spec.datasets.size(); ++i) {
-    const bool text = IsText(spec.datasets[i]);
+    const bool text = jobs::IsText(spec.datasets[i]);
     data.push_back({.of_job = text, .name = text ? WeightedOutput(i) : spec.datasets[i]});
   }
   return data;
@@ -140,7 +137,7 @@ bool JobPreparation::StartNext() {
     request.output = absl::StrCat(job_->id, "/", step.output);
     request.replace = true;  // an earlier try may have left an incomplete file
     request.pairs = spec.has_pairs();
-    request.tokenizer = spec.base_checkpoint.empty() ? spec.architecture : spec.base_checkpoint;
+    request.tokenizer = jobs::ModelFolder(spec);
     packing_ = true;
     context_.book->Note(job_, absl::StrCat("turns text into tokens: ", step.output));
     context_.host->Prepare(job_->id, std::move(request));

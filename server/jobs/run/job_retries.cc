@@ -10,7 +10,8 @@ namespace switchyard::server {
 
 void JobRetries::Lose(Job* job, const absl::Status& why) {
   ++counts_->losses;
-  // A full disk is no fault of the job, which retries for a while until there is room again.
+  // A full disk, which alone has this code, is no fault of the job, which retries for a while until there is room
+  // again.
   const bool full = why.code() == absl::StatusCode::kResourceExhausted;
   if (full) {
     const int64_t now = host_->UnixMs();

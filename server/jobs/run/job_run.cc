@@ -15,6 +15,7 @@ namespace switchyard::server {
 namespace {
 
 constexpr absl::Duration kJournalPause = absl::Seconds(1);
+constexpr size_t kMostKeptWarnings = 16;  // that are journaled
 
 // Says in words which steps an ended job has saved.
 std::string Kept(const Job& job) {
@@ -192,20 +193,28 @@ void JobRun::Postpone(absl::Duration by, absl::Time now) {
   progress_.Postpone(by, now);
 }
 
+// Several ranks may say the same.
+void JobRun::KeepWarnings(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) {
+    LogWarn(job_->id, ": ", warning);
+    const bool is_new = std::find(warnings_.begin(), warnings_.end(), warning) == warnings_.end();
+    if (is_new && warnings_.size() < kMostKeptWarnings) warnings_.push_back(warning);
+  }
+}
+
 void JobRun::Receive(WorkerId id, TrainingReport report) {
   const absl::Time now = context_.host->Now();
   if (const auto* started = std::get_if<TrainingStarted>(&report)) {
-    for (const std::string& warning : started->warnings) LogWarn(job_->id, ": ", warning);
-    if (!started->warnings.empty()) warnings_ = absl::StrJoin(started->warnings, "; ");
+    KeepWarnings(started->warnings);
     attempt_->OnStarted(id, started->step, now);
-    if (attempt_->all_started()) progress_.Start(attempt_->first_step(), warnings_);
+    if (attempt_->all_started()) progress_.Start(attempt_->first_step(), absl::StrJoin(warnings_, "; "));
   } else if (auto* end = std::get_if<jobs::TrainEnd>(&report)) {
     attempt_->OnEnded(id, std::move(*end), now);
     ConcludeIfOver();
   } else if (const auto* note = std::get_if<std::string>(&report)) {
     if (attempt_->OnWord(id, /*is_note=*/true, now)) Note(*note);
   } else if (attempt_->OnWord(id, /*is_note=*/false, now)) {
-    progress_.Start(attempt_->first_step(), warnings_);
+    progress_.Start(attempt_->first_step(), absl::StrJoin(warnings_, "; "));
     if (const auto* step = std::get_if<jobs::TrainProgress>(&report)) progress_.OnStep(*step);
     if (const auto* evaluation = std::get_if<jobs::EvaluationReport>(&report)) progress_.OnEvaluated(*evaluation);
     if (auto* checkpoint = std::get_if<jobs::SavedCheckpoint>(&report)) progress_.OnSaved(std::move(*checkpoint));

@@ -64,6 +64,7 @@ class JobRun {
   void StartAttempt();
   void StopIn(jobs::JobEvent event, const std::string& without_workers, const std::string& aborted, bool cancel);
   void EndAs(jobs::JobEvent event, const std::string& reason);
+  void KeepWarnings(const std::vector<std::string>& warnings);
 
   RunContext& context_;
   Job* const job_;
@@ -73,7 +74,7 @@ class JobRun {
   RunProgress progress_;
   std::unique_ptr<Attempt> attempt_;
   std::string store_token_;
-  std::string warnings_;                        // from its ranks' starts
+  std::vector<std::string> warnings_;           // from its ranks' starts, each once
   absl::Time retry_at_ = absl::InfinitePast();  // after the journal refused a start
   bool over_runtime_ = false;
   bool draining_ = false;

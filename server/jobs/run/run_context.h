@@ -23,8 +23,8 @@ struct JobOptions {
   int serving_workers = 0;  // serving workers that also train; 0: none do
   Attempt::Limits limits;
   size_t max_open_jobs = 1000;
-  size_t max_kept_jobs = 10000;
-  int max_losses = 10;  // in a row, without a new checkpoint or a step further than before
+  size_t max_jobs = 10000;  // open or not, until they are deleted
+  int max_losses = 10;      // in a row, without a new checkpoint or a step further than before
   absl::Duration first_pause = absl::Milliseconds(250);  // after the first loss; doubles with each
   absl::Duration longest_pause = absl::Minutes(1);
   absl::Duration full_disk = absl::Hours(1);        // how long a job retries while the disk is full

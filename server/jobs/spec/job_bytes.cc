@@ -8,7 +8,6 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "scheduler/base/io/unique_fd.h"
 #include "scheduler/jobs/token_format.h"
 #include "server/jobs/pack/token_header.h"
@@ -18,8 +17,6 @@ namespace {
 
 constexpr int64_t kTwoByteVocab = 65536;  // up to this a packed token has two bytes, beyond it four
 constexpr double kBytesOfToken = 4;       // of text, for the number of steps
-
-bool IsJsonl(const std::string& name) { return absl::EndsWith(name, ".jsonl"); }
 
 double SizeOfFile(const RootDir& root, const std::string& name) {
   const absl::StatusOr<int> fd = root.OpenFile(name);
@@ -65,7 +62,7 @@ DataBytes ReadDataBytes(const jobs::JobSpec& spec, const RootDir& datasets, bool
                         bool evaluation_packed) {
   DataBytes data;
   for (const std::string& name : spec.datasets) {
-    if (IsJsonl(name)) {
+    if (jobs::IsText(name)) {
       data.text += SizeOfFile(datasets, name);
     } else if (const absl::StatusOr<jobs::TokenFileHeader> header = ReadTokenHeader(datasets, name); header.ok()) {
       data.tokens += static_cast<double>(header->num_tokens);
@@ -73,7 +70,7 @@ DataBytes ReadDataBytes(const jobs::JobSpec& spec, const RootDir& datasets, bool
   }
   if (!datasets_packed) data.text_to_pack = data.text;
   for (const std::string& name : spec.evaluation) {
-    if (IsJsonl(name) && !evaluation_packed) data.text_to_pack += SizeOfFile(datasets, name);
+    if (jobs::IsText(name) && !evaluation_packed) data.text_to_pack += SizeOfFile(datasets, name);
   }
   return data;
 }

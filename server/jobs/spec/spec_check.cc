@@ -14,7 +14,6 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
-#include "scheduler/jobs/reduce_policy.h"
 #include "scheduler/jobs/token_format.h"
 #include "server/jobs/job_folder.h"
 #include "server/jobs/pack/document_encoder.h"
@@ -97,7 +96,7 @@ absl::Status CheckData(const jobs::JobSpec& spec, absl::string_view list, const 
                           .encoded_bytes = std::max(share * kMaxEncodedBytes / kMaxScannedBytes, kLeastEncodedBytes)};
   for (const size_t i : files) {
     const std::string field = absl::StrCat("spec.", list, "[", i, "]");
-    if (absl::EndsWith(names[i], ".jsonl")) {
+    if (jobs::IsText(names[i])) {
       if (!facts->text_is_packed) {
         const absl::Status status = CheckTextFile(by.root, names[i], text);
         if (absl::IsCancelled(status)) return status;
@@ -213,15 +212,8 @@ absl::Status CheckRoom(const jobs::JobSpec& spec, const TrainedModelFacts& facts
 }
 
 bool HasText(const jobs::JobSpec& spec) {
-  const auto is_text = [](const std::string& name) { return absl::EndsWith(name, ".jsonl"); };
-  return std::any_of(spec.datasets.begin(), spec.datasets.end(), is_text) ||
-         std::any_of(spec.evaluation.begin(), spec.evaluation.end(), is_text);
-}
-
-bool HasFile(const RootDir& root, const std::string& name) {
-  const absl::StatusOr<int> fd = root.OpenFile(name);
-  if (fd.ok()) close(*fd);
-  return fd.ok();
+  return std::any_of(spec.datasets.begin(), spec.datasets.end(), jobs::IsText) ||
+         std::any_of(spec.evaluation.begin(), spec.evaluation.end(), jobs::IsText);
 }
 
 absl::Status CheckModelFolder(const jobs::JobSpec& spec, const RootDir& root, absl::string_view field,
@@ -229,9 +221,9 @@ absl::Status CheckModelFolder(const jobs::JobSpec& spec, const RootDir& root, ab
   const absl::StatusOr<int> fd = root.OpenFolder(folder);
   if (!fd.ok()) return BadFile(field, fd.status());
   close(*fd);
-  if (!spec.base_checkpoint.empty() && !HasFile(root, folder + "/model.safetensors") &&
-      !HasFile(root, folder + "/model.safetensors.index.json")) {
-    if (HasFile(root, folder + "/adapter_config.json")) {
+  if (!spec.base_checkpoint.empty() && !root.HasFile(folder + "/model.safetensors") &&
+      !root.HasFile(folder + "/model.safetensors.index.json")) {
+    if (root.HasFile(folder + "/adapter_config.json")) {
       return BadFile(field, absl::InvalidArgumentError(
                                 absl::StrCat(Quote(folder),
                                              ": has adapters of a model (adapter_config.json), but not the model "
@@ -240,7 +232,7 @@ absl::Status CheckModelFolder(const jobs::JobSpec& spec, const RootDir& root, ab
     return BadFile(field, absl::NotFoundError(absl::StrCat(
                               Quote(folder), ": has neither model.safetensors nor model.safetensors.index.json")));
   }
-  if (HasText(spec) && !HasFile(root, folder + "/tokenizer.json")) {
+  if (HasText(spec) && !root.HasFile(folder + "/tokenizer.json")) {
     return rpc::MakeError(absl::StatusCode::kFailedPrecondition, v1::NO_TOKENIZER,
                           absl::StrCat(field, ": ", Quote(folder), " has no tokenizer.json, which .jsonl data wants"),
                           {{"field", std::string(field)}});
@@ -253,8 +245,7 @@ struct ModelFolder {
   std::string field, folder;
 };
 ModelFolder ModelFolderOf(const jobs::JobSpec& spec) {
-  if (!spec.base_checkpoint.empty()) return {"spec.base_checkpoint", spec.base_checkpoint};
-  return {"spec.architecture", spec.architecture};
+  return {spec.base_checkpoint.empty() ? "spec.architecture" : "spec.base_checkpoint", jobs::ModelFolder(spec)};
 }
 
 // Converts the refusal of the workers' program to the API's error.
@@ -309,18 +300,14 @@ absl::StatusOr<double> CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& 
                                       const CheckModelFn& check_model, const std::function<bool()>& cancelled,
                                       int32_t files_ready) {
   const ModelFolder model = ModelFolderOf(spec);
-  if (const absl::Status pieces = jobs::ReducePolicyOf(spec.communication).status(); !pieces.ok()) {
-    return rpc::MakeError(pieces.code(), v1::BAD_FIELD, pieces.message(),
-                          {{"field", "spec.communication.piece_bytes"}});
-  }
   RETURN_IF_ERROR(CheckModelFolder(spec, checkpoints, model.field, model.folder));
   ASSIGN_OR_RETURN(TrainedModelFacts facts, ReadFacts(spec, model, checkpoints, check_model));
   RETURN_IF_ERROR(CheckFits(spec, facts));
   // (Text of datasets with weights is packed one by one, before that of evaluation.)
-  const auto is_text = [](const std::string& name) { return absl::EndsWith(name, ".jsonl"); };
-  const auto packs = spec.dataset_weights.empty()
-                         ? 1
-                         : static_cast<int32_t>(std::count_if(spec.datasets.begin(), spec.datasets.end(), is_text));
+  const auto packs =
+      spec.dataset_weights.empty()
+          ? 1
+          : static_cast<int32_t>(std::count_if(spec.datasets.begin(), spec.datasets.end(), jobs::IsText));
   const auto sets = static_cast<int32_t>(jobs::EvaluationSetsOf(spec).size());
   std::optional<DocumentEncoder> encoder;
   if (HasText(spec) && files_ready < packs + sets) {
@@ -330,6 +317,7 @@ absl::StatusOr<double> CheckSpecFiles(const jobs::JobSpec& spec, const RootDir& 
   RETURN_IF_ERROR(CheckDatasets(spec, by, files_ready >= packs));
   RETURN_IF_ERROR(CheckEvaluation(spec, by, files_ready >= packs + sets));
   RETURN_IF_ERROR(CheckRoom(spec, facts, checkpoints));
+  if (cancelled && cancelled()) return absl::CancelledError("the check of the job is no longer wanted");
   return JobBytes(spec, facts, ReadDataBytes(spec, datasets, files_ready >= packs, files_ready >= packs + sets));
 }
 

@@ -70,6 +70,11 @@ class References:
         return compressor.decompress(dict(tensors), scheme)["weight"]
 
     def gptq(self, tensors, config):
+        # gptqmodel's loader adds 1 to each field by one addition to the word, as its writer subtracts; its decoder of
+        # files, which is called here, adds it to each field alone.
+        if config.get("checkpoint_format", "gptq") == "gptq":
+            tensors = dict(tensors, qzeros=tensors["qzeros"] + ones(config["bits"]))
+            config = dict(config, checkpoint_format="gptq_v2")
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model.safetensors")
             save_file({"m." + name: value.contiguous() for name, value in tensors.items()}, path)
@@ -155,6 +160,11 @@ def pack(codes, bits, order=None):
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32).contiguous()
 
 
+def ones(bits):
+    """A word of which every field is 1."""
+    return sum(1 << field for field in range(0, 32, bits))
+
+
 def groups_of(weight, bits, group_of_column, symmetric):
     """Codes [rows, columns], scales and zero points [rows, groups]."""
     count = int(group_of_column.max()) + 1
@@ -185,9 +195,10 @@ def gptq_tensors(weight, config, generator):
     if config["desc_act"]:
         order = order[torch.randperm(columns, generator=generator)]
     codes, scales, zeros = groups_of(weight, bits, order, config["sym"])
-    less = 0 if config.get("checkpoint_format") == "gptq_v2" else 1
+    # The first format subtracts 1 from each field by one subtraction from the word, with borrows where a field is 0.
+    less = 0 if config.get("checkpoint_format") == "gptq_v2" else ones(bits)
     return {"qweight": pack(codes, bits).t().contiguous(), "scales": scales.t().contiguous(),
-            "qzeros": pack((zeros.t() - less) % 2**bits, bits), "g_idx": order.to(torch.int32)}
+            "qzeros": pack(zeros.t(), bits) - less, "g_idx": order.to(torch.int32)}
 
 
 def awq_config(group):

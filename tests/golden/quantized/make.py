@@ -100,7 +100,7 @@ def other_cases(refs):
             ("gptq8_row", (36, 64), f.gptq_config(8, -1))]:
         weight = normal(*shape)
         if not config["sym"]:
-            weight[:3] = weight[:3].abs()  # zero points of 0, which the first format stores as the largest code
+            weight[:3] = weight[:3].abs()  # zero points of 0, from which the first format borrows
         tensors = f.gptq_tensors(weight, config, GENERATOR)
         yield name, (config, tensors, refs.gptq(tensors, config))
     tensors = f.awq_tensors(normal(32, 64), 16)

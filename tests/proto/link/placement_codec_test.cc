@@ -1,6 +1,8 @@
 // Bad messages about expert placement; round_trip_test.cc has the good ones.
 #include "proto/link/placement_codec.h"
 
+#include <limits>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/link/fleet_codec.h"
@@ -79,6 +81,20 @@ TEST(ExpertReportCodec, WhatCannotBeIsRefused) {
   EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->set_num_experts(5); }), HasSubstr("has 5 experts"));
   EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->mutable_layers()->RemoveLast(); }), HasSubstr("1 layers"));
   EXPECT_THAT(refusal([](v1::ExpertReport* m) { m->set_copied_bytes(-1); }), HasSubstr("-1 bytes"));
+}
+
+TEST(ExpertReportCodec, CopiesInAnImpossibleTimeAreLeftOut) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  placement::ExpertReport rest = Report();
+  rest.copied_bytes = 0;
+  rest.copy_seconds = 0;
+  for (const double seconds : {-3600.0, 1e9, kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
+    v1::ExpertReport message = ToProto(Report(), 9);
+    message.set_copy_seconds(seconds);
+    const absl::StatusOr<placement::ExpertReport> report = FromProto(message, 2, 4);
+    ASSERT_TRUE(report.ok()) << seconds << ": " << report.status();
+    EXPECT_TRUE(*report == rest) << seconds;
+  }
 }
 
 }  // namespace

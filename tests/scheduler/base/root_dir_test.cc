@@ -5,12 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/base/io/errno_status.h"
+#include "scheduler/base/io/model_dir.h"
+#include "tests/no_descriptors.h"
 
 namespace switchyard {
 namespace {
@@ -67,6 +71,26 @@ TEST_F(RootDirTest, OpensOnlyRegularFilesAndFolders) {
   EXPECT_EQ(Root().OpenFile(std::string("in/file\0x", 9)).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Root().OpenFile("").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(RootDir::Open(base_ + "/secret", "the dataset root").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(RootDirTest, KnowsWhichFilesAreThere) {
+  Link("../secret", "out");
+  EXPECT_TRUE(Root().HasFile("in/file"));
+  for (const char* name : {"in", "none", "out", ""}) EXPECT_FALSE(Root().HasFile(name)) << name;
+}
+
+// They may be free again later, unlike room on a disk that is full.
+TEST_F(RootDirTest, ShortDescriptorsAreNoFullDisk) {
+  const RootDir root = Root();
+  const absl::StatusOr<ModelDir> model = ModelDir::Beneath(root, "in");
+  ASSERT_TRUE(model.ok()) << model.status();
+  const NoDescriptors none;
+  for (const absl::Status& status :
+       {root.OpenFile("in/file").status(), root.OpenFolder("in").status(), model->OpenFile("file").status(),
+        RootDir::Open(base_ + "/root", "the dataset root").status(), ErrnoStatus(EMFILE, "file")}) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("Too many open files"));
+  }
 }
 
 // Closing any descriptor of a file drops the locks that the process has on it, so a file must not be opened to see what

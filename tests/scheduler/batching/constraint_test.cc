@@ -112,6 +112,25 @@ TEST_F(ConstraintScheduleTest, ATextThatCannotGoOnEndsAtOnce) {
   EXPECT_TRUE(scheduler_.Idle());
 }
 
+// The worker draws a stop token before min_tokens only where the mask has no other.
+TEST_F(ConstraintScheduleTest, MinTokensDoNotProlongWhatCannotGoOn) {
+  StartGroup();
+  Request request;
+  request.id = 1;
+  request.prompt = {7, 8};
+  request.max_tokens = 20;
+  request.sampling.min_tokens = 10;
+  request.sampling.stop_ids = {kEnd, 2};
+  request.end_ids = {kEnd};
+  request.constraint = Ebnf("root ::= \"a\" \"b\" \"a\"");
+  ASSERT_TRUE(scheduler_.Submit(std::move(request), kNoon).ok());
+  EXPECT_EQ(NextIds(), (Ids{1, 3}));
+  Answer(*plan_, {1});
+  EXPECT_EQ(NextIds(), (Ids{2}));
+  Answer(*plan_, {2});
+  EXPECT_EQ(Reason(), FinishReason::kStop);
+}
+
 TEST_F(ConstraintScheduleTest, ADeadEndAndATokenThatDoesNotFitAreErrors) {
   StartGroup();
   ASSERT_TRUE(Submit(1, "root ::= \"a\" \"z\"").ok());  // no token has a z

@@ -52,6 +52,22 @@ class SchedulerTest : public testing::Test {
   std::vector<Event> events_;
 };
 
+TEST(SequenceTest, APreemptedPrefillBeganWhenItWasFirstScheduled) {
+  const auto at = [](int second) { return kStart + absl::Seconds(second); };
+  PrefixChain chain({}, 2);
+  Sequence sequence({.prompt = {5, 6, 7}, .sampling = {}, .chain = chain, .constraint = nullptr, .end_ids = {}}, at(0));
+  sequence.Start(0, 0, 0, at(1));
+  sequence.PlanItem(2, /*sample=*/false);
+  sequence.CommitItem(/*sample=*/false);
+  sequence.Preempt();
+  sequence.Start(0, 0, 0, at(5));
+  sequence.PlanItem(3, /*sample=*/true);
+  sequence.CommitItem(/*sample=*/true);
+  EXPECT_EQ(sequence.Append(9, 100, at(7)), FinishReason::kLength);
+  EXPECT_EQ(sequence.timings().Queue(), absl::Seconds(1));
+  EXPECT_EQ(sequence.timings().Prefill(), absl::Seconds(6));
+}
+
 TEST_F(SchedulerTest, AMalformedResultIsRefusedAndChangesNothing) {
   Scheduler scheduler{BatchingPolicy()};
   Start(&scheduler, 2);

@@ -35,6 +35,13 @@ TEST(JobSpecTest, AGoodOne) {
   EXPECT_EQ(Wrong([](JobSpec*) {}), "");
 }
 
+TEST(JobSpecTest, ItsModelIsInOneFolder) {
+  EXPECT_EQ(ModelFolder(Good()), "demo/step-00001000");
+  EXPECT_EQ(ModelFolder({.architecture = "demo"}), "demo");
+  EXPECT_TRUE(IsText("text/train.jsonl"));
+  EXPECT_FALSE(IsText("more.bin"));
+}
+
 TEST(JobSpecTest, EpochsStandInForSteps) {
   const auto epochs = [](double epochs, int64_t steps = 0) {
     return Wrong([&](JobSpec* s) {

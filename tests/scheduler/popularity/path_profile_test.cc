@@ -1,12 +1,17 @@
 #include "scheduler/popularity/path_profile.h"
 
+#include <sys/resource.h>
+
+#include <numeric>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/base/io/byte_io.h"
 #include "scheduler/base/io/fnv1a.h"
 #include "scheduler/popularity/popularity.h"
 #include "tests/scheduler/popularity/small_batch.h"
@@ -241,6 +246,44 @@ TEST(PathProfileTest, BytesGiveTheSameProfile) {
   ASSERT_TRUE(cut.ok()) << cut.status();
   EXPECT_EQ(cut->num_rows(2), 5);
   EXPECT_EQ(TotalOf(cut->MarginalCounts(2)), 120);
+}
+
+// A profile of one layer and 1022 experts, with a row for each of these keys: one count, 2 for each hundredth key.
+std::string BytesOfRows(const std::vector<uint64_t>& keys, const ProfileLimits& limits) {
+  constexpr RoutingShape kWide{.num_layers = 1, .num_experts = 1022, .top_k = 1};
+  std::string bytes = PathProfile(Of(kWide), limits).Serialize();
+  bytes.resize(bytes.size() - sizeof(uint32_t) - sizeof(uint64_t));  // no rows, the checksum
+  AppendInt(static_cast<uint32_t>(keys.size()), &bytes);
+  for (const uint64_t key : keys) {
+    AppendInt(uint64_t{0}, &bytes);
+    AppendInt(key, &bytes);
+    AppendInt(uint16_t{1}, &bytes);
+    AppendInt(static_cast<uint16_t>(key % 1022), &bytes);
+    AppendInt(static_cast<uint16_t>(key % 100 == 0 ? 2 : 1), &bytes);
+  }
+  AppendInt(Fnv1a(bytes), &bytes);
+  return bytes;
+}
+
+int64_t MostMemoryKb() {
+  rusage usage = {};
+  EXPECT_EQ(getrusage(RUSAGE_SELF, &usage), 0);
+  return usage.ru_maxrss;
+}
+
+// Rows of 22 bytes in a file have 2 KB each in memory: 400 MB, if they were all there at once.
+TEST(PathProfileTest, RowsBeyondTheLimitTakeNoMemory) {
+  constexpr ProfileLimits kMegabyte{.max_bytes = 1 << 20, .halve_after_tokens = 0};
+  std::vector<uint64_t> keys(200'000), kept;
+  std::iota(keys.begin(), keys.end(), uint64_t{0});
+  const std::string bytes = BytesOfRows(keys, kMegabyte);
+  const int64_t before = MostMemoryKb();
+  const absl::StatusOr<PathProfile> parsed = PathProfile::Parse(bytes, kMegabyte);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_LT(MostMemoryKb() - before, 64 << 10);
+  for (uint64_t i = 0; i < static_cast<uint64_t>(parsed->max_rows()); ++i) kept.push_back(100 * i);
+  EXPECT_EQ(parsed->num_rows(0), parsed->max_rows());
+  EXPECT_TRUE(parsed->Serialize() == BytesOfRows(kept, kMegabyte));
 }
 
 TEST(PathProfileTest, EveryTruncationAndEveryFlippedByteIsRefused) {

@@ -22,7 +22,7 @@ TEST_F(ConvertTest, AFinishedChunkCarriesReasonUsageAndTimings) {
   chunk.usage.completion_tokens = 6;
   chunk.usage.cached_tokens = 2;
   chunk.timings.queued = args_.now;
-  chunk.timings.last_scheduled = args_.now + absl::Seconds(1);
+  chunk.timings.first_scheduled = args_.now + absl::Seconds(1);
   chunk.timings.first_token = args_.now + absl::Seconds(3);
   chunk.timings.last_token = args_.now + absl::Seconds(6);
   const v1::GenerateResponse message = ToProto(chunk, *text_);

@@ -1,5 +1,9 @@
 // JSON schemas against what the validator jsonschema says (tests/golden/constraint), and hostile ones.
 #include <fstream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -81,6 +85,81 @@ TEST(Schema, HostileOnesAreRefused) {
   EXPECT_THAT(FaultOf(R"({"type": "array", "items": {}, "minItems": 1e9})"), HasSubstr("needs more than"));
   EXPECT_THAT(FaultOf(R"({"type": "number", "multipleOf": 1e-300})"), HasSubstr("multipleOf"));
   EXPECT_THAT(FaultOf(std::string(kMaxSchemaBytes + 1, ' ')), HasSubstr("limit"));
+}
+
+std::string Names(const char* begin, int count) {
+  std::string names;
+  for (int i = 0; i < count; ++i) absl::StrAppend(&names, i ? ",\"" : "\"", begin, i, "\"");
+  return names;
+}
+
+TEST(Schema, RequiredNamesHaveALimit) {
+  const auto required = [](const std::string& names) { return absl::StrCat(R"({"required": [)", names, "]}"); };
+  EXPECT_EQ(FaultOf(required(Names("n", 1000))), "");
+  EXPECT_EQ(FaultOf(required(Names("n", 5001))), "$: \"required\" has 5001 names, limit 5000");
+  EXPECT_EQ(FaultOf(required(absl::StrCat("\"", std::string(200'000, 'n'), "\""))),
+            "$: \"required\" has a name of 200000 bytes, limit 1024");
+  EXPECT_EQ(FaultOf(absl::StrCat(R"({"allOf": [)", required(Names("n", 3000)), ",", required(Names("m", 3000)), "]}")),
+            "$: \"required\" has 6000 names, limit 5000");
+}
+
+// Each of the patterns was made into an automaton for each of the names.
+TEST(Schema, PatternsOfNamesHaveALimit) {
+  std::string many, large;
+  for (int i = 0; i < 2000; ++i) absl::StrAppend(&many, i ? "," : "", "\"^x", i, "$\":{}");
+  for (int i = 0; i < 20; ++i) absl::StrAppend(&large, i ? "," : "", "\"^a{", 49'000 + i, "}$\":{}");
+  const auto fault = [](const std::string& patterns, int num_names) {
+    return FaultOf(
+        absl::StrCat(R"({"patternProperties": {)", patterns, R"(}, "required": [)", Names("n", num_names), "]}"));
+  };
+  EXPECT_THAT(fault(many, 3000), HasSubstr("$: \"patternProperties\" of 2000 patterns need more than 2000000 steps"));
+  EXPECT_THAT(fault(large, 1), HasSubstr("$: \"patternProperties\" of 20 patterns need more than 2000000 steps"));
+  EXPECT_EQ(fault(R"("^n":{"type":"null"},"0$":{"type":"null"})", 200), "");
+}
+
+// Every two branches are compared, and what both need in each of them.
+TEST(Schema, BranchesThatAreHardToTellApartAreRefused) {
+  std::string deep = R"({"type": "string"})", branches;
+  for (int i = 0; i < 28; ++i)
+    deep = absl::StrCat(R"({"type":"object","properties":{"x":)", deep, R"(},"required":["x"]})");
+  EXPECT_THAT(FaultOf(absl::StrCat(R"({"oneOf": [)", deep, ",", deep, "]}")), HasSubstr("may both be valid"));
+  for (int i = 0; i < 200; ++i) {
+    absl::StrAppend(&branches, i ? "," : "", R"({"allOf": [{"$ref": "#/$defs/all"}, {"properties": {"z": {"const": )",
+                    i, R"(}}, "required": ["z"]}]})");
+  }
+  const auto fault = [&](int num_names) {
+    return FaultOf(absl::StrCat(R"({"$defs": {"all": {"type": "object", "required": [)", Names("n", num_names),
+                                R"(]}}, "oneOf": [)", branches, "]}"));
+  };
+  EXPECT_EQ(fault(2), "");
+  EXPECT_THAT(fault(1000), HasSubstr("$: \"oneOf\" of 200 branches takes more than 20000000 comparisons"));
+}
+
+TEST(Schema, LongListsOfValuesAndTypesAreJoined) {
+  const auto expect = [](const std::string& schema, const std::vector<std::string>& yes,
+                         const std::vector<std::string>& no) {
+    auto grammar = GrammarOfSchema(schema);
+    ASSERT_TRUE(grammar.ok()) << grammar.status();
+    const auto automaton = std::make_shared<grammar::Automaton>(*std::move(grammar), WalkVocabulary(), &Totals());
+    for (const std::string& text : yes) EXPECT_TRUE(Takes(automaton, text)) << text;
+    for (const std::string& text : no) EXPECT_FALSE(Takes(automaton, text)) << text;
+  };
+  const auto joined = [](const char* keyword, const std::string& a, const std::string& b) {
+    return absl::StrCat("{\"", keyword, "\": [", a, "], \"allOf\": [{\"", keyword, "\": [", b, "]}]}");
+  };
+  expect(joined("enum", R"(1, "a", [1, {"b": 2}], true, {"c": 3})", R"({"d": 3}, true, [1.0, {"b": 2}], 1.0, 0)"),
+         {"1", "[1,{\"b\":2}]", "true"}, {"\"a\"", "0", "{\"c\":3}", "{\"d\":3}"});
+  std::string low, high, nulls, notes;
+  for (int i = 0; i < 20'000; ++i) {
+    absl::StrAppend(&low, i ? "," : "", i);
+    absl::StrAppend(&high, i ? "," : "", 39'998 - i);
+    if (i < 15'000) absl::StrAppend(&nulls, i ? "," : "", "\"null\"");
+    if (i < 4'000) absl::StrAppend(&notes, "\"note", i, "\":0,");
+  }
+  expect(joined("enum", low, high), {"19999"}, {"19998", "20000"});
+  expect(joined("type", nulls + ",\"string\"", nulls), {"null"}, {"0", "\"a\""});
+  expect(joined("type", R"("integer", "null", "string")", R"("string", "number")"), {"1", "\"a\""}, {"1.5", "null"});
+  expect(absl::StrCat("{", notes, R"("maximum": 5, "enum": [)", low, "]}"), {"5"}, {"6"});
 }
 
 TEST(Compiler, KeepsTheLatest) {

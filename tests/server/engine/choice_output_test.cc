@@ -1,10 +1,14 @@
 // From tokens to text: stop strings that span tokens and characters, and text that is held back or never shown.
 #include "server/engine/choice_output.h"
 
+#include <algorithm>
+#include <list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "scheduler/base/split_mix.h"
 #include "tests/server/tiny_text.h"
 
 namespace switchyard::server {
@@ -22,12 +26,12 @@ class ChoiceOutputTest : public testing::Test {
     return shown;
   }
   ChoiceOutput Make(std::vector<std::string> stop) {
-    request_.stop = std::move(stop);
-    return ChoiceOutput(&request_, text_->tokenizer());
+    return ChoiceOutput(&request_, &stops_.emplace_back(std::move(stop)), text_->tokenizer());
   }
 
   static const text::TextProcessor* text_;
   InferenceRequest request_;
+  std::list<StopStrings> stops_;
   int32_t index_ = 0;
 };
 const text::TextProcessor* ChoiceOutputTest::text_ = nullptr;
@@ -114,19 +118,61 @@ TEST_F(ChoiceOutputTest, SpecialTokensShowOnlyIfAsked) {
 
 TEST_F(ChoiceOutputTest, WithoutATokenizerThereIsNoText) {
   request_.sampling.stop_ids = {7};
-  ChoiceOutput output(&request_, nullptr);
+  const StopStrings none(request_.stop);
+  ChoiceOutput output(&request_, &none, nullptr);
   EXPECT_EQ(output.Take(5, 0), "");
   EXPECT_EQ(output.Take(7, 1), "");
   EXPECT_EQ(output.stop_token(), 7);
   EXPECT_EQ(output.Flush(), "");
 }
 
-TEST(StopPrefixLength, IsTheLongestSuffixThatMayBecomeAStop) {
-  EXPECT_EQ(StopPrefixLength("", {"abc"}), 0u);
-  EXPECT_EQ(StopPrefixLength("xab", {"abc"}), 2u);
-  EXPECT_EQ(StopPrefixLength("xab", {"b", "bq", "abab"}), 2u);
-  EXPECT_EQ(StopPrefixLength("aaaa", {"aaa"}), 2u) << "proper: the whole stop would have been found";
-  EXPECT_EQ(StopPrefixLength("xyz", {"q"}), 0u);
+// What is to be held, and the end of the first occurrence, as a plain search finds them.
+TEST(StopStrings, FindsWhatAPlainSearchFinds) {
+  uint64_t random = 5;
+  const auto next = [&random](uint64_t below) { return SplitMix(random += kSplitMixStep) % below; };
+  for (int round = 0; round < 300; ++round) {
+    const auto letters = [&](uint64_t most) {
+      std::string text;
+      for (uint64_t i = 1 + next(most); i > 0; --i) text += static_cast<char>('a' + next(2));
+      return text;
+    };
+    const StopStrings stops(std::vector<std::string>{letters(6)});
+    const std::string& stop = stops.stop(0);
+    std::string text;
+    size_t matched = 0;
+    while (text.size() < 40) {
+      const std::string piece = letters(5);
+      text += piece;
+      const size_t end = stops.Find(0, piece, &matched);
+      const size_t at = text.find(stop);
+      if (at != std::string::npos) {
+        EXPECT_EQ(text.size() - piece.size() + end, at + stop.size()) << stop << " in " << text;
+        break;
+      }
+      EXPECT_EQ(end, std::string::npos) << stop << " in " << text;
+      size_t held = std::min(text.size(), stop.size() - 1);
+      while (text.substr(text.size() - held) != stop.substr(0, held)) --held;
+      EXPECT_EQ(matched, held) << stop << " in " << text;
+    }
+  }
+}
+
+// Each token was compared with all prefixes of all stop strings: here 16 MB of comparisons a token.
+TEST_F(ChoiceOutputTest, StopStringsThatAlmostMatchAreHeldAndShown) {
+  std::vector<std::string> stops;
+  for (size_t i = 0; i < 64; ++i) stops.push_back(std::string(511, 'a') + "b" + std::string(512 - i, 'a'));
+  ChoiceOutput output = Make(std::move(stops));
+  const auto feed = [&](const std::string& bytes) {
+    std::string shown;
+    for (const char byte : bytes) shown += output.Take(static_cast<unsigned char>(byte), index_++);
+    return shown;
+  };
+  EXPECT_EQ(feed(std::string(20'000, 'a')), std::string(20'000 - 511, 'a')) << "what may begin a stop is held";
+  EXPECT_EQ(feed("bc"), std::string(511, 'a') + "bc");
+  EXPECT_EQ(feed(std::string(600, 'a') + "b" + std::string(448, 'a')), std::string(600 - 511, 'a'));
+  EXPECT_FALSE(output.stop_string());
+  EXPECT_EQ(feed("a"), "");
+  EXPECT_EQ(output.stop_string(), std::string(511, 'a') + "b" + std::string(449, 'a')) << "the shortest is whole first";
 }
 
 }  // namespace

@@ -12,6 +12,10 @@ namespace {
 
 using testing::HasSubstr;
 
+constexpr char kBeyondContext[] =
+    "--max_model_len=1001: the model's context is 1000 tokens (of a config.json by max_position_embeddings and "
+    "rope_scaling)";
+
 // Two tokens were emitted; the third, under way when the worker was lost, comes from the next group.
 TEST_F(EngineTest, RunningRequestsOutliveTheirWorkers) {
   StartReady();
@@ -212,6 +216,16 @@ TEST_F(EngineTest, AResultThatDoesNotFitEndsTheGroupNotTheServer) {
   EXPECT_EQ(next.text(), "abcde");
 }
 
+TEST_F(EngineTest, NumbersOfAWorkerThatCannotBeDoNotEndTheServer) {
+  script.rows_sent = -1;
+  StartReady();
+  Reader reader;
+  Submit(reader, "a", 3);
+  EXPECT_TRUE(reader.End().ok()) << reader.End();
+  Finalize();
+  EXPECT_EQ(metrics->moe_tokens_exchanged->Value(), 0);
+}
+
 TEST_F(EngineTest, DrainingLetsRunningRequestsEndAndSendsNewOnesAway) {
   StartReady();
   worker->Allow(2);
@@ -306,7 +320,7 @@ TEST_F(EngineTest, ALengthBeyondTheModelsContextIsAContradiction) {
   Finalize();
   EXPECT_EQ(fatal.Get(), "");
   Connect(2);
-  EXPECT_EQ(AwaitFatal(), "--max_model_len=1001: the model's context is 1000 tokens");
+  EXPECT_EQ(AwaitFatal(), kBeyondContext);
 }
 
 TEST_F(EngineTest, AWorkerFromElsewhereOfTooSmallAModelIsRefusedAlone) {
@@ -315,7 +329,7 @@ TEST_F(EngineTest, AWorkerFromElsewhereOfTooSmallAModelIsRefusedAlone) {
   Start();
   const absl::Status status = Connect(1, "secret", -1)->AwaitClosed();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(std::string(status.message()), "--max_model_len=1001: the model's context is 1000 tokens");
+  EXPECT_EQ(status.message(), kBeyondContext);
   Reader reader;
   Submit(reader, "r", 5);
   EXPECT_EQ(std::string(reader.End().message()), "model tiny is LOADING: 0 of 1 workers registered; none for rank 0");

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 #include "server/engine/engine_loop.h"
 #include "tests/server/engine/scripted_worker.h"
 #include "tests/server/engine/stream_reader.h"

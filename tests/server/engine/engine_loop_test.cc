@@ -30,6 +30,17 @@ TEST_F(EngineTest, TokensComeInOrderWithTextAndTheEndReportsAll) {
   EXPECT_EQ(model->num_workers, 1);
 }
 
+TEST_F(EngineTest, TheClientsTimeInTheQueueBeginsWithItsArrival) {
+  StartReady();
+  Reader reader;
+  auto request = Request("r", 1);
+  request->arrival -= absl::Hours(1);  // it waited elsewhere before it was submitted
+  Submit(reader, std::move(request));
+  ASSERT_TRUE(reader.End().ok()) << reader.End();
+  EXPECT_GE(reader.last().timings.Queue(), absl::Hours(1));
+  EXPECT_LT(reader.last().timings.Prefill(), absl::Hours(1));
+}
+
 TEST_F(EngineTest, EveryChoiceEndsOnce) {
   StartReady();
   auto request = Request("r", 8);

@@ -27,6 +27,7 @@ class ScriptedWorker final : public WorkerClient {
     std::vector<int64_t> expert_counts;  // [L * E] that every step counts, of prompts
     bool counts_items = false;           // every step counts its own rows, all of expert 0, and those of decodes apart
     std::vector<int64_t> layer_rows;     // rows of each layer that every step computes here; none: all of one layer
+    int64_t rows_sent = 0;               // that each step says it sent
     double step_seconds = 0;             // that each step says it took
     std::string profile;                 // answered, four bytes at a time, when asked for; empty: nothing
   };
@@ -55,6 +56,7 @@ class ScriptedWorker final : public WorkerClient {
     if (script.counts_items) CountItems(plan.ranks[rank].items, &result);
     for (const int64_t count : result.expert_counts) result.expert_rows += count;
     result.layer_rows = script.layer_rows.empty() ? std::vector<int64_t>{result.expert_rows} : script.layer_rows;
+    result.rows_sent = script.rows_sent;
     result.timings.expert_seconds = 1e-6 * static_cast<double>(result.expert_rows);
     result.timings.total_seconds = script.step_seconds;
     layer_costs_.Set(plan.layer_costs);

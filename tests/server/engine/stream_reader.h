@@ -9,7 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "gtest/gtest.h"
 #include "proto/support/errors.h"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 #include "server/engine/token_stream.h"
 #include "tests/server/engine/watched.h"
 

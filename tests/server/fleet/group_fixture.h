@@ -46,6 +46,7 @@ inline fleet::WorkerInfo Info(const std::string& incarnation, int local_index = 
   info.join_token = "secret";
   info.local_index = local_index;
   info.num_layers = 4;
+  info.context = 100;
   return info;
 }
 

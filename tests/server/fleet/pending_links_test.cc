@@ -2,8 +2,9 @@
 #include "server/fleet/pending_links.h"
 
 #include <memory>
-#include <vector>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/server/fleet/group_fixture.h"
 
@@ -14,10 +15,14 @@ class PendingLinksTest : public testing::Test {
  protected:
   std::shared_ptr<FakeWorker> Enter(WorkerId id) {
     auto client = std::make_shared<FakeWorker>();
-    EXPECT_TRUE(pending_links_.Enter(id, client, now_));
+    EXPECT_TRUE(pending_links_.Enter(id, client, kLocal, now_).ok());
     return client;
   }
+  absl::Status EnterFrom(WorkerId id, const std::string& peer) { return pending_links_.Enter(id, one_, peer, now_); }
+
+  static constexpr char kLocal[] = "unix:";
   PendingLinks pending_links_;
+  const std::shared_ptr<FakeWorker> one_ = std::make_shared<FakeWorker>();
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
 };
 
@@ -44,11 +49,31 @@ TEST_F(PendingLinksTest, WhoDoesNotRegisterInTimeIsClosed) {
 }
 
 TEST_F(PendingLinksTest, ManyAreTurnedAway) {
-  std::vector<std::shared_ptr<FakeWorker>> clients;
-  for (size_t id = 1; id <= PendingLinks::kMaxWaiting; ++id) clients.push_back(Enter(static_cast<WorkerId>(id)));
-  EXPECT_FALSE(pending_links_.Enter(1000, clients[0], now_));
+  const auto peer = [](size_t id) { return absl::StrCat("ipv4:10.0.", id / 100, ".", id % 100, ":1"); };
+  for (size_t id = 1; id <= PendingLinks::kMaxWaiting; ++id)
+    EXPECT_TRUE(EnterFrom(static_cast<WorkerId>(id), peer(id)).ok());
+  EXPECT_EQ(std::string(EnterFrom(1000, peer(1000)).message()), "links that have not registered: limit 256");
+  EXPECT_TRUE(EnterFrom(1001, kLocal).ok()) << "the server's own worker";
+  pending_links_.Leave(1001);
+  pending_links_.Leave(1001);
+  EXPECT_FALSE(EnterFrom(1002, peer(1002)).ok());
   pending_links_.Leave(7);
-  EXPECT_TRUE(pending_links_.Enter(1001, clients[0], now_));
+  EXPECT_TRUE(EnterFrom(1003, peer(1003)).ok());
+}
+
+TEST_F(PendingLinksTest, OneClientHasItsShare) {
+  for (WorkerId id = 1; id <= PendingLinks::kMaxOfClient; ++id)
+    EXPECT_TRUE(EnterFrom(id, absl::StrCat("ipv4:10.0.0.1:", id)).ok());
+  const absl::Status full = EnterFrom(100, "unix-abstract:ipv4:10.0.0.1:4711%23ab-7");
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(std::string(full.message()), "links of one client that have not registered: limit 32");
+  EXPECT_TRUE(EnterFrom(101, "ipv4:10.0.0.2:1").ok());
+  EXPECT_TRUE(EnterFrom(102, kLocal).ok());
+  pending_links_.Leave(1);
+  EXPECT_TRUE(EnterFrom(103, "ipv4:10.0.0.1:1").ok());
+  now_ += absl::Seconds(6);
+  pending_links_.CheckTime(now_);
+  EXPECT_TRUE(EnterFrom(104, "ipv4:10.0.0.1:1").ok()) << "those that were closed have left";
 }
 
 }  // namespace

@@ -167,5 +167,13 @@ TEST_F(GroupTest, AFaultNamesTheRank) {
   EXPECT_EQ(log.back(), "down: rank 1: all-to-all 12: peer 0 is gone");
 }
 
+TEST_F(GroupTest, AFaultsTextIsCutWhereACharacterBegins) {
+  Form(1);
+  std::string text(1023, 'x');
+  for (int i = 0; i < 1000; ++i) text += "\u00e9";  // of two bytes
+  group->Fault(1, 1, text, now);
+  EXPECT_EQ(log.back(), "down: rank 0: " + std::string(1023, 'x'));
+}
+
 }  // namespace
 }  // namespace switchyard::server

@@ -79,6 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
                            absl::StatusCode::kUnauthenticated, "join token"},
                     Misfit{"no_token", [](fleet::WorkerInfo* i) { i->join_token = ""; },
                            absl::StatusCode::kUnauthenticated, "join token"},
+                    Misfit{"no_model", [](fleet::WorkerInfo* i) { i->context = 0; }, absl::StatusCode::kInvalidArgument,
+                           "a worker that serves names its model"},
                     Misfit{"experts",
                            [](fleet::WorkerInfo* i) {
                              i->num_moe_layers = 2;

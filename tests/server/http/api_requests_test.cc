@@ -5,9 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "proto/support/errors.h"
+#include "server/http/api_errors.h"
 #include "server/http/apis/anthropic.h"
 #include "server/http/apis/chat.h"
 #include "server/http/apis/completions.h"
@@ -21,6 +24,9 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 class ApiRequestsTest : public TextFixture {};
+
+// A conversation of one message, in both OpenAI's and Anthropic's form.
+json ChatOf(const char* text) { return {{"messages", {{{"role", "user"}, {"content", text}}}}}; }
 
 TEST_F(ApiRequestsTest, AnAnswerGoesOnWithTheLastMessage) {
   const json turns = {{{"role", "user"}, {"content", "a"}}, {{"role", "assistant"}, {"content", "The capital"}}};
@@ -140,6 +146,21 @@ TEST_F(ApiRequestsTest, MembersOfAnyTypeAreReadOrRefused) {
   EXPECT_GT(refused, 500);
 }
 
+TEST_F(ApiRequestsTest, ArgumentsOfACallHaveALimitOfKeys) {
+  const auto parse = [](int num_keys) {
+    json arguments = json::object();
+    for (int i = 0; i < num_keys; ++i) arguments[absl::StrCat("k", i)] = i;
+    const json call = {
+        {"id", "c"}, {"type", "function"}, {"function", {{"name", "get"}, {"arguments", arguments.dump()}}}};
+    const json turn = {{"role", "assistant"}, {"content", "b"}, {"tool_calls", {call}}};
+    const json question = {{"role", "user"}, {"content", "a"}};
+    const json body = {{"messages", {question, turn, question}}};
+    return NewChatWriter(text_, 5)->Parse(body.dump()).status();
+  };
+  EXPECT_TRUE(parse(2048).ok()) << parse(2048);
+  EXPECT_EQ(parse(2049).message(), "messages[1].tool_calls[0].function.arguments: 2049 keys, limit 2048");
+}
+
 TEST_F(ApiRequestsTest, WhatIsNotSupportedIsNamed) {
   const auto error = [](ResponseWriter* writer, const json& body) {
     return std::string(writer->Parse(body.dump()).status().message());
@@ -176,6 +197,121 @@ TEST_F(ApiRequestsTest, WhatIsNotSupportedIsNamed) {
   EXPECT_THAT(error(NewAnthropicWriter(text_).get(),
                     {{"max_tokens", 1}, {"messages", {{{"role", "system"}, {"content", "a"}}}}}),
               HasSubstr("messages[0].role"));
+}
+
+TEST_F(ApiRequestsTest, ChoicesTakeNoMemoryBeforeTheirNumberIsChecked) {
+  json body = ChatOf("a");
+  body["n"] = 2147483647;
+  EXPECT_TRUE(NewChatWriter(text_, 5)->Parse(body.dump()).ok()) << "ConvertGenerate refuses it";
+  EXPECT_TRUE(NewCompletionsWriter(text_, 5)->Parse(R"({"prompt": ["a", "b"], "n": 2147483647})").ok());
+}
+
+TEST_F(ApiRequestsTest, PromptsShareWhatTheyHaveInCommon) {
+  constexpr size_t kRegexBytes = 1 << 20;
+  json body = {{"prompt", json::array()}, {"guided_regex", std::string(kRegexBytes, 'a')}, {"request_id", "mine"}};
+  for (int i = 0; i < 256; ++i) body["prompt"].push_back("b");
+  const auto writer = NewCompletionsWriter(text_, 5);
+  auto requests = writer->Parse(body.dump());
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  ASSERT_EQ(requests->size(), 256u);
+  size_t bytes = 0;
+  for (const v1::GenerateRequest& request : *requests) bytes += request.ByteSizeLong();
+  EXPECT_LT(bytes, kRegexBytes);
+  writer->Complete(&requests->back());
+  EXPECT_EQ(requests->back().text(), "b");
+  EXPECT_EQ(requests->back().constraint().regex().size(), kRegexBytes);
+  EXPECT_EQ(requests->back().request_id(), "") << "of several requests none can have it";
+}
+
+TEST_F(ApiRequestsTest, ConstraintsOfVllmAreReadOrNamed) {
+  const auto error = [](const char* key, const json& value) {
+    json body = ChatOf("a");
+    body[key] = value;
+    return std::string(NewChatWriter(text_, 5)->Parse(body.dump()).status().message());
+  };
+  json body = ChatOf("a");
+  body["structured_outputs"] = {{"json_object", true}, {"regex", nullptr}, {"disable_any_whitespace", false}};
+  const auto writer = NewChatWriter(text_, 5);
+  const auto requests = writer->Parse(body.dump());
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  EXPECT_TRUE(requests->front().constraint().json_object());
+  EXPECT_EQ(writer->constraint_field(), "structured_outputs.json_object");
+  EXPECT_EQ(error("structured_outputs", {{"json_object", false}, {"regex", "a"}}), "");
+  EXPECT_THAT(error("structured_outputs", {{"json_object", true}, {"regex", "a"}}), HasSubstr("only one of"));
+  for (const char* const key : {"structural_tag", "whitespace_pattern"})
+    EXPECT_THAT(error("structured_outputs", {{key, "x"}, {"regex", "a"}}), HasSubstr(key));
+  for (const char* const key : {"disable_any_whitespace", "disable_additional_properties", "disable_fallback"})
+    EXPECT_THAT(error("structured_outputs", {{key, true}, {"regex", "a"}}), HasSubstr(key));
+  EXPECT_THAT(error("guided_choice", json::array()), HasSubstr("guided_choice: is empty: at least one is needed"));
+  EXPECT_THAT(error("structured_outputs", {{"choice", json::array()}}), HasSubstr("structured_outputs.choice: is"));
+}
+
+TEST_F(ApiRequestsTest, AnthropicsFormatsAndStrictToolsConstrain) {
+  const json format = {{"type", "json_schema"}, {"schema", {{"type", "object"}}}};
+  json plain = ChatOf("a");
+  plain["max_tokens"] = 1;
+  const auto expect_schema = [&](const char* key, const json& value, const char* field) {
+    json body = plain;
+    body[key] = value;
+    const auto writer = NewAnthropicWriter(text_);
+    const auto requests = writer->Parse(body.dump());
+    ASSERT_TRUE(requests.ok()) << requests.status();
+    EXPECT_EQ(requests->front().constraint().json_schema(), R"({"type":"object"})");
+    EXPECT_EQ(writer->constraint_field(), field);
+  };
+  expect_schema("output_config", {{"format", format}, {"effort", "low"}}, "output_config.format");
+  expect_schema("output_format", format, "output_format");
+  json body = plain;
+  body["output_config"] = {{"format", {{"type", "json_schema"}}}};
+  EXPECT_THAT(std::string(NewAnthropicWriter(text_)->Parse(body.dump()).status().message()),
+              HasSubstr("output_config.format.schema: is missing"));
+  body["output_format"] = format;
+  EXPECT_THAT(std::string(NewAnthropicWriter(text_)->Parse(body.dump()).status().message()),
+              HasSubstr("output_format: only one of"));
+
+  plain["tools"] = {{{"name", "get"}, {"strict", true}, {"input_schema", {{"type", "object"}}}}};
+  const auto strict = NewAnthropicWriter(text_);
+  ASSERT_TRUE(strict->Parse(plain.dump()).ok());
+  const auto constraint = strict->Constrain(std::nullopt);
+  ASSERT_TRUE(constraint.has_value());
+  EXPECT_TRUE(constraint->calls.at(0).is_strict);
+  EXPECT_NE(constraint->between, "");
+  plain["tool_choice"] = {{"type", "auto"}, {"disable_parallel_tool_use", true}};
+  const auto one = NewAnthropicWriter(text_);
+  ASSERT_TRUE(one->Parse(plain.dump()).ok());
+  EXPECT_EQ(one->Constrain(std::nullopt)->between, "");
+}
+
+TEST_F(ApiRequestsTest, ErrorsNameFieldsAsTheClientDoes) {
+  const auto param = [](const absl::Status& status) {
+    return json::parse(ErrorBody(ErrorShape::kOpenAi, status))["error"]["param"].get<std::string>();
+  };
+  const auto renamed = [&](const char* field) { return param(rpc::BadField(field, "is bad", "", "")); };
+  EXPECT_EQ(renamed("text"), "prompt");
+  EXPECT_EQ(renamed("token_ids[3]"), "prompt[3]");
+  EXPECT_EQ(renamed("messages.tools[1]"), "tools[1]");
+  EXPECT_EQ(renamed("sampling.top_p"), "top_p");
+  EXPECT_EQ(renamed("text.format"), "text.format");
+  const auto response = [&](const json& body) {
+    return param(NewResponsesWriter(text_, 5)->Parse(body.dump()).status());
+  };
+  EXPECT_EQ(response({{"input", "a"}, {"text", {{"format", {{"type", "json_schema"}}}}}}), "text.format.schema");
+  EXPECT_EQ(response({{"input", "a"}, {"text", {{"format", {{"type", "xml"}}}}}}), "text.format.type");
+  EXPECT_EQ(response({{"input", "a"}, {"text", 5}}), "text.format");
+  EXPECT_EQ(response({{"input", {{{"role", ""}, {"content", "a"}}}}}), "input[0].role");
+  EXPECT_EQ(response({{"input", {{{"type", "reasoning"}}}}}), "input");
+}
+
+TEST_F(ApiRequestsTest, WhatIsCountedHasTheBeginningOfTheAnswer) {
+  json body = ChatOf("a");
+  body["model"] = "m";
+  body["messages"].push_back({{"role", "assistant"}, {"content", "The capital"}});
+  v1::TokenizeRequest request;
+  const auto output = ReadMessagesToCount(text_, body.dump(), &request);
+  ASSERT_TRUE(output.ok()) << output.status();
+  EXPECT_EQ(request.model(), "m");
+  EXPECT_EQ(request.messages().messages_size(), 1);
+  EXPECT_EQ((*output)->BeginOutput("prompt</think>"), "The capital");
 }
 
 }  // namespace

@@ -119,6 +119,42 @@ TEST_F(ApisTest, ChatHasReasoningContentAndCalls) {
   }
 }
 
+TEST_F(ApisTest, CallsBehindTheOnlyOneAreLeftOut) {
+  json chat = ChatBody(false);
+  chat["tools"] = {Tool()};
+  chat["parallel_tool_calls"] = false;
+  const json choice = json::parse(Run(NewChatWriter(text_, 5).get(), chat, kOutput, 1000))["choices"][0];
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u) << choice;
+  EXPECT_EQ(choice["message"]["content"], "I look.");
+  chat["stream"] = true;
+  for (const size_t piece : {1, 7, 1000}) {
+    std::string arguments, content;
+    for (const json& event : Events(Run(NewChatWriter(text_, 5).get(), chat, kOutput, piece))) {
+      const json& delta = event["choices"][0]["delta"];
+      content += delta.value("content", "");
+      for (const json& call : delta.value("tool_calls", json::array())) {
+        EXPECT_EQ(call["index"], 0);
+        arguments += call["function"].value("arguments", "");
+      }
+    }
+    EXPECT_EQ(json::parse(arguments), json({{"city", "Paris"}, {"n", {1, 2}}}));
+    EXPECT_EQ(content, "I look.");
+  }
+
+  json messages = {{"max_tokens", 50},
+                   {"messages", chat["messages"]},
+                   {"tools", {{{"name", "get"}, {"input_schema", {{"type", "object"}}}}}},
+                   {"tool_choice", {{"type", "auto"}, {"disable_parallel_tool_use", true}}}};
+  const json answer = json::parse(Run(NewAnthropicWriter(text_).get(), messages, kOutput, 7));
+  ASSERT_EQ(answer["content"].size(), 3u) << answer;
+  EXPECT_EQ(answer["content"][2]["input"]["city"], "Paris");
+  const json response = {
+      {"input", "a"}, {"tools", {{{"type", "function"}, {"name", "get"}}}}, {"parallel_tool_calls", false}};
+  const json items = json::parse(Run(NewResponsesWriter(text_, 5).get(), response, kOutput, 7))["output"];
+  EXPECT_EQ(items.size(), 3u) << items;
+}
+
 TEST_F(ApisTest, WithoutToolsCallsAreText) {
   const json choice = json::parse(Run(NewChatWriter(text_, 5).get(), ChatBody(false), kOutput, 4))["choices"][0];
   EXPECT_EQ(choice["finish_reason"], "stop");

@@ -18,8 +18,8 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/base/clock.h"
 #include "server/admission/peer_name.h"
-#include "server/clock.h"
 #include "server/front/relay.h"
 #include "tests/becomes.h"
 
@@ -146,8 +146,8 @@ class HttpServerTest : public testing::Test {
 
 // The whole answer takes longer than a client may take nothing.
 TEST_F(HttpServerTest, ASteadySlowReaderGetsAllOfALargeAnswer) {
-  constexpr absl::Duration kLimit = absl::Milliseconds(400);
-  StartWithAnswersOf(3 << 20, {.write_timeout = kLimit});
+  constexpr absl::Duration kLimit = absl::Seconds(2);
+  StartWithAnswersOf(8 << 20, {.write_timeout = kLimit});
   const Client client(server_.get(), 1);
   ASSERT_TRUE(client.Send(kGet));
   std::string answer;
@@ -270,9 +270,9 @@ TEST_F(HttpServerTest, RequestsCountWithWhatTheirClientAsksOfOtherPorts) {
   EXPECT_TRUE(absl::StrContains(known.ReadUntil(" 429 "), " 429 "));
   const int of_known = handled();
   EXPECT_GE(of_known, 20) << "those that are free for each connection";
-  other.Send(Gets(29) + "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-  EXPECT_FALSE(absl::StrContains(other.ReadUntil(), " 429 "));
-  EXPECT_EQ(handled(), of_known + 30);
+  other.Send(Gets(200));
+  EXPECT_TRUE(absl::StrContains(other.ReadUntil(" 429 "), " 429 "));
+  EXPECT_GE(handled(), of_known + 30) << "10 more, of its own account";
   EXPECT_FALSE(rates.Of("10.0.0.3", now)->Take(now)) << "used by requests";
 }
 

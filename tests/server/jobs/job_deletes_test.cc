@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "server/jobs/job_folder.h"
+#include "tests/no_descriptors.h"
 #include "tests/server/jobs/manager_fixture.h"
 #include "tests/workers/model/temp_dir.h"
 
@@ -171,6 +172,20 @@ TEST_F(JobFolderTest, AForkKeepsWhatItShares) {
   EXPECT_FALSE(fs::exists(fs::path(dir_.path()) / "job-1"));
   EXPECT_EQ(fs::file_size(fork), 1000u);
   EXPECT_EQ(*RemoveJobFolder(root_, "job-1"), 0) << "it is not there any more";
+}
+
+// A fork that is made at this moment must not see a part of a checkpoint.
+TEST_F(JobFolderTest, TheFolderIsOutOfSightBeforeItLosesAFile) {
+  const fs::path root = dir_.path();
+  Make("job-1/step-00000004/MANIFEST.json", "123");
+  {
+    const NoDescriptors none;  // so no folder can be emptied
+    EXPECT_TRUE(absl::IsUnavailable(RemoveJobFolder(root_, "job-1").status()));
+  }
+  EXPECT_FALSE(fs::exists(root / "job-1"));
+  EXPECT_TRUE(fs::exists(root / "job-1.tmp-removed/step-00000004/MANIFEST.json"));
+  EXPECT_EQ(*RemoveJobFolder(root_, "job-1"), 3) << "the next call goes on";
+  EXPECT_TRUE(fs::is_empty(root));
 }
 
 TEST_F(JobFolderTest, NothingOutsideIsRemoved) {

@@ -92,23 +92,23 @@ TEST_F(JobForksTest, ARequestFindsTheForkThatItHasMade) {
   EXPECT_EQ((*found)->id, first->job->id);
 }
 
-TEST_F(JobForksTest, AForkThatCannotBeIsRefusedBeforeItHasAFolder) {
+TEST_F(JobForksTest, WhatCannotBeIsRefusedBeforeFilesAreLookedAt) {
   const std::string parent = Parent();
-  EXPECT_TRUE(manager_->CheckFork(Longer()).ok());
+  EXPECT_TRUE(manager_->CheckAdmission(Longer()).ok());
   jobs::JobSpec many = Longer();
   many.workers = 4;
-  EXPECT_EQ(ReasonIn(manager_->CheckFork(many)), "TOO_FEW_WORKERS");
+  EXPECT_EQ(ReasonIn(manager_->CheckAdmission(many)), "TOO_FEW_WORKERS");
   journal_.error = absl::ResourceExhaustedError("full");
   EXPECT_EQ(ReasonIn(manager_->Submit("", Longer()).status()), "DISK_FULL");
-  EXPECT_EQ(ReasonIn(manager_->CheckFork(Longer())), "DISK_FULL");
+  EXPECT_EQ(ReasonIn(manager_->CheckAdmission(Longer())), "DISK_FULL");
   journal_.error = absl::OkStatus();
   manager_->Tick();
-  EXPECT_TRUE(manager_->CheckFork(Longer()).ok()) << "the journal works again";
+  EXPECT_TRUE(manager_->CheckAdmission(Longer()).ok()) << "the journal works again";
   options_.max_open_jobs = 1;
   Restart();
-  EXPECT_EQ(ReasonIn(manager_->CheckFork(Longer())), "TOO_MANY_JOBS");
+  EXPECT_EQ(ReasonIn(manager_->CheckAdmission(Longer())), "TOO_MANY_JOBS");
   manager_->Drain();
-  EXPECT_TRUE(absl::IsUnavailable(manager_->CheckFork(Longer()))) << manager_->CheckFork(Longer());
+  EXPECT_TRUE(absl::IsUnavailable(manager_->CheckAdmission(Longer()))) << manager_->CheckAdmission(Longer());
 }
 
 TEST_F(JobForksTest, WhatTheJournalRefusesIsNoJob) {

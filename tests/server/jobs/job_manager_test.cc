@@ -75,6 +75,14 @@ TEST_F(ManagerTest, AJobRunsToItsEnd) {
                                   jobs::JobState::kSucceeded));
 }
 
+TEST_F(ManagerTest, WarningsOfAllRanksAreKeptEachOnce) {
+  const std::string id = Begun();
+  const int64_t epoch = trainers_[1]->epoch();
+  manager_->runs().OnTraining(1, epoch, TrainingStarted{.step = 4, .warnings = {"a damaged checkpoint", "of all"}});
+  manager_->runs().OnTraining(2, epoch, TrainingStarted{.step = 4, .warnings = {"of all", "of rank 1"}});
+  EXPECT_EQ(ReasonOf(id), "attempt 1 goes on from step 4 on 2 workers; a damaged checkpoint; of all; of rank 1");
+}
+
 TEST_F(ManagerTest, ARequestIsMadeOnce) {
   const std::string id = Submit(Spec(), "request");
   const auto again = manager_->Submit("request", Spec());
@@ -178,17 +186,29 @@ TEST_F(ManagerTest, ListPagesAndFilters) {
   EXPECT_TRUE(manager_->List({.labels = {{"team", "b"}}}).jobs.empty());
 }
 
-TEST_F(ManagerTest, OldJobsThatAreOverAreForgotten) {
-  options_.max_kept_jobs = 2;
+TEST_F(ManagerTest, OldJobsStayUntilTheyAreDeleted) {
+  options_.max_jobs = 2;
   Restart();
-  const std::string open = Submit(Spec());
+  Submit(Spec());
   const std::string over = Submit(Spec(), "request");
   ASSERT_TRUE(manager_->Cancel(over).ok());
-  const std::string last = Submit(Spec());
-  EXPECT_EQ(manager_->Get(over).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_TRUE(manager_->Get(open).ok());
-  EXPECT_EQ(journal_.kept.size(), 2u);
-  EXPECT_FALSE(manager_->Submit("request", Spec())->existed);
+  for (const absl::Status& refused : {manager_->CheckAdmission(Spec()), manager_->Submit("", Spec()).status()}) {
+    EXPECT_EQ(ReasonIn(refused), "TOO_MANY_JOBS");
+    EXPECT_EQ(refused.message(), "jobs: limit 2; delete old ones (switchyard train delete ID)");
+  }
+  EXPECT_TRUE(manager_->Submit("request", Spec())->existed) << "no job is forgotten";
+  ASSERT_TRUE(manager_->Delete(over).ok());
+  EXPECT_TRUE(manager_->Submit("", Spec()).ok());
+}
+
+// No job is there whose row could be written again to see whether the journal works.
+TEST_F(ManagerTest, TheFirstJobMayTryTheJournalAgain) {
+  journal_.error = absl::ResourceExhaustedError("full");
+  EXPECT_EQ(ReasonIn(manager_->Submit("", Spec()).status()), "DISK_FULL");
+  journal_.error = absl::OkStatus();
+  manager_->Tick();
+  EXPECT_TRUE(manager_->CheckAdmission(Spec()).ok()) << manager_->CheckAdmission(Spec());
+  EXPECT_TRUE(manager_->Submit("", Spec()).ok());
 }
 
 TEST_F(ManagerTest, AWatcherSeesEveryChange) {

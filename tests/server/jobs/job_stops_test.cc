@@ -104,6 +104,35 @@ TEST_F(ManagerTest, CancelWaitsForASaveOnlySoLong) {
   EXPECT_EQ(ReasonOf(id), "its workers have stopped; steps 1 to 7 are not saved");
 }
 
+TEST_F(ManagerTest, ASaveThatSaysHowFarItIsMayTakeLong) {
+  const std::string id = Running();
+  Step(7);
+  ASSERT_TRUE(manager_->Pause(id).ok());
+  const auto note = [&] {
+    manager_->runs().OnTraining(1, trainers_[1]->epoch(), std::string("saves step 8: 1 of 2 MiB"));
+  };
+  for (int i = 0; i < 3; ++i) {
+    Pass(options_.limits.stall - absl::Seconds(1));
+    note();
+  }
+  EXPECT_EQ(trainers_[2]->commands.size(), 1u) << "it still saves";
+  ASSERT_TRUE(manager_->Cancel(id).ok());
+  Pass(options_.limits.cancel_save - absl::Seconds(1));
+  note();
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(trainers_[2]->commands.back(), absl::StrCat("now ", trainers_[2]->epoch())) << "a cancel waits no longer";
+}
+
+TEST_F(ManagerTest, ASaveThatSaysNothingIsGivenUp) {
+  const std::string id = Running();
+  ASSERT_TRUE(manager_->Pause(id).ok());
+  Pass(options_.limits.stall - absl::Seconds(1));
+  Step(1);  // it was under way
+  Pass(absl::Seconds(1));
+  EXPECT_EQ(trainers_[2]->last_reason,
+            "waited 1h10m for all ranks to stop, rank 0 (pid 1001 on here), rank 1 (pid 1002 on here)");
+}
+
 TEST_F(ManagerTest, ASaveThatFailsOrWorkersThatAreLostDoNotKeepAJobFromItsEnd) {
   for (const jobs::TrainOutcome outcome :
        {jobs::TrainOutcome::kLost, jobs::TrainOutcome::kFailed, jobs::TrainOutcome::kBlocked}) {

@@ -35,10 +35,6 @@ class MemoryJournal final : public JobJournal {
     ++saves;
     return absl::OkStatus();
   }
-  absl::Status Forget(const Job& job) override {
-    kept.erase(job.sequence);
-    return absl::OkStatus();
-  }
   absl::Status Delete(const Job& job) override {
     if (!error.ok()) return error;
     kept.erase(job.sequence);

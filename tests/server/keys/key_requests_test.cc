@@ -2,12 +2,16 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/becomes.h"
+#include "tests/half_requests.h"
 #include "tests/server/keys/keyed_server.h"
 
 namespace switchyard::server {
 namespace {
 
+using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 
 class KeyRequestsTest : public KeyedServerTest {
  protected:
@@ -102,6 +106,36 @@ TEST_F(KeyQuotasOfCallsTest, WhatARequestDidNotUseComesBack) {
     EXPECT_TRUE(End(&call).end.ok());  // only the prompt's 3 count
     AwaitRequestsHeld(0);
   }
+}
+
+class KeyMetricsTest : public KeyQuotasOfCallsTest {
+  void Configure(ServerConfig* config) override {
+    KeyRequestsTest::Configure(config);
+    config->metrics_port = 0;
+  }
+};
+
+TEST_F(KeyMetricsTest, RequestsAndTokensThatQuotasCountAreThereByKey) {
+  const auto worker = ConnectWorker();
+  const auto page = [this] { return PageOf(server_->metrics_port(), 30); };
+  EXPECT_THAT(page(), Not(HasSubstr("switchyard_key_"))) << "no key has called";
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(Generate("alice", 2).end.ok()) << i;
+  EXPECT_EQ(rpc::ViewError(Generate("alice", 2).end).reason, "QUOTA");  // does not count
+  worker->Hold();
+  Call call = Begin("bob", 90, "held");
+  AwaitRequestsHeld(1);
+  EXPECT_TRUE(AbortAs("bob", "held").ok());
+  EXPECT_TRUE(End(&call).end.ok());
+  // Tokens count when the server has done with a request, which is after its client has.
+  const auto shows = [&](const std::string& name, const std::string& key, int count) {
+    const auto line =
+        ContainsRegex(absl::StrCat("switchyard_key_", name, "_total\\{[^}]*key=\"", key, "\"[^}]*\\} ", count, "\n"));
+    return Becomes([&] { return testing::Value(page(), line); });
+  };
+  EXPECT_TRUE(shows("requests", "alice", 2)) << page();
+  EXPECT_TRUE(shows("tokens", "alice", 10)) << page();  // of two prompts of 3, and two answers of 2
+  EXPECT_TRUE(shows("requests", "bob", 1)) << page();
+  EXPECT_TRUE(shows("tokens", "bob", 3)) << "what was not used was given back: " << page();
 }
 
 TEST_F(KeyRequestsTest, OnlyTheOwnerAndAdminsAbort) {

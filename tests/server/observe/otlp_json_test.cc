@@ -152,7 +152,7 @@ TEST_F(OtlpJsonTest, AChoiceHasThePhasesThatItReached) {
   EXPECT_THAT(names(), testing::ElementsAre("queue", "prefill", "decode"));
   choice.timings.first_token = absl::InfinitePast();
   EXPECT_THAT(names(), testing::ElementsAre("queue", "prefill"));
-  choice.timings.last_scheduled = absl::InfinitePast();
+  choice.timings.first_scheduled = absl::InfinitePast();
   EXPECT_THAT(names(), testing::ElementsAre("queue"));
   choice.timings.queued = absl::InfinitePast();
   EXPECT_THAT(names(), testing::ElementsAre());

@@ -37,12 +37,8 @@ inline RequestRecord TestRecord() {
   ChoiceRecord choice;
   choice.reason = batching::FinishReason::kStop;
   choice.usage = {.prompt_tokens = 12, .cached_tokens = 4, .completion_tokens = 5, .prefill_rank = 1, .last_rank = 0};
-  choice.timings = {.queued = at(1),
-                    .first_scheduled = at(3),
-                    .last_scheduled = at(3),
-                    .first_token = at(20),
-                    .last_token = at(60),
-                    .finished = at(60)};
+  choice.timings = {
+      .queued = at(1), .first_scheduled = at(3), .first_token = at(20), .last_token = at(60), .finished = at(60)};
   choice.prefill_worker = {.rank = 1, .host = "node-1", .pid = 11, .device = "cuda:0"};
   choice.decode_worker = {.rank = 0, .host = "node-0", .pid = 10, .device = "cpu"};
   choice.prefill_times = {{.steps = 1, .total_seconds = 0.01}, {.steps = 1, .expert_seconds = 0.005}};

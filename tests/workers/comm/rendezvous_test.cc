@@ -21,11 +21,12 @@ using test::Backend;
 using testing::HasSubstr;
 
 TEST(CheckGroupAddressTest, LoopbackAndPrivateOnly) {
-  for (const char* good :
-       {"127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.9.9", "192.168.1.1", "::1", "fd00::1"}) {
+  for (const char* good : {"127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.9.9", "192.168.1.1",
+                           "100.64.0.1", "100.127.255.254", "::1", "fd00::1"}) {
     EXPECT_TRUE(CheckGroupAddress(good).ok()) << good;
   }
-  for (const char* bad : {"0.0.0.0", "::", "8.8.8.8", "172.32.0.1", "2001:db8::1", "localhost", "", "127.0.0.1:80"}) {
+  for (const char* bad : {"0.0.0.0", "::", "8.8.8.8", "172.32.0.1", "100.63.255.255", "100.128.0.1", "2001:db8::1",
+                          "localhost", "", "127.0.0.1:80"}) {
     EXPECT_EQ(CheckGroupAddress(bad).code(), absl::StatusCode::kInvalidArgument) << bad;
   }
 }

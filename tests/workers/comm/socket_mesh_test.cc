@@ -1,21 +1,25 @@
 // Connecting: over both kinds of address, among strangers, and without a peer.
 #include "workers/comm/tcp/socket_mesh.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <future>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/io/unique_fd.h"
 #include "tests/workers/comm/comm_test_util.h"
 #include "workers/comm/core/frame_header.h"
 #include "workers/comm/tcp/socket_address.h"
@@ -154,6 +158,79 @@ TEST(SocketMeshTest, APeerThatLeftIsNamedAtOnce) {
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 refused the connection, or left"));
   EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+}
+
+// A rank that the test plays: it listens, and proves who it is to a rank that connects.
+class PlayedRank {
+ public:
+  PlayedRank(int rank, int world)
+      : options_(test::FormingOptions(rank, world)),
+        self_{.id = IdOfGroup(options_), .secret = options_.token},
+        listening_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const auto here = SocketAddress::Of(options_.address, 0);
+    SY_CHECK_EQ(bind(listening_.get(), here->get(), here->size()), 0);
+    SY_CHECK_EQ(listen(listening_.get(), 8), 0);
+  }
+
+  absl::Status PublishIn(RendezvousStore* store) const {
+    return store->Set(absl::StrCat(GroupPrefix(options_), "socket/", options_.rank),
+                      SocketAddress::OfSocket(listening_.get())->ToString());
+  }
+  // Whether somebody has connected, or does so within the limit.
+  bool SomebodyConnects(int limit_ms) const {
+    pollfd event = {listening_.get(), POLLIN, 0};
+    return poll(&event, 1, limit_ms) == 1;
+  }
+  // The connection stays until this ends.
+  void AcceptPeer() {
+    SY_CHECK(SomebodyConnects(20'000));
+    UniqueFd fd(accept4(listening_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    handshake_ = std::make_unique<SocketHandshake>(&self_, std::move(fd), -1);
+    for (bool proven = false; !proven;) {
+      pollfd event = {handshake_->fd(), handshake_->events(), 0};
+      SY_CHECK_EQ(poll(&event, 1, 20'000), 1);
+      const absl::StatusOr<bool> advanced = handshake_->Advance();
+      SY_CHECK_OK(advanced.status());
+      proven = *advanced;
+    }
+  }
+
+ private:
+  const GroupOptions options_;
+  const SocketHandshake::Self self_;
+  const UniqueFd listening_;
+  std::unique_ptr<SocketHandshake> handshake_;
+};
+
+// Says when rank 1's address is asked for.
+class WatchedStore : public InMemoryStore {
+ public:
+  absl::StatusOr<std::vector<std::string>> Get(absl::Span<const std::string> keys, absl::Time deadline) override {
+    for (const std::string& key : keys) {
+      if (absl::EndsWith(key, "socket/1") && !asked_.HasBeenNotified()) asked_.Notify();
+    }
+    return InMemoryStore::Get(keys, deadline);
+  }
+  bool AwaitQuestion() { return asked_.WaitForNotificationWithTimeout(absl::Seconds(20)); }
+
+ private:
+  absl::Notification asked_;
+};
+
+// Rank 0 would take a connection for a stranger on which nothing is said while its other end waits for rank 1.
+TEST(SocketMeshTest, NobodyConnectsBeforeAllAddressesAreThere) {
+  WatchedStore store;
+  PlayedRank first(0, 3), late(1, 3);
+  ASSERT_TRUE(first.PublishIn(&store).ok());
+  auto forming = std::async(std::launch::async, [&] { return ConnectMesh(test::FormingOptions(2, 3), {}, &store); });
+  EXPECT_TRUE(store.AwaitQuestion());
+  EXPECT_FALSE(first.SomebodyConnects(0));
+  ASSERT_TRUE(late.PublishIn(&store).ok());
+  first.AcceptPeer();
+  late.AcceptPeer();
+  const auto mesh = forming.get();
+  ASSERT_TRUE(mesh.ok()) << mesh.status();
+  EXPECT_TRUE((*mesh)[0] != nullptr && (*mesh)[1] != nullptr);
 }
 
 // As soon as a rank publishes its address, strangers connect before any peer, send bytes and stay connected.

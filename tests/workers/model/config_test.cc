@@ -72,7 +72,7 @@ TEST(ConfigTest, FixturesOfBothSpellings) {
   for (const std::string& name : FixtureNames()) {
     const auto c = ReadModelConfig(LoadFixture(name).dir);
     ASSERT_TRUE(c.ok()) << name << ": " << c.status();
-    EXPECT_EQ(c->context, 640);
+    EXPECT_EQ(c->context, name == "mixtral-fused" ? 1280 : 640) << name;  // it has linear scaling
     EXPECT_THAT(c->eos_token_ids, ElementsAre(2, 3));
     EXPECT_TRUE(c->file_dtype.has_value());
   }
@@ -107,6 +107,7 @@ TEST(ConfigTest, Spellings) {
   ASSERT_TRUE(c.ok()) << c.status();
   EXPECT_EQ(c->num_experts, 8);
   EXPECT_EQ(c->rope.kind, ops::RopeKind::kLinear);
+  EXPECT_EQ(c->context, 1024);  // 512 · 2
   EXPECT_EQ(c->rope.theta, 5000.0);
   EXPECT_EQ(c->file_dtype, DType::kF16);
   EXPECT_TRUE(c->eos_token_ids.empty());
@@ -124,8 +125,29 @@ TEST(ConfigTest, Spellings) {
   c = ParseModelConfig(config.dump(), "");
   ASSERT_TRUE(c.ok()) << c.status();
   EXPECT_EQ(c->rope.factor, 4.0);  // 512 / 128
-  config.erase("model_type");      // the architecture is enough
+  EXPECT_EQ(c->context, 512);
+  config.erase("model_type");  // the architecture is enough
   EXPECT_TRUE(ParseModelConfig(config.dump(), "").ok());
+}
+
+// max_position_embeddings may be what YaRN makes of the original context (DeepSeek, gpt-oss), or not (Qwen3).
+TEST(ConfigTest, YarnLengthensTheContext) {
+  nlohmann::json config = Qwen3();
+  const auto context = [&](int64_t positions, double factor, int64_t original) {
+    config["max_position_embeddings"] = positions;
+    config["rope_scaling"] = {
+        {"rope_type", "yarn"}, {"factor", factor}, {"original_max_position_embeddings", original}};
+    const auto c = ParseModelConfig(config.dump(), "");
+    EXPECT_TRUE(c.ok()) << c.status();
+    return c.ok() ? c->context : 0;
+  };
+  EXPECT_EQ(context(40960, 4, 32768), 131072);
+  EXPECT_EQ(context(163840, 40, 4096), 163840);
+  EXPECT_EQ(context(131072, 32, 4096), 131072);
+  EXPECT_EQ(context(40960, 1.5, 32767), 49150);
+  EXPECT_EQ(context(65536, 2, 4096), 65536);
+  config["rope_scaling"]["factor"] = 1e9;
+  EXPECT_THAT(Error(config), HasSubstr("rope_scaling.factor: makes a context of 4.096e+12 tokens, limit 1073741824"));
 }
 
 struct Case {

@@ -179,6 +179,7 @@ TEST(GgufModelTest, ReadsOptionalKeys) {
   EXPECT_EQ(config->bos_token_id, 1);
   EXPECT_EQ(config->rope.kind, ops::RopeKind::kLinear);
   EXPECT_EQ(config->rope.factor, 4);
+  EXPECT_EQ(config->context, 64);  // context_length has the factor in it
   EXPECT_EQ(config->shared_intermediate, 64);
   ASSERT_TRUE(read.tensors.ok()) << read.tensors.status();
   for (const GgufModelTensor& each : *read.tensors) {

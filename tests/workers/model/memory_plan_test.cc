@@ -49,6 +49,31 @@ TEST(MemoryPlanTest, SaysWhatItNeeds) {
   EXPECT_GT(WeightBytes(*c, DType::kF64, 65536), absl::int128(1) << 64);
 }
 
+// It grows with the context alone, which a config may make as long as it likes.
+TEST(MemoryPlanTest, CountsTheRopeTable) {
+  nlohmann::json json = Qwen3();
+  json["max_position_embeddings"] = 1 << 30;
+  const auto c = ParseModelConfig(json.dump(), "");
+  ASSERT_TRUE(c.ok()) << c.status();
+  MemoryNeed need = {.dtype = DType::kBf16, .experts_per_layer = 8};
+  EXPECT_TRUE(CheckMemory(*c, need, 8 << 20).ok());
+  need.positions = c->context;
+  EXPECT_THAT(std::string(CheckMemory(*c, need, int64_t{1} << 36).message()),
+              HasSubstr("8 experts a layer, RoPE table of 1073741824 positions 137438953472 bytes, KV cache"));
+  EXPECT_EQ(RopeTableBytes(*c, DType::kF64, 100), 2 * 100 * 16 * 8);
+  for (const std::string& name : FixtureNames()) {
+    const auto config = ReadModelConfig(LoadFixture(name).dir);
+    ASSERT_TRUE(config.ok()) << config.status();
+    if (config->learned_positions) {
+      EXPECT_EQ(RopeTableBytes(*config, DType::kF32, 640), 0) << name;
+      continue;
+    }
+    const auto table = ops::RopeTable::Build(config->rope, 640, DType::kF32);  // one has longrope
+    ASSERT_TRUE(table.ok()) << table.status();
+    EXPECT_EQ(RopeTableBytes(*config, DType::kF32, 640), 2 * table->num_rows() * table->rotary_dim() / 2 * 4) << name;
+  }
+}
+
 // Sizes are exact to a byte, and none is negative where weights alone exceed the limit.
 TEST(MemoryPlanTest, SaysWhatIsAvailable) {
   auto c = ParseModelConfig(Qwen3().dump(), "");

@@ -251,7 +251,7 @@ TEST(DispatchGradientFaultTest, OtherRoutesAreAnError) {
   EXPECT_FALSE(statuses[0].ok() || statuses[1].ok());
   const absl::Status& found = statuses[0].code() == absl::StatusCode::kInternal ? statuses[0] : statuses[1];
   EXPECT_EQ(found.code(), absl::StatusCode::kInternal) << found;
-  EXPECT_THAT(std::string(found.message()), HasSubstr("where the routes say"));
+  EXPECT_THAT(std::string(found.message()), HasSubstr("collectives differ: in an exchange of "));
 }
 
 TEST(DispatchGradientErrorsTest, NamesWhatDoesNotFit) {

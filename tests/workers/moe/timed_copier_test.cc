@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::moe {
 namespace {
@@ -39,6 +40,27 @@ TEST(TimedCopierTest, CountsWhatWasCopied) {
   ASSERT_TRUE(copier.Copy(chunk).ok());
   EXPECT_EQ(copier.bytes(), 8 << 20);
   EXPECT_GT(copier.seconds(), once);
+}
+
+// The wall clock may jump under a copy.
+TEST(TimedCopierTest, MeasuresByTheMonotonicClock) {
+  static absl::Time now;
+  class TakesTwoSeconds : public HostExpertCopier {
+   public:
+    Finished Await() override {
+      now += absl::Seconds(2);
+      return HostExpertCopier::Await();
+    }
+  };
+  now = absl::FromUnixSeconds(1'700'000'000);
+  simulated_now = [] { return now; };
+  TimedCopier copier(std::make_unique<TakesTwoSeconds>());
+  const char from = 'x';
+  char to = 0;
+  const absl::Status copied = copier.Copy({.id = {}, .bytes = 1, .from = &from, .to = &to});
+  simulated_now = nullptr;
+  ASSERT_TRUE(copied.ok()) << copied;
+  EXPECT_DOUBLE_EQ(copier.seconds(), 2);
 }
 
 }  // namespace

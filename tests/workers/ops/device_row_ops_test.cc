@@ -219,10 +219,11 @@ TEST_P(DeviceRowOpsTest, Combine) {
   std::vector<int32_t> slots;  // each fourth choice is dropped, all of row 5 are
   for (int32_t i = 0; i < rows() * top_k; ++i) slots.push_back(i % 4 == 3 || i / top_k == 5 ? -1 : i * 5 % outputs);
   const Tensor slot_row = Ints(slots, {rows() * top_k});
-  for (const bool has_shared : {false, true}) {
+  for (const auto& [has_shared, weighted] : {std::pair{false, true}, {true, true}, {false, false}}) {
     const Placed residual = PlaceRandom(acc(), rows(), width, 17);
     const Tensor before = Back(residual), outs = Back(y), w = Back(weight), s = Back(shared), logit = Back(gate);
-    CombineInputs inputs = {.y = y.view, .slot_row = IntView(slot_row), .weight = weight.view};
+    CombineInputs inputs = {.y = y.view, .slot_row = IntView(slot_row)};
+    if (weighted) inputs.weight = weight.view;
     if (has_shared) inputs.shared = shared.view, inputs.shared_gate = gate.view;
     ASSERT_TRUE(Combine(stream(), inputs, residual.view).ok());
     const Tensor got = Back(residual);
@@ -231,7 +232,7 @@ TEST_P(DeviceRowOpsTest, Combine) {
       for (int64_t c = 0; c < width; ++c) {
         for (int64_t k = 0; k < top_k; ++k) {
           const int32_t slot = slots[t * top_k + k];
-          if (slot >= 0) want[c] += Get(w, t, k) * Get(outs, slot, c);
+          if (slot >= 0) want[c] += (weighted ? Get(w, t, k) : 1.0) * Get(outs, slot, c);
         }
         if (has_shared) want[c] += reference::Sigmoid(Get(logit, t, 0)) * Get(s, t, c);
       }

@@ -99,6 +99,25 @@ TEST_P(CombineTest, MatchesReferenceWithSharedExpertAndDroppedSlots) {
   }
 }
 
+TEST_P(CombineTest, NoWeightsAreOnes) {
+  const int64_t rows = 3, k = 2, width = 45;
+  const Tensor y = RandomMatrix(dtype(), 5, width, 1), before = RandomMatrix(acc(), rows, width, 5);
+  const Tensor ones(acc(), {rows, k}), want = Copy(before), got = Copy(before);
+  for (int64_t t = 0; t < rows; ++t) Set(ones, t, 0, 1.0), Set(ones, t, 1, 1.0);
+  const std::vector<int32_t> slots = {4, 0, -1, 1, -1, -1};
+  ASSERT_TRUE(Combine(stream(), {.y = y, .slot_row = slots, .weight = ones}, want).ok());
+  ASSERT_TRUE(Combine(stream(), {.y = y, .slot_row = slots}, got).ok());
+  const Tensor want_sums(dtype(), {rows, width}), sums(dtype(), {rows, width});
+  ASSERT_TRUE(AddOutputs(stream(), {.y = y, .slot_row = slots, .weight = ones}, want_sums).ok());
+  ASSERT_TRUE(AddOutputs(stream(), {.y = y, .slot_row = slots}, sums).ok());
+  for (int64_t t = 0; t < rows; ++t) {
+    EXPECT_EQ(RowOf(got, t), RowOf(want, t)) << t;
+    EXPECT_EQ(RowOf(sums, t), RowOf(want_sums, t)) << t;
+  }
+  EXPECT_TRUE(Combine(stream(), {.y = y, .slot_row = {}}, Tensor(acc(), {0, width})).ok());
+  EXPECT_FALSE(Combine(stream(), {.y = y, .slot_row = std::vector<int32_t>{1, 2, 3, 4}}, got).ok());  // of 3 rows
+}
+
 TEST_P(CombineTest, UndoesTheOrderForIdentityExperts) {
   const Tensor x = RandomMatrix(dtype(), 6, 32, 1), residual = Tensor::Zeros(acc(), {6, 32});
   const Tensor idx = Choices({{0, 3}, {3, 1}, {2, 0}, {3, 2}, {1, 0}, {3, 0}});

@@ -204,12 +204,24 @@ TEST_P(SamplingTest, AMaskForbidsTheOtherTokens) {
       EXPECT_EQ(outcomes[0].token, outcomes[1].token) << filter.name;
     }
   }
-  batching::SamplingParams params{.min_tokens = 5, .stop_ids = {7}};
-  const grammar::TokenMask only{.ids = {7}, .bits = {}};
-  SampleOutcome outcome;
-  const SampleRequest request = {.params = &params, .history = &history, .mask = &only};
-  ASSERT_TRUE(SampleTokens(stream(), logits, {request}, absl::MakeSpan(&outcome, 1)).ok());
-  EXPECT_EQ(outcome.status, batching::ItemStatus::kNonFinite);
+}
+
+TEST_P(SamplingTest, MinTokensGiveWayWhereAMaskAllowsStopTokensAlone) {
+  const Tensor logits = RandomMatrix(dtype(), 1, kVocabulary, 5, 2.0);
+  TokenHistory history;
+  batching::SamplingParams params{.min_tokens = 5, .stop_ids = {7, 9}};
+  const auto sample = [&](std::vector<int32_t> ids) {
+    const grammar::TokenMask mask{.ids = std::move(ids), .bits = {}};
+    SampleOutcome outcome;
+    const SampleRequest request = {.params = &params, .history = &history, .mask = &mask};
+    EXPECT_TRUE(SampleTokens(stream(), logits, {request}, absl::MakeSpan(&outcome, 1)).ok());
+    return outcome;
+  };
+  EXPECT_EQ(sample({7}).status, batching::ItemStatus::kOk);
+  EXPECT_EQ(sample({7}).token, 7);
+  params.logit_bias = {{8, -1e4f}};
+  EXPECT_EQ(sample({7, 8, 9}).token, 8) << "another one is left, however unlikely";
+  EXPECT_EQ(sample({}).status, batching::ItemStatus::kNonFinite);
 }
 
 TEST_P(SamplingTest, RowsIgnoreCompany) {

@@ -32,5 +32,18 @@ TEST(WorkerMetricsPageTest, ThePageSaysHowExpertsAreCopied) {
   EXPECT_THAT(page, testing::HasSubstr("switchyard_worker_expert_copy_path{path=\"registered_read_only\"} 0"));
 }
 
+TEST(WorkerMetricsTest, AnotherStoreCountsAnew) {
+  WorkerMetrics metrics;
+  moe::ExpertOffloadCounters now, reported;
+  now.hits = 10;
+  now.late = 5;
+  metrics.ObserveExperts(now, &reported);
+  now.hits = 12;
+  now.late = 1;  // of another store: counters do not fall
+  metrics.ObserveExperts(now, &reported);
+  EXPECT_EQ(metrics.expert_hits->Value(), 22);
+  EXPECT_EQ(metrics.expert_late->Value(), 6);
+}
+
 }  // namespace
 }  // namespace switchyard::worker

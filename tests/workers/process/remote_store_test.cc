@@ -15,7 +15,7 @@
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 #include "server/fleet/group_store.h"
 #include "server/fleet/worker_service.h"
 
@@ -93,7 +93,7 @@ TEST_F(RemoteStoreTest, TheServersSweepNamesTheMissingKey) {
     waiting = store.Get({"rank 3"}, absl::Now() + absl::Milliseconds(20));
     done = true;
   });
-  for (; !done; std::this_thread::yield()) store_.Sweep(server::MonotonicNow());
+  for (; !done; std::this_thread::yield()) store_.Sweep(MonotonicNow());
   wait.join();
   EXPECT_EQ(waiting.status().code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(std::string(waiting.status().message()), "rendezvous: nobody set rank 3");
@@ -108,7 +108,7 @@ TEST_F(RemoteStoreTest, AWaitMayBeLongerThanTheServersLimit) {
     done = true;
   });
   for (int i = 0; i < 20 && !done; ++i) {
-    store_.Sweep(server::MonotonicNow() + absl::Hours(1));  // the server's limit has passed
+    store_.Sweep(MonotonicNow() + absl::Hours(1));  // the server's limit has passed
     absl::SleepFor(absl::Milliseconds(5));
   }
   EXPECT_TRUE(writer.Set("k", "1").ok());

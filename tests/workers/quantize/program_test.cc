@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -34,6 +37,11 @@ Ran RunShell(const std::string& line) {
   const int status = pclose(pipe);
   ran.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return ran;
+}
+
+std::string FileText(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 class QuantizeProgramTest : public ::testing::Test {
@@ -99,6 +107,9 @@ TEST_F(QuantizeProgramTest, AnInterruptedRunLeavesNothing) {
   char line[4096] = "";
   ASSERT_NE(std::fgets(line, sizeof(line), lines), nullptr);
   EXPECT_THAT(line, HasSubstr("quantize: layer "));
+  // It reads folders of others.
+  EXPECT_THAT(FileText(absl::StrCat("/proc/", child, "/status")), HasSubstr("NoNewPrivs:\t1"));
+  EXPECT_THAT(FileText(absl::StrCat("/proc/", child, "/limits")), ContainsRegex("Max core file size +0 +0 "));
   EXPECT_EQ(kill(child, SIGINT), 0);
   std::string rest;
   while (std::fgets(line, sizeof(line), lines) != nullptr) rest += line;

@@ -96,9 +96,10 @@ class WorkerMemoryTest : public testing::Test {
   // Rank 0 has four of seven experts.
   int64_t NeedOf(int rank) const {
     const Worker& worker = *workers_[0];
-    return static_cast<int64_t>(model::MemoryBytes(
-        worker.config(),
-        {.dtype = worker.dtype(), .experts_per_layer = 4 - rank, .kv_cache_bytes = settings_.kv_cache_bytes}));
+    return static_cast<int64_t>(model::MemoryBytes(worker.config(), {.dtype = worker.dtype(),
+                                                                     .experts_per_layer = 4 - rank,
+                                                                     .kv_cache_bytes = settings_.kv_cache_bytes,
+                                                                     .positions = settings_.max_model_len}));
   }
   int64_t NeedOfAll() const { return NeedOf(0) + NeedOf(1); }
   void LeaveAll() {
@@ -135,6 +136,7 @@ TEST_F(WorkerMemoryTest, AllOfThemRefuseWhatDoesNotFit) {
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr(absl::StrCat("config needs ", NeedOf(rank), " bytes")),
+                      HasSubstr("RoPE table of 128 positions "),
                       HasSubstr(absl::StrCat("worker has ", NeedOf(rank) - 1, " bytes available: ")),
                       HasSubstr("/sys/fs/cgroup/memory.max allows some bytes, and 2 workers share what is left"),
                       HasSubstr(absl::StrCat("the other 1 needs ", NeedOf(1 - rank), " bytes"))));
@@ -268,6 +270,7 @@ TEST_F(WorkerMemoryTest, AutomaticExpertMemoryIsWhatTheyLeaveEachOther) {
   const auto least_of = [&](int rank) {
     model::MemoryNeed need = {.dtype = dtype, .kv_cache_bytes = settings_.kv_cache_bytes};
     need.expert_slots = slots_of(rank);
+    need.positions = settings_.max_model_len;
     return static_cast<int64_t>(model::MemoryBytes(config, need));
   };
   const int64_t least = least_of(0) + least_of(1);

@@ -8,6 +8,7 @@
 
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
+#include "tests/becomes.h"
 #include "tests/workers/session/training_link_fixture.h"
 #include "workers/serving/worker.h"
 #include "workers/session/both_role.h"
@@ -243,6 +244,7 @@ TEST_F(BothLinkTest, TheEndOfOneIsNotTheOthers) {
 }
 
 TEST_F(BothLinkTest, ALinkThatBreaksEndsBothAndBothComeBack) {
+  const int low = NumLowThreads();
   Join(1);
   const std::vector<int32_t> alone = Tokens(1, 1, 8);
   Start(Endless(kJob));
@@ -257,6 +259,8 @@ TEST_F(BothLinkTest, ALinkThatBreaksEndsBothAndBothComeBack) {
   SendSettings();
   Join(1);
   EXPECT_EQ(Tokens(1, 1, 8), alone);
+  // A slice that comes while the attempt before still ends is none of the next one's, and here is but one.
+  EXPECT_TRUE(Becomes([low] { return NumLowThreads() <= low; }));
   Start(Endless(kJob + 1));
   Slice(1, kLong);
   EXPECT_GE(AwaitStarted(0).step(), 2);

@@ -1,13 +1,17 @@
 // Workers that train, from their registration on, against a server that says what the test wants: an attempt's whole
 // life, its stop, its end from outside, and a server that goes and comes back.
+#include <limits>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
+#include "grpcpp/security/credentials.h"
 #include "tests/workers/session/training_link_fixture.h"
+#include "workers/session/link_session.h"
 
 namespace switchyard::worker {
 namespace {
@@ -192,6 +196,48 @@ TEST_F(TrainingLinkTest, AServerThatComesBackFindsItsWorkersAgain) {
   Stop(0, 1, v1::STOP_KIND_NOW);
   EXPECT_EQ(AwaitEnd(0).outcome(), v1::TRAINING_OUTCOME_STOPPED);
   EXPECT_EQ(AwaitEnd(1).outcome(), v1::TRAINING_OUTCOME_STOPPED);
+}
+
+// An attempt may wait for its disk for long, as this one does to say that it has started.
+TEST_F(TrainingLinkTest, ALinksEndDoesNotWaitForTheAttemptButTheNextAttemptDoes) {
+  const auto channel = ConnectToServer(absl::StrCat("127.0.0.1:", server_->port()), grpc::InsecureChannelCredentials());
+  WorkerMetrics metrics;
+  absl::Notification held, goes_on, ended;
+  v1::TrainingEnded end;
+  CoreShare share(&metrics);
+  TrainingOptions options = Options();
+  options.share = &share;  // else the link's end waits
+  TrainingRole role(options, &metrics);
+  share.gate.OpenFor(absl::Hours(1));
+  std::unique_ptr<LinkHandler> handler = role.Begin(channel, {"127.0.0.1", false}, [&](v1::LinkRequest message) {
+    if (message.has_training_started()) {
+      held.Notify();
+      goes_on.WaitForNotification();
+    }
+    return false;
+  });
+  v1::LinkResponse start;
+  *start.mutable_start_training() = StartMessage(5, 1, 1);
+  handler->Take(start);
+  held.WaitForNotification();
+  role.Abort(std::numeric_limits<int64_t>::max(), "the link to the server ended");
+  handler = nullptr;
+  handler = role.Begin(channel, {"127.0.0.1", false}, [&](v1::LinkRequest message) {
+    if (message.has_training_ended()) {
+      end = message.training_ended();
+      ended.Notify();
+    }
+    return true;
+  });
+  // The server may count anew.
+  *start.mutable_start_training() = StartMessage(1, 2, 1);
+  handler->Take(start);
+  EXPECT_FALSE(ended.HasBeenNotified()) << "there is one attempt at a time";
+  goes_on.Notify();
+  // (A slice that comes before the first attempt has ended is none of the next one's.)
+  while (!ended.WaitForNotificationWithTimeout(absl::Milliseconds(20))) share.gate.OpenFor(absl::Minutes(1));
+  EXPECT_EQ(end.epoch(), 1);
+  EXPECT_EQ(end.outcome(), v1::TRAINING_OUTCOME_FINISHED) << end.message();
 }
 
 }  // namespace

@@ -112,7 +112,8 @@ TEST_P(RepackTest, ARankWithoutRoomKeepsAllWhereTheyAre) {
                                       .available_bytes = r >= 2 ? 1000 : INT64_MAX,
                                       .open_offload = GetParam() ? OpenStateFileFn(FakeStateFile::Open) : nullptr},
                                      test::Soon()));
-    refusals[r] = repacks[r]->refusal();
+    EXPECT_TRUE(absl::IsUnavailable(repacks[r]->refusal())) << "it is not the disk: " << repacks[r]->refusal();
+    refusals[r] = std::string(repacks[r]->refusal().message());
     return absl::OkStatus();
   }));
   EXPECT_THAT(refusals[0], HasSubstr("rank 2: 3 more experts a layer take "));
@@ -122,6 +123,33 @@ TEST_P(RepackTest, ARankWithoutRoomKeepsAllWhereTheyAre) {
   EXPECT_EQ(MemoryInUse(DeviceKind::kCpu), bytes);
   EXPECT_EQ(group.Masters(), masters);
   EXPECT_EQ(group.Moments(), moments);
+  EXPECT_GT(group.Step({RowsOfStep(golden_, 1)}, kLearningRate).loss, 0);
+}
+
+// Nor does a message that is too large end a job.
+TEST_P(RepackTest, AMessageIsNotTooLargeOrNothingIsMoved) {
+  constexpr int kWorld = 4;
+  TrainingGroup group(golden_.dir, InPlace({.world = kWorld}));
+  const model::ModelConfig& config = group.model(0).config();
+  // Rank 0 sends both of its experts to rank 2.
+  const int64_t one = 3 * 4 * 3 * config.hidden * config.expert_intermediate;
+  for (const bool fits : {false, true}) {
+    ExpectOk(group.OnEach([&](int r) -> absl::Status {
+      std::unique_ptr<Repack> repack;
+      ASSIGN_OR_RETURN(repack,
+                       Repack::Prepare(group.groups(r), &group.parameters(r),
+                                       {.packing = 2, .message_bytes = 2 * one - (fits ? 0 : 1)}, test::Soon()));
+      if (fits) {
+        EXPECT_EQ(repack->refusal(), absl::OkStatus());
+        return absl::OkStatus();
+      }
+      EXPECT_TRUE(absl::IsUnavailable(repack->refusal())) << repack->refusal();
+      EXPECT_THAT(std::string(repack->refusal().message()),
+                  HasSubstr(absl::StrCat(": a layer's experts for another rank are a message of ", 2 * one,
+                                         " bytes, at most ", 2 * one - 1, " can be sent")));
+      return absl::OkStatus();
+    }));
+  }
   EXPECT_GT(group.Step({RowsOfStep(golden_, 1)}, kLearningRate).loss, 0);
 }
 
@@ -201,7 +229,8 @@ TEST_P(RepackTest, AFileWithoutRoomKeepsAllWhereTheyAre) {
     const OpenStateFileFn open = r == 1 ? full : OpenStateFileFn(FakeStateFile::Open);
     ASSIGN_OR_RETURN(repack, Repack::Prepare(group.groups(r), &group.parameters(r),
                                              {.packing = 2, .open_offload = open, .offloads = true}, test::Soon()));
-    EXPECT_EQ(repack->refusal(), "rank 1: offload: /d: room: No space left on device");
+    EXPECT_TRUE(absl::IsResourceExhausted(repack->refusal())) << repack->refusal();
+    EXPECT_EQ(repack->refusal().message(), "rank 1: offload: /d: room: No space left on device");
     return absl::OkStatus();
   }));
   EXPECT_EQ(MemoryInUse(DeviceKind::kCpu), bytes);

@@ -8,6 +8,7 @@
 #include "tests/workers/train/fake_state_file.h"
 #include "tests/workers/train/packed_job_fixture.h"
 #include "workers/checkpoint/tensors/checkpoint.h"
+#include "workers/train/reduce/sparse_embedding.h"
 #include "workers/train/step/train_outcome.h"
 #include "workers/train/step/training_memory.h"
 
@@ -202,7 +203,8 @@ TEST_F(TrainJobPackingOffloadTest, AutoComesBackIntoMemoryWhenItPacks) {
   const Files expected = FilesOfStep(12);
   ForgetJob();
   spec.offload = jobs::OffloadPolicy::kAuto;
-  const TrainingNeed need = {.dtype = DType::kF32, .experts_per_layer = 2, .rows = 24, .gathered_tokens = 96};
+  const TrainingNeed need = {
+      .dtype = DType::kF32, .experts_per_layer = 2, .rows = 24, .world = 4, .gathered_rows = GatheredRows(96, 4)};
   const auto too_little = static_cast<int64_t>(TrainingMemory(config, need).total()) - 1;
   std::atomic<bool> plenty = false;
   AttemptOptions options = InFiles(1, Measured);
@@ -229,7 +231,7 @@ TEST_F(TrainJobPackingOffloadTest, WithLessMemoryItGoesOnInFiles) {
   EXPECT_EQ(Run(spec, StoppedAt(5, Attempt(1, Measured)))[0].end.outcome, jobs::TrainOutcome::kStopped);
   EXPECT_EQ(Journal(), "3:1>2 grows 5:2>4 grows");
   const TrainingNeed packed = {
-      .dtype = DType::kF32, .experts_per_layer = 8, .rows = 24, .offload = true, .gathered_tokens = 96};
+      .dtype = DType::kF32, .experts_per_layer = 8, .rows = 24, .offload = true, .gathered_rows = GatheredRows(96, 4)};
   const auto enough = static_cast<int64_t>(TrainingMemory(config, packed).total());
   const int64_t one = 3 * config.hidden * config.expert_intermediate * 4;
   // Thrice by each rank before it begins.  Then it has room for masters and moments of four experts, 3 * 4 in six

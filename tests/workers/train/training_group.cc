@@ -325,7 +325,7 @@ std::vector<absl::Status> TrainingGroup::TryRepack(int packing,
     RepackOptions options = {.packing = packing, .open_offload = offload ? offload(r) : nullptr, .offloads = true};
     std::unique_ptr<Repack> repack;
     ASSIGN_OR_RETURN(repack, Repack::Prepare(*rank.groups, rank.parameters.get(), options, deadline));
-    EXPECT_EQ(repack->refusal(), "");
+    EXPECT_EQ(repack->refusal(), absl::OkStatus());
     std::unique_ptr<ExpertGroups> groups;
     ASSIGN_OR_RETURN(groups, repack->Run(deadline));
     RETURN_IF_ERROR(rank.trainer->SetGroup(groups->group()));

@@ -27,11 +27,15 @@ struct RankOptions {
   bool zero = false;
 };
 
-// What is allocated of parameters: masters, gradients and moments, of weights the transposes, too.
+// What is allocated of parameters: masters, gradients and moments, of weights the transposes, too.  (Vectors, which
+// have none, count twice, as they do in the plan.)
 TrainingBytes BytesOf(const Parameters& parameters, DType dtype) {
   TrainingBytes bytes;
   for (const ParameterBlock& block : parameters.blocks()) {
-    const int64_t state = block.bytes() - block.transposed.bytes(), weights = 2 * block.size() * DTypeBytes(dtype);
+    const bool is_table = block.tensor != nullptr && block.tensor->shape().rank == 2;
+    EXPECT_EQ(block.transposed.empty(), block.tensor != nullptr) << block.parts[0].name;
+    const int64_t state = block.bytes() - block.transposed.bytes();
+    const int64_t weights = (is_table ? 1 : 2) * block.size() * DTypeBytes(dtype);
     bytes.parameters += state;
     bytes.weights += weights;
     if (block.shard == model::Shard::kExpert) bytes.experts += state + weights;
@@ -89,7 +93,7 @@ TEST_P(TrainingMemoryTest, KnowsParametersAndWeights) {
     EXPECT_EQ(less.offloaded, (*rest)->offload()->counters().bytes);
     const int64_t layers = config->num_moe_layers();
     EXPECT_EQ(less.parameters, kept + less.offloaded * std::min<int64_t>(layers, 2) / layers);
-    EXPECT_EQ(bytes.weights, 2 * values * DTypeBytes(dtype));
+    EXPECT_EQ(bytes.weights, BytesOf(group.parameters(0), dtype).weights);
   }
 }
 
@@ -267,9 +271,11 @@ TEST_P(TrainingMemoryTest, SaysWhatIsNeededAndWhatIsThere) {
 
 TEST(TrainingMemoryRestoreTest, WhatIsNotKeptTakesNothing) {
   const model::ModelConfig config = *model::ReadModelConfig(LoadTrainingGolden(TrainingGoldenNames().front()).dir);
-  const auto activations = [&](pipeline::InputRestore input, pipeline::HiddenRestore hidden) {
-    const TrainingNeed need = {
-        .experts_per_layer = config.num_experts, .rows = 64, .restore = {.input = input, .hidden = hidden}};
+  const auto activations = [&](pipeline::InputRestore input, pipeline::HiddenRestore hidden, int world) {
+    const TrainingNeed need = {.experts_per_layer = config.num_experts,
+                               .rows = 64,
+                               .world = world,
+                               .restore = {.input = input, .hidden = hidden}};
     return static_cast<int64_t>(TrainingMemory(config, need).activations);
   };
   const auto offloaded = [&](pipeline::InputRestore input, pipeline::HiddenRestore hidden, int world) {
@@ -280,23 +286,25 @@ TEST(TrainingMemoryRestoreTest, WhatIsNotKeptTakesNothing) {
     return static_cast<int64_t>(TrainingMemory(config, need).offloaded_activations);
   };
   using enum pipeline::InputRestore;
-  const int64_t kept = activations(kKeep, pipeline::HiddenRestore::kKeep);
+  const int64_t alone = activations(kKeep, pipeline::HiddenRestore::kKeep, 1);
+  const int64_t kept = activations(kKeep, pipeline::HiddenRestore::kKeep, 2);
   const int64_t pairs = 64 * config.num_moe_layers() * config.top_k * 4;
-  EXPECT_EQ(kept - activations(kResend, pipeline::HiddenRestore::kKeep), pairs * config.hidden);
-  EXPECT_EQ(activations(kOffload, pipeline::HiddenRestore::kKeep),
-            activations(kResend, pipeline::HiddenRestore::kKeep));
+  const int64_t copied = pairs / config.top_k * std::min<int64_t>(config.top_k, 2) * config.hidden;
+  EXPECT_EQ(activations(kResend, pipeline::HiddenRestore::kKeep, 1), alone) << "a rank alone copies none";
+  EXPECT_EQ(kept - activations(kResend, pipeline::HiddenRestore::kKeep, 2), copied);
+  EXPECT_EQ(activations(kOffload, pipeline::HiddenRestore::kKeep, 2),
+            activations(kResend, pipeline::HiddenRestore::kKeep, 2));
   EXPECT_EQ(offloaded(kOffload, pipeline::HiddenRestore::kKeep, 1), 0);
-  EXPECT_EQ(offloaded(kOffload, pipeline::HiddenRestore::kKeep, 2),
-            pairs / config.top_k * std::min<int64_t>(config.top_k, 2) * config.hidden * 5 / 4);
+  EXPECT_EQ(offloaded(kOffload, pipeline::HiddenRestore::kKeep, 2), copied * 5 / 4);
   EXPECT_EQ(offloaded(kResend, pipeline::HiddenRestore::kRecompute, 2), 0);
   const int64_t inside = ops::SumsWidth(config.activation, config.expert_intermediate) + config.expert_intermediate;
-  EXPECT_EQ(kept - activations(kKeep, pipeline::HiddenRestore::kRecompute), pairs * inside);
+  EXPECT_EQ(kept - activations(kKeep, pipeline::HiddenRestore::kRecompute, 2), pairs * inside);
   EXPECT_EQ(offloaded(kResend, pipeline::HiddenRestore::kOffload, 1), pairs * inside * 5 / 4);
 }
 
 TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
   model::ModelConfig config = *model::ReadModelConfig(LoadTrainingGolden(TrainingGoldenNames().front()).dir);
-  TrainingNeed need = {.experts_per_layer = config.num_experts, .rows = 1 << 20};
+  TrainingNeed need = {.experts_per_layer = config.num_experts, .rows = 1 << 20, .world = 2};
   const MemoryChoices choices = {.micro_batch_sequences = 8, .world = 1};
   EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
             "most are activations: a lower micro_batch_sequences (now 8) or recompute or restore_input or "
@@ -305,6 +313,11 @@ TEST(MemoryRemedyTest, IsOfThePartThatTakesMost) {
   EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
             "most are activations: a lower micro_batch_sequences (now 8) or restore_input makes them fewer");
   need.restore = {};
+  need.world = 1;
+  EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
+            "most are activations: a lower micro_batch_sequences (now 8) or recompute or restore_hidden makes them "
+            "fewer")
+      << "no rows come from other ranks";
   need.recompute = true;
   EXPECT_EQ(MemoryRemedy(config, need, choices, 0),
             "most are activations: a lower micro_batch_sequences (now 8) makes them fewer");

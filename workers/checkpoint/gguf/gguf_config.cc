@@ -231,6 +231,10 @@ absl::Status ConfigWriter::WriteScaling(const std::string& type) {
       ASSIGN_OR_RETURN(scaling[hf], metadata_.Number(Key(gguf)));
     }
     if (!architecture_.truncates_yarn) scaling["truncate"] = false;
+  } else {
+    // context_length has the factor in it already.
+    scaling["original_max_position_embeddings"] =
+        std::max(1.0, config_["max_position_embeddings"].get<double>() / scaling["factor"].get<double>());
   }
   config_["rope_scaling"] = std::move(scaling);
   return absl::OkStatus();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -115,15 +116,19 @@ absl::Status ColumnMatrix::ReadGroups(int64_t first, int64_t count, ReadBytes re
   const int64_t words = count / factor();
   scratch->bytes.resize(static_cast<size_t>(groups_ * words * 4));
   RETURN_IF_ERROR(zeros_.ReadColumns(rows() / factor(), first / factor(), words, scratch->bytes.data(), read));
-  const auto* const from = reinterpret_cast<const uint32_t*>(scratch->bytes.data());
-  for (int64_t g = 0; g < groups_; ++g) {
-    float* const to = scratch->columns.data() + g * count;
-    is_awq() ? UnpackAwqZeros(from + g * words, count, to) : UnpackZeros(from + g * words, weights_.bits, count, to);
-  }
+  auto* const from = reinterpret_cast<uint32_t*>(scratch->bytes.data());
   if (weights_.zeros_less_one) {
-    // Modulo the range of codes: -1, which stands for 0, is stored as the largest.
-    for (float& zero : scratch->columns) zero = zero + 1 == 2 * middle ? 0 : zero + 1;
+    // Writers subtract 1 from every field of a word by one subtraction, which borrows from the next where one is 0.
+    const uint32_t ones = UINT32_MAX / ((uint32_t{1} << weights_.bits) - 1);
+    for (int64_t w = 0; w < groups_ * words; ++w) from[w] += ones;
   }
+  scratch->codes.resize(size);  // [groups, count]
+  for (int64_t g = 0; g < groups_; ++g) {
+    uint8_t* const to = scratch->codes.data() + g * count;
+    is_awq() ? TransposeAwq(from + g * words, count, 1, to)
+             : TransposeGptq(from + g * words, weights_.bits, 1, count, to);
+  }
+  DecodeCodes(CodeType::kUint8, scratch->codes, absl::MakeSpan(scratch->columns));
   transpose(&scratch->zeros);
   return absl::OkStatus();
 }

@@ -127,18 +127,4 @@ void TransposeAwq(const uint32_t* words, int64_t outputs, int64_t columns, uint8
   }
 }
 
-void UnpackAwqZeros(const uint32_t* words, int64_t outputs, float* zeros) {
-  for (int64_t w = 0; w < outputs / 8; ++w) {
-    for (int i = 0; i < 8; ++i) zeros[w * 8 + kAwqOrder[i]] = static_cast<float>((words[w] >> (4 * i)) & 15);
-  }
-}
-
-void UnpackZeros(const uint32_t* words, int bits, int64_t outputs, float* zeros) {
-  const int factor = 32 / bits;
-  const uint32_t mask = (1u << bits) - 1;
-  for (int64_t n = 0; n < outputs; ++n) {
-    zeros[n] = static_cast<float>((words[n / factor] >> (static_cast<int>(n % factor) * bits)) & mask);
-  }
-}
-
 }  // namespace switchyard::checkpoint

@@ -44,13 +44,10 @@ struct RowGroups {
 void ApplyGroups(const RowGroups& groups, absl::Span<float> row);
 
 // GPTQ: words [columns / f, outputs] with f = 32 / bits codes of one output, the lowest bits first, to codes
-// [outputs, columns], a byte each.
+// [outputs, columns], a byte each.  Zero points of a group are as one output, whose columns are the matrix's outputs.
 void TransposeGptq(const uint32_t* words, int bits, int64_t outputs, int64_t columns, uint8_t* codes);
 // AWQ: words [columns, outputs / 8] with codes of four bits of eight outputs in the order 0 2 4 6 1 3 5 7, the lowest
-// bits first, to codes [outputs, columns].
+// bits first, to codes [outputs, columns].  Zero points of a group are as one column.
 void TransposeAwq(const uint32_t* words, int64_t outputs, int64_t columns, uint8_t* codes);
-// Words with codes of `outputs` outputs of one group, in AWQ's order or one after the other: to zero points.
-void UnpackAwqZeros(const uint32_t* words, int64_t outputs, float* zeros);
-void UnpackZeros(const uint32_t* words, int bits, int64_t outputs, float* zeros);
 
 }  // namespace switchyard::checkpoint

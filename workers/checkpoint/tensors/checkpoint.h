@@ -1,5 +1,6 @@
 // Checkpoint: a model's weights by the names that HuggingFace's checkpoints have.  They are in a directory, in
-// model.safetensors or the shards that model.safetensors.index.json names, or in one GGUF file or its splits.
+// model.safetensors or the shards that model.safetensors.index.json names (also in folders beneath it), or in one GGUF
+// file or its splits.  A tensor that the index names and no shard has is not there: no error until it is needed.
 //
 // Reading is thread-safe; opening is not concurrent with it.
 // Errors: InvalidArgument for a file's contents, NotFound, DataLoss for a file that ends early, Unimplemented for
@@ -50,7 +51,8 @@ class Checkpoint {
   absl::Status OpenShards(const ModelDir& dir);
   // Adds a file's tensors, which must be those that `weight_map` assigns to it (empty: no index).
   absl::Status AddFile(const ModelDir& dir, const std::string& file_name, const WeightMap& weight_map);
-  absl::Status CheckTotalSize(const nlohmann::json& index) const;
+  // Warns where metadata.total_size is not the bytes of all tensors: some writers count whole files.  Nobody needs it.
+  void WarnOfTotalSize(const nlohmann::json& index) const;
 
   std::vector<std::unique_ptr<WeightsFile>> files_;  // sorted by name
   absl::flat_hash_map<std::string, TensorLocation> tensors_;

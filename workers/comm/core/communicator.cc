@@ -241,4 +241,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::MakeSplit(const std:
   return MakeSubgroup(this, pool_, members, split_id);
 }
 
+absl::Status ExpectBytes(Communicator* comm, absl::string_view what, int rank, int64_t came, int64_t wanted) {
+  if (came == wanted) return absl::OkStatus();
+  const absl::Status status =
+      absl::InternalError(absl::StrCat("collectives differ: in ", what, " rank ", rank, " sent ", came,
+                                       " bytes where rank ", comm->rank(), " expects ", wanted));
+  comm->Abort(status.message());
+  return status;
+}
+
 }  // namespace switchyard::comm

@@ -224,4 +224,8 @@ class Communicator {
   std::unique_ptr<WorkThread> layer_sums_;  // finishes those of two halves; null: none yet
 };
 
+// OK if the message of rank `rank` in `what` came with as many bytes as this rank wants.  Else Internal with both
+// numbers, and the group is aborted.
+absl::Status ExpectBytes(Communicator* comm, absl::string_view what, int rank, int64_t came, int64_t wanted);
+
 }  // namespace switchyard::comm

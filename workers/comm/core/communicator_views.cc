@@ -9,11 +9,12 @@
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/comm/local/view_work.h"
+#include "workers/tensor/copy_bytes.h"
 
 namespace switchyard::comm {
 namespace {
 
-// memcpy of a part onto itself is undefined, and a part of zero bytes may have a null address.
+// Unlike CopyBytes, also of a part onto itself (a gather in place).
 void CopyOwn(char* to, const char* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memmove(to, from, bytes);
 }
@@ -108,7 +109,7 @@ WorkOr Communicator::StartOnDevice(const DeviceCollective& collective) {
     }
     landings.push_back({r, to, collective.recv_bytes[r]});
     out[r] = pool_->Take(bytes);
-    if (bytes > 0) std::memcpy(out[r].payload(), from, bytes);
+    CopyBytes(out[r].payload(), from, bytes);
   }
   std::unique_ptr<Work> work;
   ASSIGN_OR_RETURN(work, StartExchange(ToAll(key, collective.deadline, std::move(out))));

@@ -12,16 +12,6 @@
 namespace switchyard::comm {
 namespace {
 
-Message Packed(Communicator* comm, const std::vector<TensorView>& pieces) {
-  Message message = comm->NewMessage(BytesOfPieces(pieces));
-  char* to = message.payload();
-  for (const TensorView& piece : pieces) {
-    CopyBytes(to, piece.raw(), NumBytes(piece));
-    to += NumBytes(piece);
-  }
-  return message;
-}
-
 absl::Status CheckParts(const PartViews& parts, int world) {
   SY_CHECK_EQ(static_cast<int>(parts.size()), world);
   for (const std::vector<TensorView>& pieces : parts) {
@@ -50,19 +40,7 @@ class PartGatherWork : public OnceWork {
     RETURN_IF_ERROR(exchange->Wait());
     for (int r = 0; r < comm_->world(); ++r) {
       if (r == comm_->rank()) continue;
-      const Message& message = exchange->received()[r];
-      if (message.bytes() != BytesOfPieces(parts_[r])) {
-        const absl::Status status = absl::InternalError(
-            absl::StrCat("collectives differ: rank ", r, " gives a part of ", message.bytes(), " bytes where rank ",
-                         comm_->rank(), " expects ", BytesOfPieces(parts_[r])));
-        comm_->Abort(status.message());
-        return status;
-      }
-      const char* from = message.payload();
-      for (const TensorView& piece : parts_[r]) {
-        CopyBytes(piece.raw(), from, NumBytes(piece));
-        from += NumBytes(piece);
-      }
+      RETURN_IF_ERROR(UnpackPieces(comm_, "a gather of parts", r, exchange->received()[r], parts_[r]));
     }
     return absl::OkStatus();
   }
@@ -74,10 +52,31 @@ class PartGatherWork : public OnceWork {
 
 }  // namespace
 
+Message PackPieces(Communicator* comm, const std::vector<TensorView>& pieces) {
+  Message message = comm->NewMessage(BytesOfPieces(pieces));
+  char* to = message.payload();
+  for (const TensorView& piece : pieces) {
+    CopyBytes(to, piece.raw(), NumBytes(piece));
+    to += NumBytes(piece);
+  }
+  return message;
+}
+
+absl::Status UnpackPieces(Communicator* comm, absl::string_view what, int rank, const Message& message,
+                          const std::vector<TensorView>& pieces) {
+  RETURN_IF_ERROR(ExpectBytes(comm, what, rank, message.bytes(), BytesOfPieces(pieces)));
+  const char* from = message.payload();
+  for (const TensorView& piece : pieces) {
+    CopyBytes(piece.raw(), from, NumBytes(piece));
+    from += NumBytes(piece);
+  }
+  return absl::OkStatus();
+}
+
 WorkOr ReduceScatterSum(Communicator* comm, const CommCall& call, const PartViews& parts) {
   RETURN_IF_ERROR(CheckParts(parts, comm->world()));
   std::vector<Message> out;
-  for (const std::vector<TensorView>& pieces : parts) out.push_back(Packed(comm, pieces));
+  for (const std::vector<TensorView>& pieces : parts) out.push_back(PackPieces(comm, pieces));
   ASSIGN_OR_RETURN(std::unique_ptr<Work> exchange, comm->AllToAllV(call, std::move(out)));
   return MakeReduceScatterWork(comm, std::move(exchange), parts[static_cast<size_t>(comm->rank())]);
 }
@@ -86,7 +85,7 @@ WorkOr AllGatherParts(Communicator* comm, const CommCall& call, const PartViews&
   RETURN_IF_ERROR(CheckParts(parts, comm->world()));
   std::vector<Message> out(parts.size());
   for (int r = 0; r < comm->world(); ++r) {
-    if (r != comm->rank()) out[static_cast<size_t>(r)] = Packed(comm, parts[static_cast<size_t>(comm->rank())]);
+    if (r != comm->rank()) out[static_cast<size_t>(r)] = PackPieces(comm, parts[static_cast<size_t>(comm->rank())]);
   }
   ASSIGN_OR_RETURN(std::unique_ptr<Work> exchange, comm->AllToAllV(call, std::move(out)));
   return std::make_unique<PartGatherWork>(comm, std::move(exchange), parts);

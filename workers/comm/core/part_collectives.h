@@ -7,11 +7,19 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "workers/comm/core/communicator.h"
 
 namespace switchyard::comm {
 
 using PartViews = std::vector<std::vector<TensorView>>;  // [R][pieces]
+
+// A message of the pieces, one behind the other, and its values back into pieces.  REQUIRES: as above.
+Message PackPieces(Communicator* comm, const std::vector<TensorView>& pieces);
+// Internal, and the group ends: rank `rank` sent another number of bytes (ExpectBytes, which `what` is for).
+absl::Status UnpackPieces(Communicator* comm, absl::string_view what, int rank, const Message& message,
+                          const std::vector<TensorView>& pieces);
 
 // Wait leaves Σ over ranks in parts[rank()]; the other parts keep their values.  Adds in rank order, so that elements
 // have the bits that AllReduceSum gives them.  fp32, fp64, int64, or bf16, which is added in fp32.

@@ -3,8 +3,8 @@
 
 #include <ctime>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::comm {
 
@@ -18,8 +18,8 @@ inline double ThreadCpuSeconds() {
 // Adds the time of a scope to a sum of seconds.
 class Timed {
  public:
-  explicit Timed(double* seconds) : seconds_(seconds), begin_(absl::Now()) {}
-  ~Timed() { *seconds_ += absl::ToDoubleSeconds(absl::Now() - begin_); }
+  explicit Timed(double* seconds) : seconds_(seconds), begin_(MonotonicNow()) {}
+  ~Timed() { *seconds_ += absl::ToDoubleSeconds(MonotonicNow() - begin_); }
   Timed(const Timed&) = delete;
   Timed& operator=(const Timed&) = delete;
 

@@ -33,7 +33,8 @@ absl::Status CheckGroupAddress(const std::string& address) {
   if (inet_pton(AF_INET, address.c_str(), &v4) == 1) {
     const uint32_t ip = ntohl(v4.s_addr);
     const bool is_private = ip >> 24 == 127 || ip >> 24 == 10 || ip >> 20 == 0xac1 || ip >> 16 == 0xc0a8;
-    if (is_private) return absl::OkStatus();
+    const bool is_shared = ip >> 22 == 0x191;  // 100.64/10 (RFC 6598), which some clouds give to pods
+    if (is_private || is_shared) return absl::OkStatus();
   } else if (inet_pton(AF_INET6, address.c_str(), &v6) == 1) {
     if (IN6_IS_ADDR_LOOPBACK(&v6) || (v6.s6_addr[0] & 0xfe) == 0xfc) return absl::OkStatus();
   } else {
@@ -42,7 +43,7 @@ absl::Status CheckGroupAddress(const std::string& address) {
   return absl::InvalidArgumentError(
       absl::StrCat("group address ", address,
                    " is neither loopback nor private: workers' ports are for their own network; give an address of a",
-                   " private interface (10/8, 172.16/12, 192.168/16, fc00::/7)"));
+                   " private interface (10/8, 172.16/12, 192.168/16, 100.64/10, fc00::/7)"));
 }
 
 GroupId IdOfGroup(const GroupOptions& options) {

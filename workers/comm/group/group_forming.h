@@ -23,7 +23,8 @@ struct GroupOptions {
 
 // InvalidArgument names the option and its value.  A world of one needs neither deadline nor address.
 absl::Status CheckGroupOptions(const GroupOptions& options);
-// OK if the text is one address that may carry a group: loopback or private, not a wildcard, not a name.
+// OK if the text is one address that may carry a group: loopback, private or shared (100.64/10), not a wildcard, not a
+// name.
 absl::Status CheckGroupAddress(const std::string& address);
 
 GroupId IdOfGroup(const GroupOptions& options);

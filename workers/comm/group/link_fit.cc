@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/call_tag.h"
 
@@ -22,10 +22,10 @@ absl::StatusOr<double> OneExchange(Communicator* comm, const CommCall& call, int
   }
   ASSIGN_OR_RETURN(const std::unique_ptr<Work> barrier, comm->Barrier(call));
   RETURN_IF_ERROR(barrier->Wait());
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   ASSIGN_OR_RETURN(const std::unique_ptr<Work> work, comm->AllToAllV(call, std::move(out)));
   RETURN_IF_ERROR(work->Wait());
-  return absl::ToDoubleSeconds(absl::Now() - begin);
+  return absl::ToDoubleSeconds(MonotonicNow() - begin);
 }
 
 // The median of the slowest rank's times, alike on all ranks.

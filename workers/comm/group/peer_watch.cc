@@ -5,8 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/await.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::comm {
 namespace {
@@ -102,7 +103,7 @@ void PeerWatch::Leave() {
   {
     absl::MutexLock lock(&mu_);
     if (ending_ == Ending::kNone) ending_ = Ending::kLeft;
-    if (mu_.AwaitWithTimeout(absl::Condition(&done_), options_.last_words)) return;
+    if (AwaitUntil(&mu_, absl::Condition(&done_), MonotonicNow() + options_.last_words)) return;
   }
   // A peer does not answer.  The others see our connections close.
   comm_->Abort("it has left");
@@ -126,7 +127,7 @@ bool PeerWatch::AwaitFresh(absl::Time deadline) const {
     mu_.AssertReaderHeld();
     return rounds_ >= wanted || done_;
   };
-  mu_.AwaitWithDeadline(absl::Condition(&fresh), deadline);
+  AwaitUntil(&mu_, absl::Condition(&fresh), deadline);
   return rounds_ >= wanted;
 }
 
@@ -139,8 +140,8 @@ std::vector<int> PeerWatch::Silent(absl::Time deadline) const {
     mu_.AssertReaderHeld();
     return rounds_ >= wanted || done_;
   };
-  if (mu_.AwaitWithDeadline(absl::Condition(&over), deadline)) return {};
-  if (absl::Now() - silent_since_ < kSilence) return {};
+  if (AwaitUntil(&mu_, absl::Condition(&over), deadline)) return {};
+  if (MonotonicNow() - silent_since_ < kSilence) return {};
   return silent_;
 }
 
@@ -165,7 +166,7 @@ bool PeerWatch::Gather() {
     why = why_;
   }
   const std::string mine = Encode(report_(), static_cast<uint8_t>(ending), why, comm_->world());
-  WorkOr work = comm_->AllGather({.comm_class = CommClass::kControl, .deadline = absl::Now() + options_.timeout},
+  WorkOr work = comm_->AllGather({.comm_class = CommClass::kControl, .deadline = MonotonicNow() + options_.timeout},
                                  absl::MakeConstSpan(mine.data(), mine.size()));
   if (work.ok()) AwaitAnswers(work->get());
   const absl::Status status = work.ok() ? (*work)->Wait() : work.status();
@@ -180,14 +181,14 @@ bool PeerWatch::Gather() {
 }
 
 void PeerWatch::AwaitAnswers(Work* work) {
-  const absl::Time began = absl::Now();
+  const absl::Time began = MonotonicNow();
   do {
-    std::vector<int> missing = work->AwaitMessages(absl::Now() + kGlance);
+    std::vector<int> missing = work->AwaitMessages(MonotonicNow() + kGlance);
     absl::MutexLock lock(&mu_);
     silent_ = std::move(missing);
     silent_since_ = began;
     if (silent_.empty()) return;
-  } while (absl::Now() < began + options_.timeout);
+  } while (MonotonicNow() < began + options_.timeout);
 }
 
 bool PeerWatch::Read(const std::vector<Message>& received) {

@@ -1,6 +1,7 @@
 #include "workers/comm/group/rendezvous_store.h"
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/await.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::comm {
@@ -28,7 +29,7 @@ absl::StatusOr<std::vector<std::string>> InMemoryStore::Get(absl::Span<const std
       mu_.AssertHeld();
       return values_.count(key) > 0 || !cancelled_.empty();
     };
-    if (!mu_.AwaitWithDeadline(absl::Condition(&there), deadline)) {
+    if (!AwaitUntil(&mu_, absl::Condition(&there), deadline)) {
       return absl::DeadlineExceededError(absl::StrCat("nobody set ", key, " in time"));
     }
     if (!cancelled_.empty()) return absl::CancelledError(cancelled_);

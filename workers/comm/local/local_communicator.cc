@@ -8,6 +8,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "scheduler/base/await.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/frame_header.h"
@@ -66,7 +67,7 @@ class LocalHub {
       mu_.AssertHeld();
       return !status_[me].ok() || frames_.count(id) > 0 || !status_[source].ok();
     };
-    const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&finalized), exchange.deadline);
+    const bool in_time = AwaitUntil(&mu_, absl::Condition(&finalized), exchange.deadline);
     if (!status_[me].ok()) return status_[me];
     const auto it = frames_.find(id);
     if (it != frames_.end()) {
@@ -130,7 +131,7 @@ std::vector<int> LocalHub::AwaitAll(const Communicator::Exchange& exchange, int 
     if (ended) missing.clear();
     return missing.empty();
   };
-  mu_.AwaitWithDeadline(absl::Condition(&over), until);
+  AwaitUntil(&mu_, absl::Condition(&over), until);
   return missing;
 }
 

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/copy_bytes.h"
 
@@ -15,12 +14,7 @@ namespace {
 // Checks that all ranks sent the same size; a mismatch shows only here.
 absl::Status CheckSizes(Communicator* comm, const std::vector<Message>& received, int64_t wanted) {
   for (int r = 0; r < comm->world(); ++r) {
-    if (received[r].bytes() == wanted) continue;
-    const absl::Status status =
-        absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gave ", received[r].bytes(),
-                                         " bytes to a sum where rank ", comm->rank(), " has ", wanted));
-    comm->Abort(status.message());
-    return status;
+    RETURN_IF_ERROR(ExpectBytes(comm, "a sum", r, received[r].bytes(), wanted));
   }
   return absl::OkStatus();
 }
@@ -153,13 +147,7 @@ class AllReduceWork : public OnceWork {
       const TensorView part = PartOfValues(r);
       const int64_t bytes = NumBytes(part);
       const Message& message = gather->received()[r];
-      if (message.bytes() != bytes) {
-        const absl::Status status =
-            absl::InternalError(absl::StrCat("collectives differ: rank ", r, " gathers ", message.bytes(),
-                                             " bytes where rank ", comm_->rank(), " expects ", bytes));
-        comm_->Abort(status.message());
-        return status;
-      }
+      RETURN_IF_ERROR(ExpectBytes(comm_, "the gather of a sum", r, message.bytes(), bytes));
       CopyBytes(part.raw(), message.payload(), bytes);
     }
     return absl::OkStatus();

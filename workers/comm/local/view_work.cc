@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/copy_bytes.h"
 
@@ -24,11 +23,7 @@ class ViewWork : public OnceWork {
     for (const Landing& landing : landings_) {
       const Message& message = exchange->received()[landing.rank];
       if (message.bytes() != landing.bytes) {
-        const absl::Status status = absl::InternalError(
-            absl::StrCat("collectives differ: in ", key_.ToString(), " rank ", landing.rank, " sent ", message.bytes(),
-                         " bytes where rank ", comm_->rank(), " expects ", landing.bytes));
-        comm_->Abort(status.message());
-        return status;
+        return ExpectBytes(comm_, key_.ToString(), landing.rank, message.bytes(), landing.bytes);
       }
       CopyBytes(landing.to, message.payload(), landing.bytes);
     }

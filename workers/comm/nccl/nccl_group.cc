@@ -6,7 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/await.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/group/late_ranks.h"
 #include "workers/tensor/cuda/cuda_status.h"
@@ -88,7 +90,7 @@ void NcclGroup::FailByPeer(const absl::Status& status) {
 
 std::string NcclGroup::NameTheLost(absl::string_view nccl_error) const {
   if (peers_ == nullptr) return std::string(nccl_error);
-  const std::vector<int> silent = peers_->Silent(absl::Now() + kFreshWithin);
+  const std::vector<int> silent = peers_->Silent(MonotonicNow() + kFreshWithin);
   if (peers_->left() >= 0) return absl::StrCat("rank ", peers_->left(), " has left the group: ", nccl_error);
   if (silent.empty()) return absl::StrCat(nccl_error, " (no peer is known to be gone)");
   return absl::StrCat("rank ", absl::StrJoin(silent, " and rank "), silent.size() == 1 ? " does" : " do",
@@ -106,7 +108,7 @@ absl::StatusOr<int64_t> NcclGroup::Begin(const Launch& launch) {
     mu_.AssertReaderHeld();
     return nccl_error_.empty() || !status_.ok();
   };
-  mu_.AwaitWithTimeout(absl::Condition(&is_known), 2 * kFreshWithin);
+  AwaitUntil(&mu_, absl::Condition(&is_known), MonotonicNow() + 2 * kFreshWithin);
   RETURN_IF_ERROR(status_);
   SY_CHECK(pending_.empty() || !pending_.back().in_nccl());
   last_ = launch.key;
@@ -135,7 +137,7 @@ absl::Status NcclGroup::AwaitDone(int64_t number, absl::Time deadline) const {
     mu_.AssertReaderHeld();
     return completed_ > number || !status_.ok();
   };
-  mu_.AwaitWithDeadline(absl::Condition(&finalized), deadline + kGrace);
+  AwaitUntil(&mu_, absl::Condition(&finalized), deadline + kGrace);
   if (completed_ > number) return absl::OkStatus();
   RETURN_IF_ERROR(status_);
   return absl::DeadlineExceededError(
@@ -155,7 +157,7 @@ PeerReport NcclGroup::Report() const {
 
 std::string NcclGroup::WhoIsLateNow() const {
   if (peers_ == nullptr) return "the device does not get on";
-  peers_->AwaitFresh(absl::Now() + kFreshWithin);
+  peers_->AwaitFresh(MonotonicNow() + kFreshWithin);
   std::vector<PeerReport> reports = peers_->Latest();
   reports[host_->rank()] = Report();
   return WhoIsLate(reports, host_->rank());
@@ -163,7 +165,7 @@ std::string NcclGroup::WhoIsLateNow() const {
 
 void NcclGroup::AwaitPeers(absl::Time deadline) const {
   const int64_t mine = Report().completed;
-  while (peers_ != nullptr && peers_->left() < 0 && status().ok() && absl::Now() < deadline) {
+  while (peers_ != nullptr && peers_->left() < 0 && status().ok() && MonotonicNow() < deadline) {
     const std::vector<PeerReport> reports = peers_->Latest();
     const auto done = [&](const PeerReport& report) { return report.completed >= mine; };
     if (std::all_of(reports.begin(), reports.end(), done)) return;
@@ -194,7 +196,7 @@ absl::Status NcclGroup::Expired() const {
   size_t behind = 0;
   {
     absl::MutexLock lock(&mu_);
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     bool expired = false;
     for (const Pending& pending : pending_) expired |= !pending.captured && pending.launch.deadline <= now;
     if (!expired) return absl::OkStatus();
@@ -246,10 +248,10 @@ void NcclGroup::End() {
       mu_.AssertReaderHeld();
       return pending_.empty() || !status_.ok();
     };
-    in_order = mu_.AwaitWithTimeout(absl::Condition(&done), kEndWithin) && status_.ok();
+    in_order = AwaitUntil(&mu_, absl::Condition(&done), MonotonicNow() + kEndWithin) && status_.ok();
     lock.Release();
     if (!in_order) (void)Fail(absl::UnavailableError("the group was destroyed with collectives under way"));
-    if (in_order) AwaitPeers(absl::Now() + kEndWithin);
+    if (in_order) AwaitPeers(MonotonicNow() + kEndWithin);
     {
       absl::MutexLock end(&mu_);
       ending_ = true;

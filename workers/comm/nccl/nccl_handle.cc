@@ -7,7 +7,9 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/await.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/cuda/cuda_status.h"
 
@@ -129,7 +131,7 @@ absl::Status NcclHandle::AwaitIdle(const std::string& what, absl::Time deadline)
   for (;;) {
     ASSIGN_OR_RETURN(const bool idle, Idle());
     if (idle) return absl::OkStatus();
-    if (absl::Now() >= deadline) {
+    if (MonotonicNow() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(what, " was still in progress at its deadline"));
     }
     absl::SleepFor(absl::Microseconds(200));
@@ -165,7 +167,7 @@ void NcclHandle::Abort() {
       mu_.AssertReaderHeld();
       return !launching_;
     };
-    mu_.AwaitWithTimeout(absl::Condition(&returned), kLaunchGrace);
+    AwaitUntil(&mu_, absl::Condition(&returned), MonotonicNow() + kLaunchGrace);
     scaffold = std::exchange(scaffold_, nullptr);
     comm = std::exchange(comm_, nullptr);
   }

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
@@ -67,11 +67,11 @@ class Mesh {
       self_.tls = tls_.get();
     }
     RETURN_IF_ERROR(Listen());
-    for (int peer = 0; peer < options_.rank; ++peer) RETURN_IF_ERROR(StartConnecting(peer));
+    RETURN_IF_ERROR(StartConnecting());
     for (;;) {
       const int missing = FirstMissing();
       if (missing < 0) return std::move(peers_);
-      if (absl::Now() >= options_.deadline) {
+      if (MonotonicNow() >= options_.deadline) {
         return absl::DeadlineExceededError(absl::StrCat("rank ", missing, " of ", options_.world,
                                                         " did not connect in epoch ", options_.epoch, " in time"));
       }
@@ -85,6 +85,7 @@ class Mesh {
   struct Candidate {
     SocketHandshake handshake;
     absl::Time give_up = absl::InfiniteFuture();
+    bool got_more_time = false;
   };
   using Candidates = std::list<Candidate>;
 
@@ -105,9 +106,21 @@ class Mesh {
     return store_->Set(KeyOf(options_.rank), at.ToString());
   }
 
-  absl::Status StartConnecting(int peer) {
-    ASSIGN_OR_RETURN(const std::vector<std::string> text, store_->Get({KeyOf(peer)}, options_.deadline));
-    ASSIGN_OR_RETURN(const SocketAddress to, SocketAddress::Parse(text.front()));
+  // Waits for the addresses of all lower ranks before it connects to any: who is connected and waits for an address
+  // says nothing, and is taken for a stranger.
+  absl::Status StartConnecting() {
+    if (options_.rank == 0) return absl::OkStatus();
+    std::vector<std::string> keys;
+    for (int peer = 0; peer < options_.rank; ++peer) keys.push_back(KeyOf(peer));
+    ASSIGN_OR_RETURN(const std::vector<std::string> addresses, store_->Get(keys, options_.deadline));
+    for (int peer = 0; peer < options_.rank; ++peer) {
+      RETURN_IF_ERROR(StartConnectingTo(peer, addresses[static_cast<size_t>(peer)]));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status StartConnectingTo(int peer, const std::string& address) {
+    ASSIGN_OR_RETURN(const SocketAddress to, SocketAddress::Parse(address));
     RETURN_IF_ERROR(CheckGroupAddress(to.ip()));
     ASSIGN_OR_RETURN(const SocketAddress own, SocketAddress::Of(options_.address, 0));
     ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(own, settings_));
@@ -125,17 +138,18 @@ class Mesh {
 
   // Waits for an event, and handles it.
   absl::Status Step() {
+    const absl::Time begin = MonotonicNow();
     std::vector<pollfd> polled = {{listening_.get(), POLLIN, 0}};
-    absl::Time until = std::min(options_.deadline, absl::Now() + kLongestPoll);
+    absl::Time until = std::min(options_.deadline, begin + kLongestPoll);
     for (const Candidate& candidate : candidates_) {
       polled.push_back({candidate.handshake.fd(), candidate.handshake.events(), 0});
       until = std::min(until, candidate.give_up);
     }
     const size_t first_peer = polled.size();
     for (const auto& peer : peers_) polled.push_back({peer == nullptr ? -1 : peer->fd(), POLLRDHUP, 0});
-    const int64_t wait = absl::ToInt64Milliseconds(until - absl::Now()) + 1;
-    if (poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(wait, 0))) < 0 && errno != EINTR) {
-      return NetworkError("forming a group");
+    const int64_t wait = absl::ToInt64Milliseconds(until - MonotonicNow()) + 1;
+    if (poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(wait, 0))) < 0) {
+      return errno == EINTR ? absl::OkStatus() : NetworkError("forming a group");
     }
     for (size_t peer = 0; peer < peers_.size(); ++peer) {
       if (polled[first_peer + peer].revents == 0) continue;
@@ -144,7 +158,7 @@ class Mesh {
     size_t at = 1;
     for (auto candidate = candidates_.begin(); candidate != candidates_.end();) {
       const bool ready = polled[at++].revents != 0;
-      ASSIGN_OR_RETURN(const bool stays, ServeCandidate(&*candidate, ready));
+      ASSIGN_OR_RETURN(const bool stays, ServeCandidate(&*candidate, ready, begin));
       candidate = stays ? std::next(candidate) : candidates_.erase(candidate);
     }
     return (polled[0].revents != 0) ? Accept() : absl::OkStatus();
@@ -161,19 +175,26 @@ class Mesh {
       candidates_.erase(std::find_if(candidates_.begin(), candidates_.end(), is_accepted));
     }
     candidates_.push_back(
-        {.handshake = SocketHandshake(&self_, std::move(fd), -1), .give_up = absl::Now() + kHelloLimit});
+        {.handshake = SocketHandshake(&self_, std::move(fd), -1), .give_up = MonotonicNow() + kHelloLimit});
     return absl::OkStatus();
   }
 
-  // Whether it stays a candidate.
-  absl::StatusOr<bool> ServeCandidate(Candidate* candidate, bool ready) {
+  // Whether it stays a candidate.  ready: a poll that began at `begin` says that it has something.
+  absl::StatusOr<bool> ServeCandidate(Candidate* candidate, bool ready, absl::Time begin) {
+    constexpr absl::string_view kLate = "it did not say and prove who it is in time";
     SocketHandshake& handshake = candidate->handshake;
-    if (candidate->give_up <= absl::Now()) return Refuse("it did not say and prove who it is in time");
-    if (!ready) return true;
+    const bool late = candidate->give_up <= begin;
+    if (!ready && !late) return true;
+    if (!ready) return Refuse(kLate);
     const absl::StatusOr<bool> proven = handshake.Advance();
     if (!proven.ok()) {
       if (!handshake.accepted()) return WhyNot(handshake.peer(), proven.status());
       return Refuse(proven.status().message());
+    }
+    if (!*proven && late) {
+      // What it said may have waited for this rank, which stood still: it gets time for the rest, once.
+      if (std::exchange(candidate->got_more_time, true)) return Refuse(kLate);
+      candidate->give_up = MonotonicNow() + kHelloLimit;
     }
     if (!*proven) return true;
     std::unique_ptr<SocketStream>& peer = peers_[static_cast<size_t>(handshake.peer())];

@@ -1,8 +1,9 @@
 // Connects the ranks of a new group, each to each: one TCP connection for every pair.
 //
-// A rank listens on its own address alone, publishes the port in the store, connects to all lower ranks and accepts all
-// higher ones.  Both sides of a connection prove that they know the group's secret (socket_handshake.h), over TLS if
-// GroupOptions::encrypt_links; a connection that is of no peer, or silent for 5 s, is closed and does no harm.
+// A rank listens on its own address alone, publishes the port in the store, connects to all lower ranks once each of
+// these has published its own, and accepts all higher ones.  Both sides of a connection prove that they know the
+// group's secret (socket_handshake.h), over TLS if GroupOptions::encrypt_links; a connection that is of no peer, or
+// silent for 5 s (for 10 if it began to speak), is closed and does no harm.
 #pragma once
 
 #include <memory>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "scheduler/base/await.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::comm {
@@ -72,7 +73,7 @@ SocketEnd SocketReceiver::Await(const MessageId& id, absl::Time deadline, Messag
     mu_.AssertHeld();
     return table_.IsWhole(id) || end_ != SocketEnd::kDone || (elsewhere != nullptr && *elsewhere != ended_elsewhere_);
   };
-  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&finalized), deadline);
+  const bool in_time = AwaitUntil(&mu_, absl::Condition(&finalized), deadline);
   if (end_ == SocketEnd::kAborted) return end_;
   if (table_.IsWhole(id)) {
     if (message != nullptr) *message = table_.Take(id);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/base/await.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::comm {
@@ -53,7 +54,7 @@ SocketEnd SocketSender::AwaitSent(const MessageId& id, absl::Time deadline) {
     mu_.AssertHeld();
     return !queue_.Holds(id) || end_ != SocketEnd::kDone;
   };
-  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&finalized), deadline);
+  const bool in_time = AwaitUntil(&mu_, absl::Condition(&finalized), deadline);
   if (end_ == SocketEnd::kAborted) return end_;
   if (!queue_.Holds(id)) return SocketEnd::kDone;
   return in_time ? SocketEnd::kClosed : SocketEnd::kLate;

@@ -1,6 +1,7 @@
 #include "workers/model/config/config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -255,6 +256,19 @@ void ReadScaling(ConfigReader& scaling, double theta, const ModelConfig& config,
   }
 }
 
+// YaRN and linear scaling lengthen the context; max_position_embeddings has it with that (gpt-oss) or without (Qwen3).
+void LengthenContext(ConfigReader& scaling, ModelConfig* config) {
+  const ops::RopeConfig& rope = config->rope;
+  if (rope.kind != ops::RopeKind::kYarn && rope.kind != ops::RopeKind::kLinear) return;
+  if (!scaling.AllGood({"factor", "original_max_position_embeddings"})) return;
+  const double length = std::floor(rope.original_max_positions * rope.factor);
+  if (length > static_cast<double>(kMaxContext)) {
+    scaling.Problem("factor", "makes a context of ", length, " tokens, limit ", kMaxContext);
+  } else {
+    config->context = std::max(config->context, static_cast<int64_t>(length));
+  }
+}
+
 // v5 may give one object for each layer type.  Families use one RoPE, so the objects have to agree.
 const nlohmann::json* Unnest(ConfigReader& reader, const std::string& key, const nlohmann::json* object) {
   const nlohmann::json* first = nullptr;
@@ -273,7 +287,7 @@ const nlohmann::json* Unnest(ConfigReader& reader, const std::string& key, const
 }
 
 // Sets config->rope from the spelling of transformers v4 (rope_theta and rope_scaling) or v5 (rope_parameters, flat or
-// one for each layer type).  REQUIRES: head_dim and context are set.
+// one for each layer type), and lengthens the context.  REQUIRES: head_dim and context are set.
 void ReadRope(ConfigReader& reader, double default_theta, ModelConfig* config) {
   const std::string key = reader.FirstOf({"rope_parameters", "rope_scaling"});
   const double theta = reader.Number("rope_theta", default_theta, 0, kHuge, /*open=*/true);
@@ -285,6 +299,7 @@ void ReadRope(ConfigReader& reader, double default_theta, ModelConfig* config) {
   if (!reader.AllGood({"head_dim", "hidden_size", "num_attention_heads", "max_position_embeddings"})) return;
   ConfigReader scaling(*Unnest(reader, key, object), "");
   ReadScaling(scaling, theta, *config, original_max, &config->rope);
+  LengthenContext(scaling, config);
   scaling.CheckSpelling();
   reader.Adopt(key, scaling);
 }

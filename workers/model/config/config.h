@@ -45,7 +45,7 @@ struct ModelConfig {
   std::string architecture;         // "Qwen3MoeForCausalLM"
   int64_t vocab_size = 0;           // V
   int64_t hidden = 0;               // H
-  int64_t context = 0;              // max_position_embeddings
+  int64_t context = 0;              // max_position_embeddings, or what RoPE's scaling makes of it
   std::vector<LayerConfig> layers;  // [L]
 
   int64_t num_heads = 0;     // N

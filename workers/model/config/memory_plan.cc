@@ -96,11 +96,17 @@ absl::int128 WeightBytes(const ModelConfig& config, ops::WeightType type, int64_
   return bytes;
 }
 
+absl::int128 RopeTableBytes(const ModelConfig& config, DType dtype, int64_t positions, DeviceKind device) {
+  if (config.learned_positions) return 0;
+  const absl::int128 rows = absl::int128(positions) + config.rope.LongAbove(positions);
+  return 2 * Sizes{config, dtype, device}.Elements(rows * (config.rope.rotary_dim / 2), AccDType(dtype));
+}
+
 absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need) {
   const bool store = need.expert_slots >= 0;
   const absl::int128 slots = store ? need.expert_slots * Sizes{config, need.type(), need.device}.Expert() : 0;
   return WeightBytes(config, need.type(), store ? 0 : need.experts_per_layer, need.device) + slots +
-         need.adapter_bytes + need.kv_cache_bytes;
+         need.adapter_bytes + RopeTableBytes(config, need.dtype, need.positions, need.device) + need.kv_cache_bytes;
 }
 
 absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int64_t worker_bytes,
@@ -110,9 +116,13 @@ absl::Status CheckMemory(const ModelConfig& config, const MemoryNeed& need, int6
   const std::string experts = need.expert_slots >= 0 ? absl::StrFormat("%d experts at a time", need.expert_slots)
                                                      : absl::StrFormat("%d experts a layer", need.experts_per_layer);
   const std::string adapters = need.adapter_bytes > 0 ? absl::StrFormat(", adapters %d bytes", need.adapter_bytes) : "";
+  const absl::int128 rope_bytes = RopeTableBytes(config, need.dtype, need.positions, need.device);
+  const std::string rope =
+      rope_bytes > 0 ? absl::StrFormat(", RoPE table of %d positions %d bytes", need.positions, rope_bytes) : "";
   return absl::ResourceExhaustedError(absl::StrFormat(
-      "config needs %d bytes (weights in %s with %s%s, KV cache %d bytes), worker has %d bytes available%s", total,
-      ops::ToString(need.type()), experts, adapters, need.kv_cache_bytes, std::max<int64_t>(worker_bytes, 0), why));
+      "config needs %d bytes (weights in %s with %s%s%s, KV cache %d bytes), worker has %d bytes available%s", total,
+      ops::ToString(need.type()), experts, adapters, rope, need.kv_cache_bytes, std::max<int64_t>(worker_bytes, 0),
+      why));
 }
 
 absl::Status CheckKvCapacity(const KvCapacity& room) {

@@ -37,11 +37,16 @@ struct MemoryNeed {
   DeviceKind device = DeviceKind::kCpu;
   ops::WeightFormats format = {};
   int64_t adapter_bytes = 0;  // of adapters that requests choose from, as held; they are read before other weights
+  int64_t positions = 0;      // of the RoPE table: the context that is served
 
   ops::WeightType type() const { return {dtype, format}; }
 };
 
-// The bytes of weights, adapters, slots and cache.
+// Bytes of the cosines and sines of so many positions (ops/rope/rope.h); 0 for a model without rotation.
+absl::int128 RopeTableBytes(const ModelConfig& config, DType dtype, int64_t positions,
+                            DeviceKind device = DeviceKind::kCpu);
+
+// The bytes of weights, adapters, slots, RoPE table and cache.
 absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need);
 
 // ResourceExhausted "config needs X bytes ..., worker has Y bytes available" when they do not fit into worker_bytes

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/env.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/model/forward/model_norm.h"
@@ -21,7 +21,7 @@
 namespace switchyard::model {
 namespace {
 
-double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(MonotonicNow() - start); }
 
 absl::Status LinkExperts(const Stream& stream, const std::vector<FfnWeights>& experts, moe::MoeLayerWeights* to) {
   std::vector<const ops::Weight*> gate_up, down;
@@ -236,7 +236,7 @@ absl::StatusOr<StageOut> Model::Forward(const StageIn& in, LayerRange layers, Kv
   }
   if (layers.end == config_.num_layers() && in.logits.has_value()) {
     if (in.rebalancing != nullptr && in.rebalancing->active()) RETURN_IF_ERROR(in.rebalancing->ReturnWanted(all_rows));
-    const absl::Time start = absl::Now();
+    const absl::Time start = MonotonicNow();
     RETURN_IF_ERROR(RunHead(stream, batch, all_rows, *in.logits));
     out.head_seconds = SecondsSince(start);
   }
@@ -262,7 +262,7 @@ absl::Status Model::CheckSaving(const StageIn& in, const SavedForward& saved) co
 }
 
 absl::Status Model::RunLayer(const Stream& stream, const LayerCall& call) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = MonotonicNow();
   TokenRebalancer* const rebalancing = call.in->rebalancing;
   const double exchanged = rebalancing != nullptr ? rebalancing->exchange_seconds() : 0;
   RETURN_IF_ERROR(attention_.Run(stream,

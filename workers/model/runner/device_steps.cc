@@ -7,8 +7,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
@@ -185,7 +185,7 @@ absl::Status DeviceSteps::Enqueue(const moe::MoeContext& moe, Batch* batch) {
 }
 
 absl::Status DeviceSteps::Record(const moe::MoeContext& moe, Batch* batch, int64_t bucket) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   RETURN_IF_ERROR(stream_.queue()->BeginRecording());
   const absl::Status enqueued = Enqueue(moe, batch);
   absl::StatusOr<std::unique_ptr<DeviceGraph>> recorded = stream_.queue()->EndRecording();
@@ -193,7 +193,7 @@ absl::Status DeviceSteps::Record(const moe::MoeContext& moe, Batch* batch, int64
   const bool fits = !absl::IsResourceExhausted(recorded.status());
   if (fits) RETURN_IF_ERROR(recorded.status());
   ASSIGN_OR_RETURN(const int64_t all_fit, LeastOfRanks(moe.comm, fits ? 1 : 0, moe.deadline));
-  counters_.capture_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+  counters_.capture_seconds += absl::ToDoubleSeconds(MonotonicNow() - begin);
   if (all_fit == 1) {
     graphs_[bucket] = *std::move(recorded);
     ++counters_.captured;

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/await.h"
 
 namespace switchyard::model {
 
@@ -18,7 +18,7 @@ absl::StatusOr<batching::RankMasks> MaskInbox::Await(int64_t epoch, int64_t step
   const Key key(epoch, step);
   absl::MutexLock lock(&mu_);
   const auto wanted = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return masks_.contains(key) || aborted_ >= epoch; };
-  mu_.AwaitWithTimeout(absl::Condition(&wanted), deadline - absl::Now());
+  AwaitUntil(&mu_, absl::Condition(&wanted), deadline);
   masks_.erase(masks_.begin(), masks_.lower_bound(key));
   if (aborted_ >= epoch) return absl::AbortedError(reason_);
   const auto it = masks_.find(key);

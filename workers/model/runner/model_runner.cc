@@ -5,8 +5,8 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/pipeline/build_expert_parallel.h"
 #include "workers/comm/core/communicator.h"
@@ -111,7 +111,7 @@ absl::Status ModelRunner::Start(const batching::StepPlan& plan, const batching::
   SY_CHECK(comm_ != nullptr);
   SY_CHECK_LT(num_started(), kMaxStarted);
   Started step = {
-      .result = {}, .begin = absl::Now(), .deadline = deadline, .epoch = plan.group_epoch, .number = plan.step};
+      .result = {}, .begin = MonotonicNow(), .deadline = deadline, .epoch = plan.group_epoch, .number = plan.step};
   if (device_steps_ != nullptr && !plan.transfers.empty())
     return absl::UnimplementedError("plan: transfers of rows on a device");
   RETURN_IF_ERROR(UseSchedule(plan.micro_batches));
@@ -184,7 +184,7 @@ absl::Status ModelRunner::RunNow(const batching::StepPlan& plan, const batching:
   } else if (batch_.num_decode_rows > 0) {
     result.decode_expert_counts = result.expert_counts;
   }
-  result.timings.total_seconds = absl::ToDoubleSeconds(absl::Now() - step->begin) - result.timings.mask_seconds;
+  result.timings.total_seconds = absl::ToDoubleSeconds(MonotonicNow() - step->begin) - result.timings.mask_seconds;
   result.timings.attention_seconds = out.attention_seconds;
   result.timings.expert_seconds = stats.expert_seconds;
   result.timings.exchange_seconds = stats.exchange_seconds + rebalancing_.exchange_seconds();

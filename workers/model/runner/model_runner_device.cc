@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/communicator.h"
 #include "workers/model/runner/model_runner.h"
@@ -21,12 +21,12 @@ bool ModelRunner::SamplesOnDevice() const {
 absl::Status ModelRunner::CaptureGraphs(absl::Duration limit, absl::FunctionRef<bool(int64_t, int64_t)> progress) {
   SY_CHECK(comm_ != nullptr);
   if (!records_steps_ || !SamplesOnDevice()) return absl::OkStatus();
-  absl::Time deadline = absl::Now() + limit;
+  absl::Time deadline = MonotonicNow() + limit;
   ASSIGN_OR_RETURN(const int64_t blocks, LeastOfRanks(comm_, num_blocks(), deadline));
   const std::vector<int64_t> buckets = device_steps_->Buckets(blocks);
   const auto report = [&](size_t done) {
     const bool goes_on = progress(static_cast<int64_t>(done), static_cast<int64_t>(buckets.size()));
-    deadline = absl::Now() + limit;
+    deadline = MonotonicNow() + limit;
     if (goes_on) return absl::OkStatus();
     return absl::CancelledError(absl::StrCat("capturing was stopped after ", done, " of ", buckets.size(), " graphs"));
   };
@@ -121,13 +121,13 @@ absl::Status ModelRunner::CollectOldest() {
     item.status = batching::ItemStatus::kNonFinite;
     if (slot.generation == pending.generation) slots_.Break(pending.slot);
   }
-  oldest->result.timings.total_seconds = absl::ToDoubleSeconds(absl::Now() - oldest->begin);
+  oldest->result.timings.total_seconds = absl::ToDoubleSeconds(MonotonicNow() - oldest->begin);
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> ModelRunner::IsDone() {
   const Started& oldest = started_.front();
-  if (!oldest.under_way || absl::Now() >= oldest.deadline) return true;
+  if (!oldest.under_way || MonotonicNow() >= oldest.deadline) return true;
   return device_steps_->OldestIsDone();
 }
 

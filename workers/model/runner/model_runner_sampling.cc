@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/model/runner/model_runner.h"
 
@@ -54,9 +54,9 @@ absl::Status ModelRunner::AwaitMasks(const batching::RankPlan& plan, Started* st
   item_masks_.assign(plan.items.size(), nullptr);
   const auto is_masked = [](const batching::StepItem& item) { return item.masked; };
   if (std::none_of(plan.items.begin(), plan.items.end(), is_masked)) return absl::OkStatus();
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   ASSIGN_OR_RETURN(step_masks_, masks_->Await(step->epoch, step->number, step->deadline));
-  step->result.timings.mask_seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+  step->result.timings.mask_seconds = absl::ToDoubleSeconds(MonotonicNow() - begin);
   RETURN_IF_ERROR(slots_.ValidateMasks(plan, step_masks_));
   for (const batching::ItemMask& mask : step_masks_.items) {
     if (!mask.mask.empty()) item_masks_[static_cast<size_t>(mask.item)] = &mask.mask;

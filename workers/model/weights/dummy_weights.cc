@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
@@ -118,7 +118,7 @@ class Filler {
 
   absl::Status Report(int64_t elements) {
     done_bytes_ += elements * DTypeBytes(dtype_);
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     if (now < next_report_) return absl::OkStatus();
     next_report_ = now + absl::Milliseconds(250);
     if (now >= next_log_) {

@@ -14,9 +14,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/quote.h"
@@ -137,7 +137,7 @@ void Loader::AddPieces(const checkpoint::Checkpoint& checkpoint, const std::vect
 }
 
 absl::Status Loader::Run() {
-  start_ = absl::Now();
+  start_ = MonotonicNow();
   {
     absl::MutexLock lock(&mu_);
     next_log_ = start_ + kLogEvery;
@@ -288,7 +288,7 @@ absl::Status Loader::Place(const Piece& piece, const TensorView& rows) {
 void Loader::Report(int64_t bytes) {
   absl::MutexLock lock(&mu_);
   done_bytes_ += bytes;
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   if (now >= next_log_) {
     next_log_ = now + kLogEvery;
     const double done_mb = static_cast<double>(done_bytes_) / 1e6;

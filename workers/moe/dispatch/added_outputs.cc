@@ -100,10 +100,4 @@ absl::Status AddedOutputs::Add(const Stream& stream, int source, const TensorVie
   return ops::AddOutputs(stream, {.y = y, .slot_row = slot_row_, .weight = weight}, answer);
 }
 
-TensorView AddedOutputs::Ones() {
-  const TensorView ones = ones_memory_.Rows(topk_weight_.dim(0), partials_, topk_weight_.dtype());
-  FillOnes(ones);
-  return ones;
-}
-
 }  // namespace switchyard::moe

@@ -40,8 +40,6 @@ class AddedOutputs {
   // Fills in the answer: [NumRows(source), H] model dtype.  y: outputs by their places in the batch.  Internal: a
   // message has more pairs of a row than the row has choices.
   absl::Status Add(const Stream& stream, int source, const TensorView& y, const TensorView& answer);
-  // Ones, [T, partials()]: the weights of partial sums.
-  TensorView Ones();
 
  private:
   const HostRoutes* routes_ = nullptr;
@@ -52,7 +50,7 @@ class AddedOutputs {
   std::vector<int32_t> own_partial_;        // [T] row of this rank's answer to itself; -1: none of its experts
   int64_t own_partials_ = 0;
   std::vector<int32_t> slot_row_, filled_;  // of an answer
-  RowScratch weight_memory_, ones_memory_;
+  RowScratch weight_memory_;
 };
 
 }  // namespace switchyard::moe

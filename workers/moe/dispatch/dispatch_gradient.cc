@@ -88,15 +88,6 @@ absl::Status DispatchGradient::StartResend(const MoeContext& context, const Laye
   return absl::OkStatus();
 }
 
-absl::Status DispatchGradient::CheckSize(const MoeContext& context, int rank, int64_t bytes) const {
-  const int64_t came = under_way_.front()->received()[rank].bytes();
-  if (came == bytes) return absl::OkStatus();
-  const absl::Status status = absl::InternalError(
-      absl::StrCat("exchange_gradient: rank ", rank, " sent ", came, " bytes where the routes say ", bytes));
-  context.comm->Abort(status.message());
-  return status;
-}
-
 // Rows are placed as in the exchange's x(), numbers in expert order.
 absl::Status DispatchGradient::PlaceResent(const MoeContext& context) {
   const int64_t number_bytes = DTypeBytes(weight_.dtype());
@@ -104,9 +95,11 @@ absl::Status DispatchGradient::PlaceResent(const MoeContext& context) {
     if (rank == context.comm->rank()) continue;
     const HostRoutes::Incoming& from = routes_->incoming[rank];
     const Parts parts(dy_, from.num_rows, weight_, from.y_row.size());
-    RETURN_IF_ERROR(CheckSize(context, rank, parts.bytes));
+    const comm::Message& message = under_way_.front()->received()[rank];
+    RETURN_IF_ERROR(
+        comm::ExpectBytes(context.comm, "an exchange of outputs' gradients", rank, message.bytes(), parts.bytes));
     if (parts.bytes == 0) continue;
-    const char* const payload = under_way_.front()->received()[rank].payload();
+    const char* const payload = message.payload();
     std::memcpy(RowAt(dy_, from.first_row), payload, from.num_rows * RowBytes(dy_));
     for (size_t i = 0; i < from.y_row.size(); ++i) {
       std::memcpy(RowAt(weight_, from.y_row[i]), payload + parts.numbers_offset + i * number_bytes, number_bytes);
@@ -181,9 +174,11 @@ absl::Status DispatchGradient::PlaceReturned(const MoeContext& context, int part
     const bool of_part = pipeline::PartOfPeers(rank, me, world, num_parts) == part;
     const int64_t pairs = of_part ? routes_->back_rows[rank + 1] - first : 0;
     const Parts parts(all_dx_, pairs, all_dweight_, pairs);
-    RETURN_IF_ERROR(CheckSize(context, rank, parts.bytes));
+    const comm::Message& message = under_way_.front()->received()[rank];
+    RETURN_IF_ERROR(
+        comm::ExpectBytes(context.comm, "an exchange of inputs' gradients", rank, message.bytes(), parts.bytes));
     if (parts.bytes == 0) continue;
-    const char* const payload = under_way_.front()->received()[rank].payload();
+    const char* const payload = message.payload();
     std::memcpy(RowAt(all_dx_, first), payload, pairs * RowBytes(all_dx_));
     std::memcpy(RowAt(all_dweight_, first), payload + parts.numbers_offset, pairs * RowBytes(all_dweight_));
   }
@@ -209,9 +204,7 @@ absl::Status DispatchGradient::FinishReturn(const MoeContext& context, const Ten
       std::memcpy(RowAt(numbers, i), RowAt(all_dweight_, row), DTypeBytes(acc));
     }
   }
-  const TensorView ones = ones_memory_.Rows(dweight.dim(0), dweight.dim(1), acc);
-  FillOnes(ones);
-  return ops::Combine(*context.stream, {.y = all_dx_, .slot_row = routes_->slot_row, .weight = ones}, dx);
+  return ops::Combine(*context.stream, {.y = all_dx_, .slot_row = routes_->slot_row}, dx);
 }
 
 }  // namespace switchyard::moe

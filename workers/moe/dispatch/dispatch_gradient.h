@@ -63,8 +63,6 @@ class DispatchGradient {
 
  private:
   std::vector<comm::Message> PackResend(const MoeContext& context) const;
-  // Aborts unless the rank's message has so many bytes.
-  absl::Status CheckSize(const MoeContext& context, int rank, int64_t bytes) const;
   absl::Status PlaceResent(const MoeContext& context);
   absl::Status PlaceReturned(const MoeContext& context, int part, int num_parts);
 
@@ -74,7 +72,7 @@ class DispatchGradient {
   TensorView dy_, weight_, dx_, dweight_;
   TensorView all_dx_, all_dweight_;  // those, then what comes back
   RowScratch* dy_memory_ = nullptr;
-  RowScratch weight_memory_, dweight_memory_, ones_memory_;
+  RowScratch weight_memory_, dweight_memory_;
 };
 
 }  // namespace switchyard::moe

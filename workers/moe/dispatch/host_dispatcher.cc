@@ -240,12 +240,8 @@ absl::Status HostDispatcher::FinishDispatchAgain(const MoeContext& context) {
     const Incoming& from = routes_.incoming[rank];
     const comm::Message& message = under_way_.front()->received()[rank];
     const int64_t bytes = from.num_rows * RowBytes(own_x_);
-    if (message.bytes() != bytes) {
-      const absl::Status status = absl::InternalError(
-          absl::StrCat("dispatch: rank ", rank, " sent ", message.bytes(), " bytes again of ", bytes));
-      context.comm->Abort(status.message());
-      return status;
-    }
+    RETURN_IF_ERROR(
+        comm::ExpectBytes(context.comm, "a repeated dispatch", static_cast<int>(rank), message.bytes(), bytes));
     if (bytes > 0) std::memcpy(RowAt(x_, from.first_row), message.payload(), static_cast<size_t>(bytes));
   }
   under_way_.pop_front();
@@ -329,12 +325,7 @@ absl::Status HostDispatcher::CollectOutputs(const MoeContext& context, int part,
     const comm::Message& message = under_way_.front()->received()[rank];
     const bool of_part = pipeline::PartOfPeers(rank, me, world, num_parts) == part;
     const int64_t bytes = of_part ? (routes_.back_rows[rank + 1] - routes_.back_rows[rank]) * RowBytes(all_y_) : 0;
-    if (message.bytes() != bytes) {
-      const absl::Status status = absl::InternalError(
-          absl::StrCat("combine: rank ", rank, " answered with ", message.bytes(), " bytes of ", bytes));
-      context.comm->Abort(status.message());
-      return status;
-    }
+    RETURN_IF_ERROR(comm::ExpectBytes(context.comm, "a combine", rank, message.bytes(), bytes));
     if (bytes > 0) std::memcpy(RowAt(all_y_, routes_.back_rows[rank]), message.payload(), bytes);
   }
   under_way_.pop_front();
@@ -350,7 +341,7 @@ absl::Status HostDispatcher::FinishCombine(const MoeContext& context, ops::Combi
   if (!routes_.stays) RETURN_IF_ERROR(CollectOutputs(context, 0, 1));
   terms.y = all_y_;
   terms.slot_row = routes_.slot_row;
-  if (adds_) terms.weight = added_.Ones();
+  if (adds_) terms.weight = {};  // the partial sums have theirs
   return ops::Combine(*context.stream, terms, residual);
 }
 

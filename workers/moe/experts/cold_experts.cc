@@ -1,9 +1,10 @@
 #include "workers/moe/experts/cold_experts.h"
 
+#include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/layer/moe_context.h"
 #include "workers/ops/exchange/permute.h"
@@ -91,7 +92,7 @@ absl::Status ColdExperts::StartFetch(const Stream& stream, const ExpertRows& row
 }
 
 absl::Status ColdExperts::ComputeOnHost(const Stream& stream, int layer) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = MonotonicNow();
   weights_.clear();
   weights_.reserve(2 * cold_.size());
   gate_up_.clear();
@@ -112,7 +113,7 @@ absl::Status ColdExperts::ComputeOnHost(const Stream& stream, int layer) {
   RETURN_IF_ERROR(ops::ExpertFfn(
       Stream::OnCpu(&stream.pool()), {.gate_up = gate_up_, .down = down_, .offsets = offsets_, .clamp = options_.clamp},
       HostRows(x_.data(), rows_, hidden), hidden_.view().Rows(0, rows_), HostRows(y_.data(), rows_, hidden)));
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  const double seconds = std::max(0.0, absl::ToDoubleSeconds(MonotonicNow() - start));
   if (expected > 0) slowness_ += kNewest * (seconds / expected - slowness_);
   counters_.experts += static_cast<int64_t>(cold_.size());
   counters_.rows += rows_;

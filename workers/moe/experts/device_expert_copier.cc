@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
@@ -61,7 +61,7 @@ absl::Status DeviceExpertCopier::EnqueueByPieces(const ExpertChunk& chunk) {
   for (int64_t begin = 0; begin < chunk.bytes; begin += kPieceBytes) {
     Piece& piece = pieces_[turn];
     turn = (turn + 1) % pieces_.size();
-    if (piece.copied != nullptr) RETURN_IF_ERROR(queue_->WaitOnHost(*piece.copied, absl::Now() + kChunkLimit));
+    if (piece.copied != nullptr) RETURN_IF_ERROR(queue_->WaitOnHost(*piece.copied, MonotonicNow() + kChunkLimit));
     const int64_t bytes = std::min(kPieceBytes, chunk.bytes - begin);
     std::memcpy(piece.memory.data(), chunk.from + begin, static_cast<size_t>(bytes));
     RETURN_IF_ERROR(queue_->Copy(chunk.to + begin, piece.memory.data(), bytes));
@@ -70,7 +70,7 @@ absl::Status DeviceExpertCopier::EnqueueByPieces(const ExpertChunk& chunk) {
   return absl::OkStatus();
 }
 
-absl::Status DeviceExpertCopier::Synchronize() { return queue_->Synchronize(absl::Now() + kChunkLimit); }
+absl::Status DeviceExpertCopier::Synchronize() { return queue_->Synchronize(MonotonicNow() + kChunkLimit); }
 
 absl::StatusOr<std::unique_ptr<ExpertCopier>> MakeExpertCopier(Device device, const ExpertSource& source) {
   if (device.is_cpu()) return std::make_unique<HostExpertCopier>();

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/experts/expert_file_builder.h"
@@ -100,7 +101,8 @@ void RemoveUnusedExpertFiles(const std::string& dir, const std::string& except, 
     LogInfo("removed ", file.path, ", which nobody uses");
   }
   unused.clear();  // closes them, which frees their blocks
-  for (const absl::Time end = absl::Now() + kFreedWithin; !all && FreeBytes(dir) < wanted_bytes && absl::Now() < end;) {
+  for (const absl::Time end = MonotonicNow() + kFreedWithin;
+       !all && FreeBytes(dir) < wanted_bytes && MonotonicNow() < end;) {
     absl::SleepFor(kPoll);
   }
 }
@@ -170,7 +172,7 @@ absl::Status ExpertFileOpening::AwaitBuilder() {
   if (pread(fd_.get(), reported, sizeof(reported), offsetof(ExpertFileHeader, done)) < 0)
     return ExpertFileError(format_.path, "cannot read");
   const auto [done, builder] = reported;
-  const absl::Time now = absl::Now();
+  const absl::Time now = MonotonicNow();
   if (done != last_done_) {
     last_done_ = done;
     stands_still_at_ = now + options_.patience;

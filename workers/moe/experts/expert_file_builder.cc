@@ -11,7 +11,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/io/unique_fd.h"
 #include "scheduler/base/log.h"
@@ -111,7 +111,7 @@ absl::Status ExpertFileBuilder::FillOnDisk() {
   UniqueFd to(open(own_path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
   if (to.get() < 0) to = UniqueFd(open(own_path.c_str(), O_WRONLY | O_CLOEXEC));
   if (to.get() < 0) return ExpertFileError(format_.path, "cannot open it for writing");
-  const absl::Time begun = absl::Now();
+  const absl::Time begun = MonotonicNow();
   absl::Time next_log = begun + kLogEvery;
   for (staged_first_ = 0; staged_first_ < experts; staged_first_ += staged_count_) {
     staged_count_ = std::min(most, experts - staged_first_);
@@ -123,13 +123,13 @@ absl::Status ExpertFileBuilder::FillOnDisk() {
     }
     RETURN_IF_ERROR(WriteStaged(to.get()));
     if (!Report(bytes)) return ExpertFileStopped(format_.path, end);
-    if (const absl::Time now = absl::Now(); now >= next_log) {
+    if (const absl::Time now = MonotonicNow(); now >= next_log) {
       next_log = now + kLogEvery;
       LogInfo("packing experts: ", Mib(end), " of ", Mib(format_.layout.bytes), " in ", format_.path);
     }
   }
   LogInfo("packed ", experts, " experts, ", Mib(format_.layout.bytes), ", in ",
-          absl::FormatDuration(absl::Trunc(absl::Now() - begun, absl::Milliseconds(100))));
+          absl::FormatDuration(absl::Trunc(MonotonicNow() - begun, absl::Milliseconds(100))));
   return absl::OkStatus();
 }
 

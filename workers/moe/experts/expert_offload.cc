@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
 #include "scheduler/popularity/popularity.h"
@@ -182,9 +182,9 @@ absl::Status ExpertOffload::TakeTurn(const MoeContext& context, const LayerConte
 }
 
 offload::LayerPlan ExpertOffload::Plan(absl::FunctionRef<offload::LayerPlan()> plan) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   offload::LayerPlan planned = plan();
-  plan_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
+  plan_seconds_ += absl::ToDoubleSeconds(MonotonicNow() - begin);
   return planned;
 }
 
@@ -211,7 +211,7 @@ absl::Status ExpertOffload::RunLayer(const MoeContext& context, const LayerConte
     if (count > 0) need.compute_ticks += options_.expert_ticks + count * options_.row_ticks;
     num_rows += count;
   }
-  if (layer.num_chunks == 1) MeasureCost(layer.index, absl::Now());
+  if (layer.num_chunks == 1) MeasureCost(layer.index, MonotonicNow());
   last_expected_ = need.compute_ticks;
   last_rows_ = num_rows;
   if (need.parts_left == 0) {
@@ -235,7 +235,7 @@ absl::Status ExpertOffload::BeginPass(absl::Span<const placement::LayerEstimate>
   // After an error, or a pass that ended early, the first layer begins anew.
   if (policy_ == nullptr || !AtStart()) return absl::OkStatus();
   const absl::Span<const offload::LayerForecast> forecasts = Forecasts(offload::NeedForecast::kBeforePass, estimates);
-  pass_began_ = absl::Now();
+  pass_began_ = MonotonicNow();
   const int64_t ticks = before_first_.beside(options_.first_gate_ticks, 0);
   UnderWay plan = {.steps = Plan([&] { return policy_->OnPass(forecasts, ticks); }).steps, .deadline = {}};
   const absl::Status status = StartSteps(&plan);

@@ -3,8 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/await.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::moe {
@@ -119,7 +120,7 @@ absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority p
   slots_[slot] = {.state = SlotState::kCopying,
                   .id = id,
                   .from = from,
-                  .queued = absl::Now(),
+                  .queued = MonotonicNow(),
                   .priority = priority,
                   .prefetched = priority == CopyPriority::kPrefetch,
                   .outcome = std::make_shared<Outcome>()};
@@ -179,7 +180,7 @@ void ExpertStore::CountAcquired(Slot* slot) {
 }
 
 absl::StatusOr<ExpertLease> ExpertStore::Acquire(absl::Span<const ExpertId> ids, absl::Time deadline) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   std::vector<int> slots;
   std::vector<std::shared_ptr<Outcome>> outcomes;
   absl::MutexLock lock(&mu_);
@@ -200,14 +201,14 @@ absl::StatusOr<ExpertLease> ExpertStore::Acquire(absl::Span<const ExpertId> ids,
   const auto done = [&] {
     return std::all_of(outcomes.begin(), outcomes.end(), [](const auto& outcome) { return outcome->done; });
   };
-  mu_.AwaitWithDeadline(absl::Condition(&done), deadline);
-  counters_.wait_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+  AwaitUntil(&mu_, absl::Condition(&done), deadline);
+  counters_.wait_seconds += absl::ToDoubleSeconds(MonotonicNow() - begin);
   absl::Status status;
   for (size_t i = 0; i < outcomes.size(); ++i) {
     if (!outcomes[i]->done) {
-      status.Update(absl::DeadlineExceededError(
-          absl::StrCat("expert store: waited ", absl::FormatDuration(absl::Now() - begin), " for ", ids[i].ToString(),
-                       ", ", slots_[slots[i]].copied, " of ", options_.expert.bytes, " bytes of it are there")));
+      status.Update(absl::DeadlineExceededError(absl::StrCat(
+          "expert store: waited ", absl::FormatDuration(MonotonicNow() - begin), " for ", ids[i].ToString(), ", ",
+          slots_[slots[i]].copied, " of ", options_.expert.bytes, " bytes of it are there")));
     } else {
       status.Update(outcomes[i]->status);
     }
@@ -303,7 +304,7 @@ void ExpertStore::AwaitChunk() {
     // Counts from the time when the chunk was queued, else a wait that ends late would slow the link.
     link_free_at_ = std::max(mine.queued, link_free_at_) +
                     absl::Seconds(static_cast<double>(chunk.bytes) / options_.bytes_per_second);
-    mu_.AwaitWithDeadline(absl::Condition(this, &ExpertStore::stopping), link_free_at_);
+    AwaitUntil(&mu_, absl::Condition(this, &ExpertStore::stopping), link_free_at_);
   }
   counters_.copied_bytes += chunk.bytes;
   Slot& held = slots_[chunk.slot];
@@ -339,7 +340,7 @@ std::vector<ExpertStore::SlotView> ExpertStore::Slots() const {
 
 absl::Status ExpertStore::AwaitCopies(absl::Time deadline) {
   absl::MutexLock lock(&mu_);
-  const bool idle = mu_.AwaitWithDeadline(absl::Condition(this, &ExpertStore::IsIdle), deadline);
+  const bool idle = AwaitUntil(&mu_, absl::Condition(this, &ExpertStore::IsIdle), deadline);
   RETURN_IF_ERROR(aborted_);
   if (idle) return absl::OkStatus();
   return absl::DeadlineExceededError(
@@ -349,8 +350,8 @@ absl::Status ExpertStore::AwaitCopies(absl::Time deadline) {
 absl::Status ExpertStore::AwaitCopies(int64_t copied_before, int64_t total, absl::Time deadline, Progress progress) {
   constexpr absl::Duration kReportEvery = absl::Milliseconds(250);
   for (;;) {
-    const absl::Status waited = AwaitCopies(std::min(deadline, absl::Now() + kReportEvery));
-    if (!waited.ok() && (!absl::IsDeadlineExceeded(waited) || absl::Now() >= deadline)) return waited;
+    const absl::Status waited = AwaitCopies(std::min(deadline, MonotonicNow() + kReportEvery));
+    if (!waited.ok() && (!absl::IsDeadlineExceeded(waited) || MonotonicNow() >= deadline)) return waited;
     const int64_t copied = counters().copied_bytes - copied_before;
     if (!progress(std::min(total, copied), total)) {
       return absl::CancelledError("expert slots: stopped while they were filled");

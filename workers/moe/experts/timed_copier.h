@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "scheduler/base/clock.h"
 #include "workers/moe/experts/expert_copier.h"
 
 namespace switchyard::moe {
@@ -21,12 +21,12 @@ class TimedCopier : public ExpertCopier {
 
   int depth() const override { return inner_->depth(); }
   void Start(const ExpertChunk& chunk) override {
-    if (under_way_++ == 0) busy_since_ = absl::Now();
+    if (under_way_++ == 0) busy_since_ = MonotonicNow();
     inner_->Start(chunk);
   }
   Finished Await() override {
     Finished finished = inner_->Await();
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     if (finished.status.ok()) {
       nanoseconds_ += absl::ToInt64Nanoseconds(now - busy_since_);
       bytes_ += finished.chunk.bytes;

@@ -10,8 +10,6 @@
 namespace switchyard::moe {
 
 void ChoiceRows::Begin(int64_t tokens, int64_t top_k, int64_t hidden, DType dtype, bool numbers) {
-  tokens_ = tokens;
-  top_k_ = top_k;
   rows_ = rows_memory_.Rows(tokens * top_k, hidden, dtype);
   row_of_.assign(static_cast<size_t>(tokens * top_k), -1);
   numbers_ = TensorView();
@@ -31,9 +29,7 @@ absl::Status ChoiceRows::Put(const Stream& stream, absl::Span<const int32_t> cho
   TensorView from = returned.rows;
   if (shards > 1) {
     from = sums_memory_.Rows(count, rows_.dim(1), rows_.dtype());
-    const TensorView ones = ones_memory_.Rows(count, shards, AccDType(rows_.dtype()));
-    FillOnes(ones);
-    RETURN_IF_ERROR(ops::AddOutputs(stream, {.y = returned.rows, .slot_row = slot_row, .weight = ones}, from));
+    RETURN_IF_ERROR(ops::AddOutputs(stream, {.y = returned.rows, .slot_row = slot_row}, from));
   }
   for (int64_t i = 0; i < count; ++i) {
     const int32_t choice = choices[static_cast<size_t>(i)];
@@ -77,12 +73,6 @@ absl::Status ChoiceRows::FinishGather() {
 
 absl::Status ChoiceRows::AddTo(const Stream& stream, const TensorView& weight, const TensorView& to) const {
   return ops::Combine(stream, {.y = rows_, .slot_row = row_of_, .weight = weight}, to);
-}
-
-absl::Status ChoiceRows::AddTo(const Stream& stream, const TensorView& to) {
-  const TensorView ones = ones_memory_.Rows(tokens_, top_k_, to.dtype());
-  FillOnes(ones);
-  return AddTo(stream, ones, to);
 }
 
 }  // namespace switchyard::moe

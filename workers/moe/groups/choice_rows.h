@@ -40,11 +40,9 @@ class ChoiceRows {
   absl::Status FinishGather();
 
   // to[t] += Σ_k weight[t, k] · row of (t, k); choices without a row count nothing.
-  absl::Status AddTo(const Stream& stream, const TensorView& weight,  // [T, K] AccDType
+  absl::Status AddTo(const Stream& stream, const TensorView& weight,  // [T, K] AccDType; rank 0 = all are 1
                      const TensorView& to) const;                     // [T, H] AccDType
-  // The same with weight 1.
-  absl::Status AddTo(const Stream& stream, const TensorView& to);
-  const TensorView& numbers() const { return numbers_; }  // [T * K, 1] AccDType
+  const TensorView& numbers() const { return numbers_; }              // [T * K, 1] AccDType
   // Gives up what is under way after an error (which ends the group).
   void Drop() { under_way_.clear(); }
 
@@ -55,11 +53,10 @@ class ChoiceRows {
   };
   std::vector<TensorView> Matrices() const;
 
-  int64_t tokens_ = 0, top_k_ = 0;
   TensorView rows_, numbers_;
   std::vector<int32_t> row_of_;  // [T * K] a choice's row is at its own index; -1 = none
   std::deque<Gathering> under_way_;
-  RowScratch rows_memory_, numbers_memory_, sums_memory_, ones_memory_;
+  RowScratch rows_memory_, numbers_memory_, sums_memory_;
 };
 
 }  // namespace switchyard::moe

@@ -216,10 +216,7 @@ absl::Status GroupRows::FinishSum(const MicroOp& op) {
   return absl::OkStatus();
 }
 
-absl::Status GroupRows::AddChoices(const TensorView& to) {
-  if (rows_.weight.rank() == 0) return choices_.AddTo(*context_->stream, to);
-  return choices_.AddTo(*context_->stream, rows_.weight, to);
-}
+absl::Status GroupRows::AddChoices(const TensorView& to) { return choices_.AddTo(*context_->stream, rows_.weight, to); }
 
 absl::Status GroupRows::Returned(const ReturnedRows& returned) {
   if (way_ == Way::kGatheredParts) return absl::OkStatus();

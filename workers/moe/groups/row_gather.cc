@@ -3,25 +3,22 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/dispatch/host_routes.h"
 
 namespace switchyard::moe {
+namespace {
+
+constexpr absl::string_view kGatherOfRows = "a gather of rows";
+
+}  // namespace
 
 int64_t RowGather::BytesOfRow() const {
   int64_t bytes = 0;
   for (const TensorView& matrix : matrices_) bytes += RowBytes(matrix);
   return bytes;
-}
-
-absl::Status RowGather::WrongSize(int rank, int64_t rows) const {
-  const absl::Status status =
-      absl::InternalError(absl::StrCat("gather: rank ", rank, " sent ", work_->received()[rank].bytes(),
-                                       " bytes of rows of ", BytesOfRow(), ", wants ", rows, " rows"));
-  among_->Abort(status.message());
-  return status;
 }
 
 absl::Status RowGather::Start(const Stream& stream, comm::Communicator* among, const comm::CommCall& call,
@@ -53,16 +50,16 @@ absl::Status RowGather::Finish() { return work_->Wait(); }
 
 absl::StatusOr<int64_t> RowGather::RowsOf(int rank) const {
   if (rank == among_->rank()) return static_cast<int64_t>(mine_.size());
-  const int64_t bytes = work_->received()[rank].bytes();
-  if (bytes % BytesOfRow() != 0) return WrongSize(rank, bytes / BytesOfRow());
-  return bytes / BytesOfRow();
+  const int64_t bytes = work_->received()[rank].bytes(), rows = bytes / BytesOfRow();
+  RETURN_IF_ERROR(comm::ExpectBytes(among_, kGatherOfRows, rank, bytes, rows * BytesOfRow()));
+  return rows;
 }
 
 absl::Status RowGather::Place(int rank, absl::Span<const int32_t> at, absl::Span<const TensorView> to) const {
   SY_CHECK_EQ(to.size(), matrices_.size());
   const auto rows = static_cast<int64_t>(at.size());
   ASSIGN_OR_RETURN(const int64_t sent, RowsOf(rank));
-  if (sent != rows) return WrongSize(rank, rows);
+  RETURN_IF_ERROR(comm::ExpectBytes(among_, kGatherOfRows, rank, sent * BytesOfRow(), rows * BytesOfRow()));
   if (rows == 0) return absl::OkStatus();
   const bool own = rank == among_->rank();
   const char* from = own ? nullptr : work_->received()[rank].payload();

@@ -31,7 +31,6 @@ class RowGather {
 
  private:
   int64_t BytesOfRow() const;  // of one row of all matrices
-  absl::Status WrongSize(int rank, int64_t rows) const;
 
   comm::Communicator* among_ = nullptr;
   std::vector<TensorView> matrices_;

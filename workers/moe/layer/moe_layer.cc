@@ -4,6 +4,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
 #include "workers/moe/groups/group_rows.h"
@@ -264,10 +265,10 @@ class MoeExecutor::Impl : public MicroOpRunner {
                               .clamp = desc.glu_clamp};
     const auto compute = [&]() -> absl::Status {
       const comm::Timed timed(&context_->stats->expert_seconds), routed(&context_->stats->routed_seconds);
-      const absl::Time begun = absl::Now();
+      const absl::Time begun = MonotonicNow();
       RETURN_IF_ERROR(weights.adapted() ? adapters_.Ffn(*context_->stream, weights.adapters(), ffn, rows.x(), hidden, y)
                                         : ops::ExpertFfn(*context_->stream, ffn, rows.x(), hidden, y));
-      if (context_->pace.any() && y.device().is_cpu()) absl::SleepFor(begun + PaceOf(ffn) - absl::Now());
+      if (context_->pace.any() && y.device().is_cpu()) absl::SleepFor(begun + PaceOf(ffn) - MonotonicNow());
       return absl::OkStatus();
     };
     if (layer_.standing != nullptr) {

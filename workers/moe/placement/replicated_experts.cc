@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/placement/placement.h"
 #include "workers/moe/layer/moe_context.h"
@@ -165,9 +165,9 @@ absl::Status ReplicatedExperts::RunWave(const MoeContext& context, const LayerCo
                                         const std::vector<size_t>& slots, Compute compute, double* waited) {
   ids_.clear();
   for (const size_t slot : slots) ids_.push_back({layer.index, rows.experts[slot]});
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   absl::StatusOr<ExpertLease> lease = store_->Acquire(ids_, context.deadline);
-  if (waited != nullptr) *waited += absl::ToDoubleSeconds(absl::Now() - begin);
+  if (waited != nullptr) *waited += absl::ToDoubleSeconds(MonotonicNow() - begin);
   RETURN_IF_ERROR(lease.status());
   gate_up_.assign(rows.experts.size(), nullptr);
   down_.assign(rows.experts.size(), nullptr);

@@ -5,8 +5,8 @@
 #include <optional>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/split_mix.h"
 #include "scheduler/base/status_macros.h"
 
@@ -105,12 +105,12 @@ absl::Status ProbeFit::OnGate(const Stream& stream, int layer, const TensorView&
     credit_ = std::min(kMostCredit, credit_ + options_.share * absl::ToDoubleSeconds(now - pass_begin_));
   }
   if (count_ == 0) return absl::OkStatus();
-  const absl::Time start = absl::Now();
+  const absl::Time start = MonotonicNow();
   seen_[static_cast<size_t>(layer)] = {CopyRows(x, begin_, count_), CopyRows(logits, begin_, count_)};
   if (layer >= 2) RETURN_IF_ERROR(AddRows(stream, layer - 2));
   const bool last = layer + 1 == options_.num_layers;
   if (last && layer >= 1) RETURN_IF_ERROR(AddRows(stream, layer - 1));
-  spent_ += absl::ToDoubleSeconds(absl::Now() - start);
+  spent_ += absl::ToDoubleSeconds(MonotonicNow() - start);
   if (!last || count_ == 0) return absl::OkStatus();
   const double per_row = spent_ / static_cast<double>(count_);
   seconds_per_row_ = seconds_per_row_ == 0 ? per_row : seconds_per_row_ + (per_row - seconds_per_row_) / 16;

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/timed.h"
@@ -204,7 +204,7 @@ absl::StatusOr<absl::Span<const placement::LayerEstimate>> RowLoadPredictor::Beg
   num_rows_ = pass.num_rows;
   num_decode_rows_ = pass.num_decode_rows;
   next_layer_ = 0;
-  if (fit_ != nullptr && num_rows_ > 0) fit_->Begin(num_rows_, absl::Now());
+  if (fit_ != nullptr && num_rows_ > 0) fit_->Begin(num_rows_, MonotonicNow());
   token_ids_.assign(pass.token_ids.begin(), pass.token_ids.end());
   experts_.assign(static_cast<size_t>(num_rows_ * options_.shape.num_layers * options_.shape.top_k), -1);
   const auto known = [&](int64_t begin, int64_t end) {

@@ -1,7 +1,7 @@
 // The products that a load predictor computes with a gate's rows on their device, and the rows that it fetches.
 #include <algorithm>
 
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/moe/popularity/row_load_predictor.h"
 
@@ -13,7 +13,7 @@ absl::Status RowLoadPredictor::Fit(const MoeContext& context, const LayerContext
   if (num_rows_ == 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(const TensorView x, x_on_host_.Take(context, layer.x, fit_->window()));
   ASSIGN_OR_RETURN(const TensorView logits, logits_on_host_.Take(context, layer.logits, fit_->window()));
-  return fit_->OnGate(*context.stream, layer.index, x, logits, absl::Now());
+  return fit_->OnGate(*context.stream, layer.index, x, logits, MonotonicNow());
 }
 
 absl::StatusOr<TensorView> RowLoadPredictor::WindowCopy::Take(const MoeContext& context, const TensorView& from,

@@ -67,7 +67,7 @@ struct CombineArgs {
   uint8_t dtype;
   const void* y;            // [rows, H]
   const int32_t* slot_row;  // [T, K]
-  const void* weight;       // [T, K] AccDType
+  const void* weight;       // [T, K] AccDType, or null: all are 1
   const void* shared;       // [T, H] or null
   const void* shared_gate;  // [T, 1] AccDType or null
   void* residual;           // [T, H] AccDType; null: the sum goes to `out` instead

@@ -16,8 +16,8 @@ __device__ inline double SiluTimes(double gate, double up) { return gate / (1 + 
 // registers, of an exact division.
 __device__ inline float FastSiluTimes(float gate, float up) { return __fdividef(gate, 1 + expf(-gate)) * up; }
 
-__device__ inline float Exp(float x) { return expf(x); }
-__device__ inline double Exp(double x) { return exp(x); }
+__device__ inline float ExactExp(float x) { return expf(x); }
+__device__ inline double ExactExp(double x) { return exp(x); }
 
 // What the activation makes of a gate's sum and its up's: SwiGLU, or with the bounds of GluClamp.
 template <class Value>
@@ -26,7 +26,7 @@ __device__ __forceinline__ Value Glu(const GemmProblem& p, Value gate, Value up)
   const Value limit = static_cast<Value>(p.glu_limit), alpha = static_cast<Value>(p.glu_alpha);
   gate = gate > limit ? limit : gate;
   up = up > limit ? limit : up < -limit ? -limit : up;
-  return gate / (1 + Exp(-alpha * gate)) * (up + 1);
+  return gate / (1 + ExactExp(-alpha * gate)) * (up + 1);
 }
 
 // That of an item's outputs [N] or null: the weight's own, or the product's.

@@ -19,7 +19,7 @@ namespace switchyard::ops {
 struct CombineInputs {
   TensorView y;                 // [rows, H] model dtype: expert outputs
   IntView slot_row;             // [T * K] row of y for (t, k); -1 = dropped
-  TensorView weight;            // [T, K] AccDType
+  TensorView weight = {};       // [T, K] AccDType; rank 0 = all are 1
   TensorView shared = {};       // [T, H] model dtype; empty view (rank 0) = no shared expert
   TensorView shared_gate = {};  // [T, 1] AccDType: the gate's logit; rank 0 = the shared term has weight 1
 };

@@ -8,7 +8,7 @@ SY_INLINE void CombineRow(const CombineArgs& a, int64_t t) {
   using AccType = AccT<Elem>;
   constexpr int kN = Lanes<Elem>::kCount;
   const int32_t* slots = a.slot_row + t * a.top_k;
-  const AccType* weight = static_cast<const AccType*>(a.weight) + t * a.weight_stride;
+  const AccType* weight = a.weight ? static_cast<const AccType*>(a.weight) + t * a.weight_stride : nullptr;
   const Elem* shared = a.shared ? static_cast<const Elem*>(a.shared) + t * a.shared_stride : nullptr;
   AccType gate{1};
   if (a.shared_gate) {
@@ -23,7 +23,7 @@ SY_INLINE void CombineRow(const CombineArgs& a, int64_t t) {
     for (int64_t k = 0; k < a.top_k; ++k) {
       if (slots[k] < 0) continue;
       const Elem* y = static_cast<const Elem*>(a.y) + slots[k] * a.y_stride;
-      sum = Fma(Splat(weight[k]), LoadPart(y + j, n), sum);
+      sum = Fma(Splat(weight ? weight[k] : AccType{1}), LoadPart(y + j, n), sum);
     }
     if (shared) sum = Fma(Splat(gate), LoadPart(shared + j, n), sum);
     if (out) {

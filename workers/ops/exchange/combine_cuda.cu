@@ -18,7 +18,7 @@ struct CombineOp {
   __device__ void AddExperts(int64_t row, int64_t column, Acc (&sum)[kCount]) const {
     const int top_k = static_cast<int>(a.top_k);
     const int32_t* slots = a.slot_row + row * top_k;
-    const Acc* weights = static_cast<const Acc*>(a.weight) + row * a.weight_stride;
+    const Acc* weights = a.weight == nullptr ? nullptr : static_cast<const Acc*>(a.weight) + row * a.weight_stride;
     const Elem* y = static_cast<const Elem*>(a.y) + column;
     const int64_t left = a.width - column;
     for (int k = 0; k < top_k; k += kInFlight) {
@@ -28,7 +28,7 @@ struct CombineOp {
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {
         slot[i] = k + i < top_k ? slots[k + i] : -1;
-        w[i] = k + i < top_k ? weights[k + i] : Acc{0};
+        w[i] = weights == nullptr ? Acc{1} : k + i < top_k ? weights[k + i] : Acc{0};
       }
 #pragma unroll
       for (int i = 0; i < kInFlight; ++i) {

@@ -77,8 +77,10 @@ class Row {
     for (const auto& [id, bias] : p.logit_bias) {
       if (InVocabulary(id)) copy[id] = Capped(copy[id] + bias);
     }
-    for (int32_t id : p.stop_ids) {
-      if (masked && InVocabulary(id)) copy[id] = -std::numeric_limits<Acc>::infinity();
+    if (masked && (mask == nullptr || AnyButStops(copy, p.stop_ids))) {
+      for (const int32_t id : p.stop_ids) {
+        if (InVocabulary(id)) copy[id] = -std::numeric_limits<Acc>::infinity();
+      }
     }
     logits_ = copy.data();
     stats_ = CpuKernels().logit_stats(Code(), logits_, size_);
@@ -111,6 +113,16 @@ class Row {
   static constexpr uint8_t Code() { return static_cast<uint8_t>(DTypeOf<Acc>::value); }
   static const int32_t* order() { return Buffers().order.data(); }
   bool InVocabulary(int32_t id) const { return id >= 0 && id < size_; }
+
+  // Whether min_tokens leaves a token that may be drawn.
+  static bool AnyButStops(const std::vector<Acc>& logits, const std::vector<int32_t>& stop_ids) {
+    for (size_t id = 0; id < logits.size(); ++id) {
+      const bool may_be_drawn = logits[id] > -std::numeric_limits<Acc>::infinity();
+      if (may_be_drawn && std::find(stop_ids.begin(), stop_ids.end(), static_cast<int32_t>(id)) == stop_ids.end())
+        return true;
+    }
+    return false;
+  }
 
   // The others become -Inf.
   void CopyAllowed(const grammar::TokenMask& mask, std::vector<Acc>* copy) const {

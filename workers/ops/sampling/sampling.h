@@ -1,8 +1,8 @@
 // Samples the next token from logits, and computes logprobs.
 //
-// Order: token mask → penalties → logit_bias → min_tokens mask → temperature < 1e-5: the largest logit, ties to the
-// smaller id; else temperature → top_k → top_p → min_p → one draw (random.h, keyed by seed, choice and index of the
-// output token).
+// Order: token mask → penalties → logit_bias → min_tokens mask (left out where a token mask allows nothing but stop
+// tokens) → temperature < 1e-5: the largest logit, ties to the smaller id; else temperature → top_k → top_p → min_p →
+// one draw (random.h, keyed by seed, choice and index of the output token).
 //   repetition penalty r > 0: logits of tokens in prompt or output: / r if positive, · r if negative (HF);
 //   presence, frequency: - presence - frequency · count, over output tokens alone (OpenAI, vLLM);
 //   top_k: the k largest, ties to the smaller id;   top_p: the shortest prefix by falling probability (renormalised

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/cuda/cuda_events.h"
 #include "workers/tensor/cuda/cuda_status.h"
@@ -153,15 +154,15 @@ class CudaQueue : public DeviceQueue {
   absl::Status Poll(cudaEvent_t event, absl::Time deadline) const {
     // A step takes milliseconds: polling without a pause adds no latency, sleeping would.
     constexpr int kSpins = 20000;
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = MonotonicNow();
     for (int i = 0;; ++i) {
       const cudaError_t error = cudaEventQuery(event);
       if (error != cudaErrorNotReady) return CudaStatus("cudaEventQuery", error);
       if (i < kSpins) continue;
-      if (absl::Now() >= deadline) {
+      if (MonotonicNow() >= deadline) {
         return absl::DeadlineExceededError(
             absl::StrCat(device().ToString(), ": its work was not done at the deadline, ",
-                         absl::FormatDuration(absl::Now() - begin), " after the wait began"));
+                         absl::FormatDuration(MonotonicNow() - begin), " after the wait began"));
       }
       absl::SleepFor(absl::Microseconds(50));
     }

@@ -1,4 +1,4 @@
-// chunks.log of a job's folder: the decision about the number of chunks (scheduler/jobs/chunk_decisions.h) in a
+// chunks.log of a job's folder: the decision about the number of chunks (scheduler/jobs/chunk_decision.h) in a
 // DecisionLog (decision_log.h, which says what holds of it).
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "scheduler/jobs/chunk_decisions.h"
+#include "scheduler/jobs/chunk_decision.h"
 #include "workers/checkpoint/files/file_system.h"
 
 namespace switchyard::train {

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/train/job/rank_agreement.h"
 
@@ -43,9 +43,9 @@ absl::StatusOr<std::vector<ChunkTime>> MeasureLayers(const LayerTimesInput& inpu
   for (size_t round = 0; round == 0 || MeasuresOn(round - 1, spent); ++round) {
     for (size_t i = 0; i < times.size(); ++i) {
       const size_t turn = (i + round) % times.size();
-      const absl::Time begin = absl::Now();
+      const absl::Time begin = MonotonicNow();
       RETURN_IF_ERROR(input.run(times[turn].chunks));
-      ASSIGN_OR_RETURN(const double seconds, SlowestSeconds(input, absl::Now() - begin));
+      ASSIGN_OR_RETURN(const double seconds, SlowestSeconds(input, MonotonicNow() - begin));
       if (round == 0) continue;
       taken[turn].push_back(seconds);
       spent += seconds;

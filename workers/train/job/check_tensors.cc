@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/families/family.h"
@@ -37,7 +37,7 @@ absl::Status CheckValues(const checkpoint::Checkpoint& checkpoint, const std::ve
   for (const model::Param& param : params) {
     const int64_t step = std::max<int64_t>(1, kReadValues / std::max<int64_t>(1, param.columns));
     for (int64_t row = 0; row < param.rows; row += step) {
-      if (absl::Now() >= deadline) return absl::OkStatus();
+      if (MonotonicNow() >= deadline) return absl::OkStatus();
       model::Param part = param;
       part.source_row += row;
       part.rows = std::min(step, param.rows - row);
@@ -57,7 +57,7 @@ absl::Status CheckValues(const checkpoint::Checkpoint& checkpoint, const std::ve
 
 absl::Status CheckTensors(const checkpoint::Checkpoint& checkpoint, const model::ModelConfig& config,
                           absl::Duration limit) {
-  const absl::Time deadline = absl::Now() + limit;
+  const absl::Time deadline = MonotonicNow() + limit;
   RETURN_IF_ERROR(CheckSize(checkpoint, config));
   std::vector<int32_t> experts(static_cast<size_t>(config.num_experts));
   std::iota(experts.begin(), experts.end(), 0);

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
@@ -153,7 +153,7 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
                                     std::string trainer_state) {
   SY_CHECK(!busy_);
   Join();
-  began_ = absl::Now();
+  began_ = MonotonicNow();
   saving_ = {.step = step};
   kept_step_ = kept_step;
   const bool offloaded = parameters.offload() != nullptr;
@@ -183,18 +183,18 @@ absl::Status CheckpointSaver::Begin(const Stream& stream, const Parameters& para
     status_ = absl::OkStatus();
   }
   Do([this, files = *std::move(files)] { return Write(files); }, SavePhase::kWritten);
-  saving_.waited_seconds = absl::ToDoubleSeconds(absl::Now() - began_);
+  saving_.waited_seconds = absl::ToDoubleSeconds(MonotonicNow() - began_);
   return absl::OkStatus();
 }
 
 void CheckpointSaver::AwaitNews(absl::Duration most) const {
-  const absl::Time end = absl::Now() + most;
+  const absl::Time end = MonotonicNow() + most;
   const auto has_news = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
     return (phase_ != SavePhase::kWriting && phase_ != SavePhase::kCommitting) || !status_.ok();
   };
   absl::MutexLock lock(&mu_);
-  while (comm_->status().ok() && absl::Now() < end &&
-         !mu_.AwaitWithTimeout(absl::Condition(&has_news), std::min(kLookAtGroup, end - absl::Now()))) {
+  while (comm_->status().ok() && MonotonicNow() < end &&
+         !mu_.AwaitWithTimeout(absl::Condition(&has_news), std::min(kLookAtGroup, end - MonotonicNow()))) {
   }
 }
 
@@ -206,9 +206,10 @@ absl::Status CheckpointSaver::Collect() {
   const std::string text = checkpoint::EncodeFileRecords(records_);
   out[0] = comm_->NewMessage(static_cast<int64_t>(text.size()));
   std::copy(text.begin(), text.end(), out[0].payload());
-  ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work, comm_->AllToAllV({.comm_class = comm::CommClass::kControl,
-                                                                       .deadline = absl::Now() + options_.disk_limit},
-                                                                      std::move(out)));
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<comm::Work> work,
+      comm_->AllToAllV({.comm_class = comm::CommClass::kControl, .deadline = MonotonicNow() + options_.disk_limit},
+                       std::move(out)));
   RETURN_IF_ERROR(work->Wait());
   collected_ = true;
   if (writer_ == nullptr) return absl::OkStatus();
@@ -236,7 +237,7 @@ absl::StatusOr<std::optional<SavedStep>> CheckpointSaver::Advance(absl::Span<con
   if (words[0].saving != static_cast<int32_t>(SavePhase::kCommitted)) return std::optional<SavedStep>();
   busy_ = false;
   saving_.folder = checkpoint::StepFolder(saving_.step);
-  saving_.seconds = absl::ToDoubleSeconds(absl::Now() - began_);
+  saving_.seconds = absl::ToDoubleSeconds(MonotonicNow() - began_);
   absl::MutexLock lock(&mu_);
   phase_ = SavePhase::kIdle;
   return std::optional<SavedStep>(saving_);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/train/chunks/chunk_journal.h"
 #include "workers/train/chunks/layer_times.h"
@@ -65,14 +65,14 @@ absl::Status JobChunks::Open(Trainer* trainer) {
 // Rank 0's decision, by what the slowest rank took.
 absl::StatusOr<jobs::ChunkDecision> JobChunks::Measure(Trainer* trainer) {
   const absl::Duration limit = context_.input().step_limit;
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   context_.notes().Stage("times layers, their rows cut into chunks");
   ASSIGN_OR_RETURN(const std::vector<ChunkTime> times,
                    MeasureLayers({.comm = context_.comm(),
                                   .run =
                                       [&](int32_t chunks) {
                                         context_.notes().Note(absl::StrCat("times layers, chunks: ", chunks));
-                                        return trainer->RunLayers(chunks, absl::Now() + limit);
+                                        return trainer->RunLayers(chunks, MonotonicNow() + limit);
                                       },
                                   .limit = limit}));
   trainer->DropBuffers();
@@ -84,7 +84,7 @@ absl::StatusOr<jobs::ChunkDecision> JobChunks::Measure(Trainer* trainer) {
       .chunks = fastest.chunks,
       .ns = std::llround(fastest.seconds * 1e9),
       .why = absl::StrCat(ChunkTimesText(times), "; measured in ",
-                          absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Milliseconds(1))))};
+                          absl::FormatDuration(absl::Trunc(MonotonicNow() - begin, absl::Milliseconds(1))))};
   ASSIGN_OR_RETURN(const std::string text, context_.AgreeOnText(jobs::EncodeChunkDecision(mine)));
   ASSIGN_OR_RETURN(const std::optional<jobs::ChunkDecision> decision, jobs::DecodeChunkDecision(text));
   return decision.value_or(mine);

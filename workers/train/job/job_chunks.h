@@ -1,5 +1,5 @@
 // The number of chunks into which a job's MoE layers cut their rows, where its granularity lets the ranks decide: the
-// decision in chunks.log of its folder (scheduler/jobs/chunk_decisions.h), else one by what layers take before the next
+// decision in chunks.log of its folder (scheduler/jobs/chunk_decision.h), else one by what layers take before the next
 // step.
 //
 // Where rows stay on one rank, or a model has no MoE layers, nothing is decided.  Thread-compatible.  Find and Open are
@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "scheduler/jobs/chunk_decisions.h"
+#include "scheduler/jobs/chunk_decision.h"
 #include "workers/checkpoint/files/file_system.h"
 #include "workers/train/job/job_context.h"
 #include "workers/train/job/setup/job_start.h"

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/io/model_dir.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/log.h"
@@ -24,10 +24,10 @@ DType DTypeOfJob(jobs::TrainDType dtype) {
 JobNotes::JobNotes(std::string job_id, absl::Duration interval, TrainListener* listener)
     : job_id_(std::move(job_id)), interval_(interval), listener_(listener) {}
 
-bool JobNotes::due() const { return absl::Now() - last_ >= interval_; }
+bool JobNotes::due() const { return MonotonicNow() - last_ >= interval_; }
 
 void JobNotes::Stage(const std::string& text) {
-  last_ = absl::Now();
+  last_ = MonotonicNow();
   if (listener_ == nullptr) return;
   LogInfo("job ", job_id_, ": ", text);
   listener_->Note(text);

@@ -24,7 +24,6 @@ class JobGroup {
   absl::StatusOr<comm::Communicator*> Form(const comm::GroupOptions& options, comm::RendezvousStore* store);
   void Leave() { group_.Leave(); }
   void Abort(int64_t epoch, const std::string& reason) { group_.Abort(epoch, reason); }
-  void ForgetEpochs() { group_.ForgetEpochs(); }
 
  private:
   comm::SocketTraffic* const traffic_;

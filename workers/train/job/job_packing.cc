@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/train/job/rank_agreement.h"
 #include "workers/train/packing/packing_journal.h"
@@ -98,7 +98,7 @@ absl::Status JobPacking::MakePacker(Trainer* trainer, Parameters* parameters) {
     };
   }
   ASSIGN_OR_RETURN(packer_, ExpertPacker::Create(trainer, parameters, context_.comm(), *std::move(controller_),
-                                                 std::move(options), absl::Now() + context_.input().disk_limit));
+                                                 std::move(options), MonotonicNow() + context_.input().disk_limit));
   return absl::OkStatus();
 }
 
@@ -120,7 +120,7 @@ absl::Status JobPacking::Journal(const jobs::PackingDecision& decision) {
 
 absl::StatusOr<std::optional<jobs::PackingDecision>> JobPacking::AfterStep(const StepReport& report) {
   absl::StatusOr<std::optional<jobs::PackingDecision>> decision =
-      packer_->AfterStep(report, absl::Now() + context_.input().step_limit);
+      packer_->AfterStep(report, MonotonicNow() + context_.input().step_limit);
   // An error that all ranks have does not end the group.
   context_.SetAgreed(decision.status());
   if (decision.ok() && decision->has_value()) fit_.ReportOffload(*parameters_);

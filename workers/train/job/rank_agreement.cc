@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/utf8.h"
 #include "workers/train/step/train_outcome.h"
@@ -31,7 +31,7 @@ void RankWord::SetStatus(const absl::Status& status) {
 absl::StatusOr<std::vector<RankWord>> ExchangeWords(comm::Communicator* comm, const RankWord& mine,
                                                     absl::Duration limit) {
   ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
-                   comm->AllGather({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + limit},
+                   comm->AllGather({.comm_class = comm::CommClass::kControl, .deadline = MonotonicNow() + limit},
                                    absl::MakeConstSpan(reinterpret_cast<const char*>(&mine), sizeof(mine))));
   RETURN_IF_ERROR(work->Wait());
   std::vector<RankWord> words(static_cast<size_t>(comm->world()));
@@ -80,7 +80,7 @@ absl::StatusOr<std::string> FromLeader(comm::Communicator* comm, const absl::Sta
   if (bytes <= static_cast<int64_t>(kMaxRankText)) return std::string(words[0].text, static_cast<size_t>(bytes));
   ASSIGN_OR_RETURN(
       std::unique_ptr<comm::Work> work,
-      comm->Broadcast({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + limit}, /*root=*/0, bytes,
+      comm->Broadcast({.comm_class = comm::CommClass::kControl, .deadline = MonotonicNow() + limit}, /*root=*/0, bytes,
                       comm->rank() == 0 ? absl::MakeConstSpan(*mine) : absl::Span<const char>()));
   RETURN_IF_ERROR(work->Wait());
   const absl::Span<const char> text = work->received()[0].span();

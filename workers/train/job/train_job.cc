@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/lr_schedule.h"
@@ -55,7 +55,7 @@ jobs::TrainEnd TrainJob::Run() {
   }
   // A rank that closes its connections first must not be taken for lost.
   if (comm::WorkOr last =
-          comm_->Barrier({.comm_class = comm::CommClass::kControl, .deadline = absl::Now() + kLeaveLimit});
+          comm_->Barrier({.comm_class = comm::CommClass::kControl, .deadline = MonotonicNow() + kLeaveLimit});
       last.ok()) {
     if (const absl::Status left = (*last)->Wait(); !left.ok()) LogWarn("leaving the job's group: ", left.message());
   }
@@ -114,13 +114,13 @@ absl::Status TrainJob::LoadStep(std::vector<TrainRows>* micro_batches) const {
 
 absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double data_seconds) {
   SY_CHECK(!job_.saver->reads_parameters());
-  const absl::Time start = absl::Now();
+  const absl::Time start = MonotonicNow();
   jobs::LrSchedule schedule = spec_.optimizer.schedule;
   schedule.total_steps = spec_.steps;
   StepProgress progress;
   progress.learning_rate = jobs::LearningRate(schedule, step_);
   ASSIGN_OR_RETURN(progress.report,
-                   job_.trainer->Step(micro_batches, progress.learning_rate, absl::Now() + input_.step_limit));
+                   job_.trainer->Step(micro_batches, progress.learning_rate, MonotonicNow() + input_.step_limit));
   ++step_;
   tokens_ += progress.report.tokens;
   ASSIGN_OR_RETURN(std::optional<jobs::PackingDecision> packed, job_.packing->AfterStep(progress.report));
@@ -128,7 +128,7 @@ absl::Status TrainJob::RunStep(absl::Span<const TrainRows> micro_batches, double
   progress.step = step_;
   progress.tokens = tokens_;
   progress.data_seconds = data_seconds;
-  progress.total_seconds = data_seconds + absl::ToDoubleSeconds(absl::Now() - start);
+  progress.total_seconds = data_seconds + absl::ToDoubleSeconds(MonotonicNow() - start);
   progress.tokens_per_second = meter_.TokensPerSecond(progress.report.tokens, progress.total_seconds);
   progress.packing = job_.packing->packing();
   progress.packing_decided = packed.has_value();
@@ -157,10 +157,10 @@ void TrainJob::ReportSkipped() {
 absl::Status TrainJob::Train() {
   std::vector<TrainRows> micro_batches;
   for (;;) {
-    const absl::Time start = absl::Now();
+    const absl::Time start = MonotonicNow();
     const absl::Status loaded =
         OfData(step_ < spec_.steps ? LoadStep(&micro_batches) : absl::OkStatus(), /*were_right=*/true);
-    const double data_seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    const double data_seconds = absl::ToDoubleSeconds(MonotonicNow() - start);
     ASSIGN_OR_RETURN(const jobs::StopKind stop, Control(loaded));
     if (stop != jobs::StopKind::kNone) {
       stopped_ = stop;
@@ -218,7 +218,7 @@ absl::StatusOr<bool> TrainJob::EvaluateSet(const EvaluationData& set, Evaluation
     if (stop != jobs::StopKind::kNone) return false;
     if (job_.references != nullptr) job_.references->Fill(*set.source, &*rows);
     ASSIGN_OR_RETURN(StepReport report,
-                     job_.trainer->Evaluate(absl::MakeSpan(&*rows, 1), absl::Now() + input_.step_limit));
+                     job_.trainer->Evaluate(absl::MakeSpan(&*rows, 1), MonotonicNow() + input_.step_limit));
     sums->Add(report);
     context_.notes().Note(absl::StrCat("evaluation after step ", step_, ": ",
                                        std::min(windows, done + micro * comm_->world()), " of ", windows, " windows",

@@ -35,9 +35,10 @@ struct TrainJobInput {
   // TimesOf).
   jobs::PackingOptions packing = {};
   std::function<jobs::PackingTimes(int64_t step, const StepReport& report)> packing_times = {};
-  std::string offload_dir = {};                          // for the file of offloaded state; empty: there is none
-  OpenStateFileFn open_offload = {};                     // makes it; none: OpenStateFile in that directory
-  std::string software = {};                             // version, for manifests
+  std::string offload_dir = {};       // for the file of offloaded state; empty: there is none
+  OpenStateFileFn open_offload = {};  // makes it; none: OpenStateFile in that directory
+  std::string software = {};          // version, for manifests
+  // (The server waits longer than these two: stall, server/jobs/run/attempt.h.)
   absl::Duration step_limit = absl::Hours(1);            // of a step, compute included; a lost rank is seen at once
   absl::Duration disk_limit = absl::Hours(1);            // … while one of them reads or writes files
   absl::Duration lock_patience = absl::Seconds(10);      // how long an ended attempt may hold the job's folder

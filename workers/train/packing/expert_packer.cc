@@ -73,12 +73,13 @@ absl::StatusOr<jobs::PackingDecision> ExpertPacker::AskForRoom(jobs::PackingDeci
                                              .open_offload = options_.open_offload,
                                              .offloads = options_.offloads},
                                             deadline));
-  const std::string& refusal = repack_->refusal();
-  if (refusal.empty()) return proposal;
-  if (!controller_.Predicts(proposal.step)) return jobs::PackingController::Refused(std::move(proposal), refusal);
+  const absl::Status& refusal = repack_->refusal();
+  if (refusal.ok()) return proposal;
+  if (!controller_.Predicts(proposal.step))
+    return jobs::PackingController::Refused(std::move(proposal), refusal.message());
   ends_alike_ = true;
-  return Lost(absl::ResourceExhaustedError(
-      absl::StrCat("packing: no room for what was decided before, \"", proposal.ToString(), "\": ", refusal)));
+  return Lost(absl::Status(refusal.code(), absl::StrCat("packing: no room for what was decided before, \"",
+                                                        proposal.ToString(), "\": ", refusal.message())));
 }
 
 absl::StatusOr<jobs::PackingDecision> ExpertPacker::Decide(absl::Time deadline) {

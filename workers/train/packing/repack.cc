@@ -1,15 +1,17 @@
 #include "workers/train/packing/repack.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/types/span.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/comm/core/call_tag.h"
-#include "workers/tensor/copy_bytes.h"
+#include "workers/comm/core/part_collectives.h"
 #include "workers/train/job/rank_agreement.h"
 
 namespace switchyard::train {
@@ -23,21 +25,6 @@ std::vector<TensorView> PartsOf(absl::Span<ParameterBlock* const> blocks, int32_
     for (const auto part : StateOf(*block)) parts.push_back((block->*part).view());
   }
   return parts;
-}
-
-int64_t BytesOf(absl::Span<const TensorView> parts) {
-  int64_t bytes = 0;
-  for (const TensorView& part : parts) bytes += part.NumElements() * DTypeBytes(part.dtype());
-  return bytes;
-}
-
-// Copies parts to a message, or back.
-void CopyParts(absl::Span<const TensorView> parts, char* message, bool pack) {
-  for (const TensorView& part : parts) {
-    const int64_t bytes = BytesOf({part});
-    CopyBytes(pack ? message : part.raw(), pack ? part.raw() : message, bytes);
-    message += bytes;
-  }
 }
 
 void Append(std::vector<TensorView> from, std::vector<TensorView>* to) {
@@ -57,9 +44,9 @@ absl::StatusOr<std::unique_ptr<Repack>> Repack::Prepare(const ExpertGroups& grou
   repack->PlanMoves();
   RankWord room;
   room.SetStatus(repack->Allocate(options));
-  ASSIGN_OR_RETURN(std::vector<RankWord> words, ExchangeWords(world, room, deadline - absl::Now()));
-  repack->refusal_ = std::string(FirstError(words).message());
-  if (!repack->refusal_.empty()) repack->experts_ = {};
+  ASSIGN_OR_RETURN(std::vector<RankWord> words, ExchangeWords(world, room, deadline - MonotonicNow()));
+  repack->refusal_ = FirstError(words);
+  if (!repack->refusal_.ok()) repack->experts_ = {};
   return repack;
 }
 
@@ -76,8 +63,32 @@ void Repack::PlanMoves() {
   }
 }
 
+int64_t Repack::LargestMessage() const {
+  const int me = groups_.group().experts->rank();
+  absl::flat_hash_map<int32_t, std::vector<int>> to;
+  for (const Move& move : moves_) {
+    if (move.from == me) to[move.expert].push_back(move.to);
+  }
+  std::map<std::pair<int32_t, int>, int64_t> bytes;  // by layer and rank
+  int64_t largest = 0;
+  for (const ParameterBlock& block : parameters_->blocks()) {
+    if (block.shard != model::Shard::kExpert) continue;
+    const auto states = static_cast<int64_t>(StateOf(block).size());
+    for (const int rank : to[block.expert]) {
+      int64_t& sum = bytes[{block.layer, rank}];
+      sum += states * block.size() * DTypeBytes(AccDType(parameters_->model().dtype()));
+      largest = std::max(largest, sum);
+    }
+  }
+  return largest;
+}
+
 absl::Status Repack::Allocate(const RepackOptions& options) {
   const int me = groups_.group().experts->rank();
+  if (const int64_t bytes = LargestMessage(); bytes > options.message_bytes) {
+    return absl::UnavailableError(absl::StrCat("a layer's experts for another rank are a message of ", bytes,
+                                               " bytes, at most ", options.message_bytes, " can be sent"));
+  }
   int64_t added = 0, sent = 0;
   for (const Move& move : moves_) {
     if (move.to == me) ++added;
@@ -91,9 +102,9 @@ absl::Status Repack::Allocate(const RepackOptions& options) {
   };
   const bool offload = options.open_offload != nullptr && (options.offloads || needed(false) > options.available_bytes);
   if (const int64_t bytes = needed(offload); bytes > options.available_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(added, " more experts a layer take ", bytes, " bytes",
-                                                     offload ? ", with masters and moments in a file, " : ", ",
-                                                     std::max<int64_t>(options.available_bytes, 0), " are available"));
+    return absl::UnavailableError(absl::StrCat(added, " more experts a layer take ", bytes, " bytes",
+                                               offload ? ", with masters and moments in a file, " : ", ",
+                                               std::max<int64_t>(options.available_bytes, 0), " are available"));
   }
   ASSIGN_OR_RETURN(experts_, parameters_->AllocateExperts(residents_, offload ? options.open_offload : nullptr));
   return absl::OkStatus();
@@ -103,16 +114,14 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
                                 absl::Span<ParameterBlock* const> to, absl::Time deadline) {
   comm::Communicator* const group = groups_.group().experts;
   const int me = group->rank();
-  std::vector<std::vector<TensorView>> send(group->world()), recv(group->world());
+  comm::PartViews send(group->world()), recv(group->world());
   for (const Move& move : moves_) {
     if (move.from == me) Append(PartsOf(from, move.expert), &send[move.to]);
     if (move.to == me) Append(PartsOf(to, move.expert), &recv[move.from]);
   }
   std::vector<comm::Message> out(group->world());
   for (int r = 0; r < group->world(); ++r) {
-    if (r == me) continue;
-    out[r] = group->NewMessage(BytesOf(send[r]));
-    CopyParts(send[r], out[r].payload(), /*pack=*/true);
+    if (r != me) out[r] = comm::PackPieces(group, send[r]);
   }
   ASSIGN_OR_RETURN(
       std::unique_ptr<comm::Work> work,
@@ -120,12 +129,7 @@ absl::Status Repack::BringLayer(int32_t layer, absl::Span<ParameterBlock* const>
   RETURN_IF_ERROR(work->Wait());
   for (int r = 0; r < group->world(); ++r) {
     if (r == me) continue;
-    const comm::Message& message = work->received()[r];
-    if (message.bytes() != BytesOf(recv[r])) {
-      return absl::InternalError(absl::StrCat("repack: rank ", r, " of the group sent ", message.bytes(),
-                                              " bytes of layer ", layer, ", expected ", BytesOf(recv[r])));
-    }
-    CopyParts(recv[r], message.payload(), /*pack=*/false);
+    RETURN_IF_ERROR(comm::UnpackPieces(group, "a change of packing", r, work->received()[r], recv[r]));
   }
   return absl::OkStatus();
 }
@@ -142,7 +146,7 @@ absl::Status Repack::Bring(absl::Time deadline) {
 }
 
 absl::StatusOr<std::unique_ptr<ExpertGroups>> Repack::Run(absl::Time deadline) {
-  SY_CHECK(refusal_.empty());
+  SY_CHECK_OK(refusal_);
   comm::Communicator* const world = groups_.group().world;
   absl::StatusOr<std::unique_ptr<ExpertGroups>> groups =
       ExpertGroups::Make(world, groups_.group().layout->num_experts(), packing_, deadline);

@@ -15,13 +15,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "workers/comm/core/frame_header.h"
 #include "workers/train/packing/expert_groups.h"
 #include "workers/train/parameters/parameters.h"
 #include "workers/train/parameters/state_file.h"
@@ -33,7 +33,8 @@ struct RepackOptions {
   int64_t available_bytes = INT64_MAX;  // that this rank may still use
   // Makes a file for masters and moments that do not fit into memory; none: they must fit.
   OpenStateFileFn open_offload = nullptr;
-  bool offloads = false;  // into that file, even if they fit into memory
+  bool offloads = false;                           // into that file, even if they fit into memory
+  int64_t message_bytes = comm::kMaxPayloadBytes;  // at most, of the experts of a layer that go from a rank to another
 };
 
 class Repack {
@@ -42,9 +43,10 @@ class Repack {
   static absl::StatusOr<std::unique_ptr<Repack>> Prepare(const ExpertGroups& groups, Parameters* parameters,
                                                          const RepackOptions& options, absl::Time deadline);
 
-  // Empty: every rank has room.  Else the message of the first rank without, the same on all: "rank 3: 2 more experts a
-  // layer take 4096 bytes, 1000 are available"; "rank 3: offload: DIR: room for 4096 bytes: No space left on device".
-  const std::string& refusal() const { return refusal_; }
+  // OK: every rank has room.  Else the error of the first rank without, the same on all.  Unavailable, of memory: "rank
+  // 3: 2 more experts a layer take 4096 bytes, 1000 are available", or of a message that is too large;
+  // ResourceExhausted, of the disk: "rank 3: offload: DIR: room for 4096 bytes: No space left on device".
+  const absl::Status& refusal() const { return refusal_; }
 
   // The groups of the new packing, for Trainer::SetGroup before any step.  REQUIRES: no refusal; once.
   // Errors: the communicator's; the files' (a full one: ResourceExhausted, marked Lost); Internal for a message's size.
@@ -57,6 +59,8 @@ class Repack {
   };
   Repack(const ExpertGroups& groups, Parameters* parameters, int packing);
   void PlanMoves();
+  // Bytes that this rank sends to one other of one layer, at most.
+  int64_t LargestMessage() const;
   absl::Status Allocate(const RepackOptions& options);
   absl::Status BringLayer(int32_t layer, absl::Span<ParameterBlock* const> from, absl::Span<ParameterBlock* const> to,
                           absl::Time deadline);
@@ -68,7 +72,7 @@ class Repack {
   std::vector<int32_t> residents_;  // after the move, by slot
   std::vector<Move> moves_;         // within this rank's old group, by expert
   NewExperts experts_;
-  std::string refusal_;
+  absl::Status refusal_;
 };
 
 }  // namespace switchyard::train

@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/adapters/fused_experts.h"
 #include "workers/model/weights/adapters.h"
@@ -184,7 +184,7 @@ absl::Status ExpertAdapterTensors::Stream(size_t tensor, checkpoint::ByteSink si
   std::vector<float> piece;
   while (next_ == tensor) {
     piece.resize(static_cast<size_t>(NextRows().count * tensors_[tensor].columns));
-    RETURN_IF_ERROR(Round(absl::MakeSpan(piece), absl::Now() + options_.round_limit));
+    RETURN_IF_ERROR(Round(absl::MakeSpan(piece), MonotonicNow() + options_.round_limit));
     RETURN_IF_ERROR(sink({reinterpret_cast<const char*>(piece.data()), piece.size() * sizeof(float)}));
   }
   return absl::OkStatus();
@@ -210,7 +210,7 @@ absl::Status ExpertAdapterTensors::Finish() {
   std::vector<float> piece;
   while (next_ < tensors_.size()) {
     if (comm_->rank() == 0) piece.resize(static_cast<size_t>(NextRows().count * tensors_[next_].columns));
-    RETURN_IF_ERROR(Round(absl::MakeSpan(piece), absl::Now() + options_.round_limit));
+    RETURN_IF_ERROR(Round(absl::MakeSpan(piece), MonotonicNow() + options_.round_limit));
   }
   return absl::OkStatus();
 }
@@ -225,7 +225,7 @@ int64_t ExpertAdapterTensors::BytesToKeep() const {
 
 absl::Status ExpertAdapterTensors::Keep(absl::Duration limit) {
   SY_CHECK(next_ == 0 && done_ == 0);
-  const absl::Time deadline = absl::Now() + limit;
+  const absl::Time deadline = MonotonicNow() + limit;
   if (comm_->rank() == 0) {
     for (Fused& fused : tensors_) {
       ASSIGN_OR_RETURN(fused.kept, Tensor::Allocate(DType::kF32, Shape{fused.rows, fused.columns}, Device::Cpu()));

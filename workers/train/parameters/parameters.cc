@@ -82,6 +82,12 @@ void FillInitial(const Stream& stream, uint64_t seed, double range, const Parame
   });
 }
 
+// The weight or tensor of the model that a param or block is of.
+template <class ParamOrBlock>
+const void* ValuesOf(const ParamOrBlock& of) {
+  return of.weight != nullptr ? static_cast<const void*>(of.weight) : of.tensor;
+}
+
 // None of a frozen one.
 TensorView GradientOf(const ParameterBlock& block) { return block.frozen ? TensorView() : block.gradient.view(); }
 
@@ -112,12 +118,11 @@ absl::StatusOr<std::unique_ptr<Parameters>> Parameters::Create(const Stream& str
 // Rows of one weight or tensor follow each other in the table.
 std::vector<ParameterBlock> Parameters::BlocksOf(const std::vector<model::Param>& params) const {
   std::vector<ParameterBlock> blocks;
+  absl::flat_hash_map<const void*, size_t> index;
   for (const model::Param& param : params) {
-    const auto same = std::find_if(blocks.begin(), blocks.end(), [&](const ParameterBlock& each) {
-      return each.weight == param.weight && each.tensor == param.tensor;
-    });
-    if (same != blocks.end()) {
-      same->parts.push_back(param);
+    const auto [same, added] = index.try_emplace(ValuesOf(param), blocks.size());
+    if (!added) {
+      blocks[same->second].parts.push_back(param);
       continue;
     }
     ParameterBlock& block = blocks.emplace_back();
@@ -249,24 +254,20 @@ absl::Status Parameters::ForEachGroup(StateAccess access,
 }
 
 ops::TrainedMatrix Parameters::MatrixOf(const ops::Weight& weight) const {
-  for (const ParameterBlock& block : blocks_) {
-    if (block.weight == &weight) return {.transposed = &block.transposed, .gradient = GradientOf(block)};
-  }
-  SY_CHECK(false);
-  return {};
+  const ParameterBlock& block = blocks_[index_.at(&weight)];
+  return {.transposed = &block.transposed, .gradient = GradientOf(block)};
 }
 
 // A vector, or a table of rows.
 TensorView Parameters::VectorOf(const Tensor& tensor) const {
   if (tensor.view().raw() == nullptr) return TensorView();
-  for (const ParameterBlock& block : blocks_) {
-    if (block.tensor == &tensor) return block.frozen ? TensorView() : block.gradient.view().Reshape(tensor.shape());
-  }
-  SY_CHECK(false);
-  return {};
+  const ParameterBlock& block = blocks_[index_.at(&tensor)];
+  return block.frozen ? TensorView() : block.gradient.view().Reshape(tensor.shape());
 }
 
 void Parameters::LinkGradients() {
+  index_.clear();
+  for (size_t b = 0; b < blocks_.size(); ++b) index_[ValuesOf(blocks_[b])] = b;
   const model::ModelWeights& weights = model_->weights();
   const auto adapter = [&](const std::optional<model::AdapterWeights>& from) {
     if (!from.has_value()) return ops::TrainedAdapter();
@@ -339,17 +340,18 @@ absl::Status Parameters::Load(const checkpoint::Checkpoint& checkpoint, int num_
   if (adapted_) return LoadBase(checkpoint, params, options(model_->dtype()));
   const DType wide = AccDType(model_->dtype());
   RETURN_IF_ERROR(LoadSharded(checkpoint, params, [&] { return options(wide); }));
-  const auto is_of = [](const model::Param& param, const ParameterBlock* block) {
-    return !block->is_sharded() && block->weight == param.weight && block->tensor == param.tensor;
-  };
   return ForEachGroup(StateAccess::kUpdate, [&](absl::Span<ParameterBlock* const> group) {
+    absl::flat_hash_map<const void*, Tensor*> masters;
+    for (ParameterBlock* block : group) {
+      if (!block->is_sharded()) masters[ValuesOf(*block)] = &block->master;
+    }
     std::vector<model::Param> wanted;
     for (const model::Param& param : params) {
-      const auto block = std::find_if(group.begin(), group.end(), [&](auto* each) { return is_of(param, each); });
-      if (block == group.end()) continue;
+      const auto master = masters.find(ValuesOf(param));
+      if (master == masters.end()) continue;
       wanted.push_back(param);
       wanted.back().weight = nullptr;
-      wanted.back().tensor = &(*block)->master;
+      wanted.back().tensor = master->second;
     }
     return model::LoadParams(checkpoint, wanted, options(wide));
   });

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -239,6 +240,7 @@ class Parameters {
   const bool adapted_;
   const ShardPlace place_;
   std::vector<ParameterBlock> blocks_;
+  absl::flat_hash_map<const void*, size_t> index_;  // of each block, by its weight or tensor of the model
   model::ModelGradients gradients_;
   std::unique_ptr<StateOffload> offload_;
   std::vector<std::vector<size_t>> offloaded_;  // by offloaded layer: indices into blocks_

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/copy_bytes.h"
 
@@ -27,7 +27,7 @@ ElementRange PartOf(const ParameterBlock& block, int rank) {
 }  // namespace
 
 absl::Status AwaitRound(comm::Work* work, absl::Time deadline, const std::function<bool()>& given_up) {
-  while (!work->AwaitMessages(std::min(deadline, absl::Now() + kLookAtWish)).empty() && absl::Now() < deadline) {
+  while (!work->AwaitMessages(std::min(deadline, MonotonicNow() + kLookAtWish)).empty() && MonotonicNow() < deadline) {
     if (given_up()) return absl::CancelledError("the save is given up");
   }
   return work->Wait();
@@ -95,7 +95,7 @@ absl::Status ShardStream::Round() {
     }
   }
   ++rounds_done_;
-  const absl::Time deadline = absl::Now() + options_.round_limit;
+  const absl::Time deadline = MonotonicNow() + options_.round_limit;
   ASSIGN_OR_RETURN(std::unique_ptr<comm::Work> work,
                    comm_->AllToAllV({.comm_class = comm::CommClass::kAllReduce, .deadline = deadline}, std::move(out)));
   RETURN_IF_ERROR(AwaitRound(work.get(), deadline, options_.given_up));

@@ -7,9 +7,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::train {
@@ -119,18 +119,18 @@ absl::Status StateOffload::ForEachLayer(StateAccess access,
   std::thread thread([&] { Stream(access, &progress); });
   absl::Status used;
   for (size_t layer = 0; layer < layers_.size() && used.ok(); ++layer) {
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = MonotonicNow();
     const bool there = progress.AwaitRead(layer);
-    wait_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
+    wait_seconds_ += absl::ToDoubleSeconds(MonotonicNow() - begin);
     if (!there) break;
     used = use(layer, slot(layer));
     absl::MutexLock lock(&progress.mu);
     if (used.ok()) progress.used = layer + 1;
     progress.given_up = !used.ok();
   }
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   thread.join();
-  wait_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
+  wait_seconds_ += absl::ToDoubleSeconds(MonotonicNow() - begin);
   RETURN_IF_ERROR(used);
   absl::MutexLock lock(&progress.mu);
   return progress.status;

@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/checkpoint_names.h"
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
@@ -123,7 +123,7 @@ absl::Status JobReferences::Send(std::vector<PairLogProbs>* pairs) {
     const absl::Span<const char> mine(reinterpret_cast<const char*>(to), static_cast<size_t>(bytes));
     ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> work,
                      comm->Broadcast({.comm_class = comm::CommClass::kControl,
-                                      .deadline = absl::Now() + context_.input().disk_limit},
+                                      .deadline = MonotonicNow() + context_.input().disk_limit},
                                      /*root=*/0, bytes, context_.leads() ? mine : absl::Span<const char>()));
     RETURN_IF_ERROR(work->Wait());
     if (!context_.leads()) std::memcpy(to, work->received()[0].span().data(), static_cast<size_t>(bytes));
@@ -207,7 +207,7 @@ absl::Status JobReferences::Read(const TrainerState& start) {
 }
 
 absl::Status JobReferences::Compute(Trainer* trainer) {
-  written_ = absl::Now();
+  written_ = MonotonicNow();
   while (!missing_.empty()) {
     RETURN_IF_ERROR(ComputeWindows(trainer, missing_.front()));
     if (stopped_ != jobs::StopKind::kNone) return absl::OkStatus();
@@ -227,7 +227,7 @@ absl::Status JobReferences::ComputeWindows(Trainer* trainer, const Missing& miss
     const int64_t end = std::min(count, first + micro);
     const absl::StatusOr<TrainRows> rows = source.Windows(
         absl::MakeConstSpan(missing.windows).subspan(static_cast<size_t>(first), static_cast<size_t>(end - first)));
-    const bool due = context_.leads() && absl::Now() - written_ >= context_.input().reference_interval;
+    const bool due = context_.leads() && MonotonicNow() - written_ >= context_.input().reference_interval;
     ASSIGN_OR_RETURN(const std::vector<RankWord> words,
                      Exchange(OfData(rows.status(), /*were_right=*/true), /*writes=*/due));
     const bool stops = stopped_ != jobs::StopKind::kNone;
@@ -244,7 +244,7 @@ absl::Status JobReferences::ComputeWindows(Trainer* trainer, const Missing& miss
 
 absl::Status JobReferences::ComputeRows(Trainer* trainer, const DataSource& source, const TrainRows& rows) {
   ASSIGN_OR_RETURN(const std::vector<PairLogProbs> pairs,
-                   trainer->LogProbs(rows, absl::Now() + context_.input().step_limit));
+                   trainer->LogProbs(rows, MonotonicNow() + context_.input().step_limit));
   for (size_t i = 0; i < pairs.size(); ++i) {
     const int64_t pair = rows.pairs[i];
     if (!std::isfinite(pairs[i].chosen) || !std::isfinite(pairs[i].rejected)) {
@@ -277,7 +277,7 @@ absl::Status JobReferences::Share(const DataSource& source) {
     ASSIGN_OR_RETURN(const std::unique_ptr<comm::Work> work,
                      comm->AllReduceSum({.stream = &context_.stream(),
                                          .comm_class = comm::CommClass::kAllReduce,
-                                         .deadline = absl::Now() + context_.input().step_limit},
+                                         .deadline = MonotonicNow() + context_.input().step_limit},
                                         TensorView(part.data(), DType::kF64, {3 * count})));
     RETURN_IF_ERROR(work->Wait());
     for (int64_t i = 0; i < count; ++i) {
@@ -298,7 +298,7 @@ absl::Status JobReferences::Write(const DataSource& source) {
         checkpoints_, name, absl::StrCat(name, checkpoint::kUnfinished, context_.input().attempt),
         EncodeReferences(entry.values))));
   }
-  written_ = absl::Now();
+  written_ = MonotonicNow();
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/base/await.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/tensor/copy_bytes.h"
@@ -191,7 +192,7 @@ absl::Status GradientReducer::Begin() {
     mu_.AssertHeld();
     return granted_ >= mine || !status_.ok();
   };
-  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&decided), deadline_);
+  const bool in_time = AwaitUntil(&mu_, absl::Condition(&decided), deadline_);
   RETURN_IF_ERROR(status_);
   return WaitEnded(in_time, "an all-to-all waited for its ticket");
 }
@@ -295,7 +296,7 @@ absl::Status GradientReducer::AwaitTurn(size_t sum_idx) {
     mu_.AssertHeld();
     return cancelled_ || MayStart(sum_idx);
   };
-  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&ended), deadline_);
+  const bool in_time = AwaitUntil(&mu_, absl::Condition(&ended), deadline_);
   return WaitEnded(in_time, absl::StrCat("sum ", sum_idx + 1, " of ", sums_.size(), " waited for backward"));
 }
 
@@ -307,7 +308,7 @@ absl::StatusOr<Ticket> GradientReducer::AwaitDecision(size_t next_turn) {
     return cancelled_ || asked_ > granted_ ||
            (sums_left ? MayStart(turns_[next_turn] - 1) : all_to_alls_.backward_done);
   };
-  const bool in_time = mu_.AwaitWithDeadline(absl::Condition(&decided), deadline_);
+  const bool in_time = AwaitUntil(&mu_, absl::Condition(&decided), deadline_);
   RETURN_IF_ERROR(WaitEnded(in_time, absl::StrCat("the leader of ", sums_.size(), " sums waited for backward")));
   if (asked_ > granted_) return Ticket::kAllToAll;
   return sums_left ? Ticket::kSum : Ticket::kEnd;

@@ -18,11 +18,17 @@
 
 namespace switchyard::train {
 
-// Whether gathering sends no more than a sum, and takes at most the gradient's memory: where the tokens of a step on
-// all ranks are no more than the vocabulary has.  (Ranks send and get 2 (R - 1) / R of V rows for a sum, half of that
-// where the gradient is sharded, and (R - 1) / R of the tokens' for a gather.)
+// Whether gathering sends no more than a sum, and takes at most three times the gradient's memory: where the tokens of
+// a step on all ranks are no more than the vocabulary has.  (Ranks send and get 2 (R - 1) / R of V rows for a sum, half
+// of that where the gradient is sharded, and (R - 1) / R of the tokens' for a gather.)
 inline bool GathersEmbedding(int64_t step_tokens, int64_t vocab_size) {
   return step_tokens > 0 && step_tokens <= vocab_size;
+}
+
+// Rows that a rank has in memory while they are gathered, if all tokens of the step differ: everybody's, this rank's
+// again in a message to each other rank, and the others' in messages from them.
+inline int64_t GatheredRows(int64_t step_tokens, int world) {
+  return step_tokens + 2 * (step_tokens * (world - 1) / world);
 }
 
 class SparseEmbedding {

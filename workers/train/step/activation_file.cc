@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 
 namespace switchyard::train {
@@ -56,7 +56,7 @@ void ActivationFile::Start(const moe::OffloadKey& key, Copy copy) {
 }
 
 absl::Status ActivationFile::Finish(const moe::OffloadKey& key) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   const absl::MutexLock lock(&mu_);
   const auto it = copies_.find(key);
   if (it == copies_.end()) {
@@ -67,7 +67,7 @@ absl::Status ActivationFile::Finish(const moe::OffloadKey& key) {
   const std::shared_ptr<Copy> copy = it->second;
   copies_.erase(it);
   mu_.Await(absl::Condition(&copy->done));
-  counters_.wait_seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+  counters_.wait_seconds += absl::ToDoubleSeconds(MonotonicNow() - begin);
   return copy->status;
 }
 

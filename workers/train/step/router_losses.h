@@ -35,7 +35,7 @@ struct RouterLosses {
 };
 
 // totals: [L] of all ranks, empty for dense layers.  num_rows: of all ranks; 0 gives zeros.
-// scale: multiplies the gradients (1 / number of micro-batches).
+// scale: multiplies the gradients (the micro-batch's part of the step's rows).
 RouterLosses ComputeRouterLosses(const RouterLossOptions& options, absl::Span<const ops::RouterStatistics> totals,
                                  int64_t num_rows, double scale);
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/jobs/job_state.h"
 #include "scheduler/jobs/trainer_limits.h"
@@ -279,7 +280,7 @@ absl::Status Trainer::RunMicroBatch(const TrainRows& rows, const GlobalCounts& c
 
 absl::StatusOr<StepReport> Trainer::Step(absl::Span<const TrainRows> micro_batches, double learning_rate,
                                          absl::Time deadline) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = MonotonicNow();
   seconds_ = {};
   chosen_.clear();
   dropped_ = 0;
@@ -292,7 +293,7 @@ absl::StatusOr<StepReport> Trainer::Step(absl::Span<const TrainRows> micro_batch
     report->dead_experts += std::count(first, first + model_->config().num_experts, 0);
   }
   report->seconds = seconds_;
-  report->seconds.total = absl::ToDoubleSeconds(absl::Now() - begin);
+  report->seconds.total = absl::ToDoubleSeconds(MonotonicNow() - begin);
   return report;
 }
 

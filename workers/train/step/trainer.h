@@ -4,10 +4,10 @@
 // Attention and all that is dense is data parallel; experts are sharded, and rows travel to them, within one of p
 // groups if experts are packed (trainer_group.h).  A step's loss is the mean over the unmasked tokens of all ranks
 // and micro-batches, or with dpo over their pairs of answers (preference_loss.h); balance losses are of each
-// micro-batch's rows on all ranks, averaged over micro-batches.  Every rank calls Step with as many micro-batches; some
-// may be empty.  A step without a target on any rank is skipped: no parameter, moment or count of AdamW's changes.
-// Same seed and layout: same bits, whatever the threads.  Dropout is drawn by seed, step and each row's place in the
-// step's batch (ops/dropout/counter_random.h).  Thread-compatible.  CPU only.
+// micro-batch's rows on all ranks, averaged over micro-batches by their rows.  Every rank calls Step with as many
+// micro-batches; some may be empty.  A step without a target on any rank is skipped: no parameter, moment or count of
+// AdamW's changes.  Same seed and layout: same bits, whatever the threads.  Dropout is drawn by seed, step and each
+// row's place in the step's batch (ops/dropout/counter_random.h).  Thread-compatible.  CPU only.
 // Errors: the communicator's (the step is undone on no rank: the job goes back to its last checkpoint); InvalidArgument
 // for tokens and targets outside the vocabulary, shapes, and numbers outside their limits; DataLoss "loss is not finite
 // …", before any parameter has changed; errors of the file with offloaded masters, after which some parameters have

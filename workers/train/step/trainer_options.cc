@@ -11,8 +11,6 @@
 namespace switchyard::train {
 namespace {
 
-constexpr int64_t kMaxMicroBatchRows = 1 << 20;
-
 // The limits of the check of a submitted spec, as a trainer can be made without a spec.
 absl::Status CheckNumbers(const TrainerOptions& options) {
   RETURN_IF_ERROR(jobs::CheckReal("trainer: beta1", options.optimizer.beta1, jobs::kBetas));
@@ -69,10 +67,10 @@ absl::Status CheckTrainerOptions(const TrainerOptions& options, const model::Mod
     return absl::InvalidArgumentError(absl::StrCat("trainer: sequences of ", options.max_length,
                                                    " tokens are outside [1, ", model.max_positions(), "]"));
   }
-  if (options.max_sequences < 1 || options.max_sequences > kMaxMicroBatchRows / options.max_length) {
+  if (options.max_sequences < 1 || options.max_sequences > jobs::kMaxMicroBatchRows / options.max_length) {
     return absl::InvalidArgumentError(absl::StrCat("trainer: micro-batches of ", options.max_sequences,
                                                    " sequences of ", options.max_length, " tokens are outside [1, ",
-                                                   kMaxMicroBatchRows, "] rows"));
+                                                   jobs::kMaxMicroBatchRows, "] rows"));
   }
   RETURN_IF_ERROR(CheckNumbers(options));
   if (options.balance_bias_rate > 0 && !model.config().router_bias) {

@@ -13,6 +13,11 @@
 namespace switchyard::train {
 namespace {
 
+// How many ranks get a row, at most: those with experts of its choice.  A rank alone copies none.
+int64_t CopiesOfRow(const model::ModelConfig& config, const TrainingNeed& need) {
+  return need.world > 1 ? std::min<int64_t>(config.top_k, need.world) : 0;
+}
+
 // Bytes of one row in one layer of SavedLayer and MoeSaved.
 absl::int128 SavedRowBytes(const model::ModelConfig& config, const TrainingNeed& need, bool moe) {
   const int64_t wide = DTypeBytes(AccDType(need.dtype)), narrow = DTypeBytes(need.dtype);
@@ -22,10 +27,12 @@ absl::int128 SavedRowBytes(const model::ModelConfig& config, const TrainingNeed&
   const auto ffn = [&](int64_t width) { return absl::int128(ops::SumsWidth(config.activation, width) + width); };
   if (!moe) return bytes + ffn(config.dense_intermediate) * narrow;
   bytes += ffn(config.shared_intermediate) * narrow;
-  absl::int128 pair = 0;
-  if (need.restore.hidden == pipeline::HiddenRestore::kKeep) pair += ffn(config.expert_intermediate);
-  if (need.restore.input == pipeline::InputRestore::kKeep) pair += config.hidden;
-  return bytes + config.top_k * pair * narrow;
+  absl::int128 numbers = 0;
+  if (need.restore.hidden == pipeline::HiddenRestore::kKeep) numbers += config.top_k * ffn(config.expert_intermediate);
+  if (need.restore.input == pipeline::InputRestore::kKeep) {
+    numbers += absl::int128(config.hidden) * CopiesOfRow(config, need);
+  }
+  return bytes + numbers * narrow;
 }
 
 // Bytes of one row that a MoE layer puts into a file.
@@ -35,9 +42,9 @@ absl::int128 OffloadedRowBytes(const model::ModelConfig& config, const TrainingN
     const int64_t inside = ops::SumsWidth(config.activation, config.expert_intermediate) + config.expert_intermediate;
     numbers += absl::int128(config.top_k) * inside;
   }
-  // A row goes to as many ranks as have experts of its choice; a rank alone copies none.
-  if (need.restore.input == pipeline::InputRestore::kOffload && need.world > 1)
-    numbers += absl::int128(config.hidden) * std::min<int64_t>(config.top_k, need.world);
+  if (need.restore.input == pipeline::InputRestore::kOffload) {
+    numbers += absl::int128(config.hidden) * CopiesOfRow(config, need);
+  }
   return numbers * DTypeBytes(need.dtype) * 5 / 4;  // with the room of activation_file.h
 }
 
@@ -98,7 +105,12 @@ TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNee
   const int64_t wide = DTypeBytes(AccDType(need.dtype));
   const ExpertBytes experts = MostBytesOfExperts(config, need);
   TrainingBytes bytes;
+  // (Tables have no transposes.  Nor have vectors, which are small, and count twice.)
+  const absl::int128 table_rows =
+      absl::int128(model::HasEmbedding(config, ops::WeightFormat::kPlain) ? config.vocab_size : 0) +
+      (config.learned_positions ? config.context : 0);
   bytes.weights = 2 * model::WeightBytes(config, need.dtype, 0) + experts.weights;
+  bytes.weights -= table_rows * config.hidden * DTypeBytes(need.dtype);
   if (need.frozen.adapters > 0) {
     const absl::int128 dense = need.frozen.adapters - config.num_experts * need.frozen.adapters_of_expert;
     bytes.weights += 2 * DTypeBytes(need.dtype) * dense;
@@ -109,7 +121,7 @@ TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNee
     bytes.parameters = dense + 3 * dense / need.dense_shards + experts.parameters;
     bytes.parameters -= wide * (need.frozen.dense + 2 * need.frozen.dense / need.dense_shards);
   }
-  bytes.parameters += absl::int128(need.gathered_tokens) * config.hidden * wide;
+  bytes.parameters += absl::int128(need.gathered_rows) * config.hidden * wide;
   bytes.experts = experts.weights + experts.parameters;
   bytes.offloaded = experts.offloaded;
   absl::int128 row = model::KvBytesPerToken(config, need.dtype);
@@ -157,7 +169,8 @@ std::string MemoryRemedy(const model::ModelConfig& config, const TrainingNeed& n
                                                                 : "a lower sequence_length";
     std::vector<std::string> ways = {fewer};
     if (!need.recompute && need.restore.keeps_all()) ways.push_back("recompute");
-    if (!need.recompute && need.restore.input == pipeline::InputRestore::kKeep) ways.push_back("restore_input");
+    if (!need.recompute && need.restore.input == pipeline::InputRestore::kKeep && need.world > 1)
+      ways.push_back("restore_input");
     if (!need.recompute && need.restore.hidden == pipeline::HiddenRestore::kKeep) ways.push_back("restore_hidden");
     return absl::StrCat("most are activations: ", absl::StrJoin(ways, " or "), " makes them fewer");
   }

@@ -18,15 +18,15 @@ struct TrainingNeed {
   DType dtype = DType::kF32;
   int64_t experts_per_layer = 0;           // of this rank
   int64_t rows = 0;                        // of a micro-batch
-  int world = 1;                           // ranks that rows travel among
+  int world = 1;                           // ranks that rows travel among, each with some of the experts
   bool recompute = false;                  // only layers' inputs are kept for backward
   pipeline::RestoreStrategy restore = {};  // what MoE layers do not keep counts as nothing
   bool offload = false;                    // masters and moments of experts are in a file
   FrozenElements frozen = {};              // have neither gradients nor moments
   int dense_shards = 1;                    // ranks that dense masters and moments are sharded over
   int64_t full_ranks = 0;                  // ranks with so many experts; 0: all, others have one less
-  // Of a step, where ranks gather the embedding's gradient (sparse_embedding.h); as if all differed.
-  int64_t gathered_tokens = 0;
+  // GatheredRows of a step, where ranks gather the embedding's gradient (sparse_embedding.h).
+  int64_t gathered_rows = 0;
 };
 
 // Lower bounds: rows are assumed to be spread evenly over the ranks' experts.

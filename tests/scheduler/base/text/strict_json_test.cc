@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/text/json_value.h"
 
@@ -56,6 +57,25 @@ TEST(StrictJsonTest, LenientlyTheLastMemberCountsInTheFirstOnesPlace) {
   ordered_json value;
   ASSERT_FALSE(ReadJson("\xef\xbb\xbf{\"a\":{\"x\":1},\"b\":2,\"a\":[3]}", LenientJson(8), &value));
   EXPECT_EQ(value.dump(), R"({"a":[3],"b":2})");
+}
+
+// One by one, each of so many names would be compared with all before it: minutes.
+TEST(StrictJsonTest, ALargeObjectTakesNoLongerThanManySmallOnes) {
+  constexpr int kMembers = 300'000;
+  std::string text = "{";
+  for (int i = 0; i < kMembers; ++i) absl::StrAppend(&text, "\"member ", i, "\":", i, ",");
+  ordered_json value;
+  ASSERT_FALSE(ReadJson(text + "\"member 70\":-1,\"last\":[{}]}", LenientJson(8), &value));
+  ASSERT_EQ(value.size(), kMembers + 1u);
+  int i = 0;
+  for (const auto& [name, number] : value.get_ref<const ordered_json::object_t&>()) {
+    if (i == kMembers) break;
+    ASSERT_EQ(name, absl::StrCat("member ", i));
+    ASSERT_EQ(number, i == 70 ? -1 : i) << "the last member of a name counts";
+    ++i;
+  }
+  EXPECT_EQ(value["last"].dump(), "[{}]");
+  EXPECT_EQ(ReadJson(text + "\"member 200000\":1}", {}, &value)->reason, "duplicate key \"member 200000\"");
 }
 
 TEST(StrictJsonTest, ReadsWhatTheLibraryReads) {

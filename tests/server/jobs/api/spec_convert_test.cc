@@ -148,6 +148,16 @@ TEST(SpecConvertTest, UnknownFieldsAreNamed) {
   EXPECT_EQ(status.message(), "spec.optimizer: field 77 is not known to this server");
 }
 
+TEST(SpecConvertTest, UnknownFieldsOfListsAreNamed) {
+  v1::SubmitJobRequest request;
+  (*request.mutable_spec()->mutable_labels())["team"] = "a";
+  request.mutable_spec()->add_parameters()->set_pattern("*");
+  v1::ParameterRule* rule = request.mutable_spec()->add_parameters();
+  EXPECT_TRUE(CheckNoUnknownFields(request).ok());
+  rule->GetReflection()->MutableUnknownFields(rule)->AddVarint(77, 1);
+  EXPECT_EQ(CheckNoUnknownFields(request).message(), "spec.parameters[1]: field 77 is not known to this server");
+}
+
 TEST(JobConvertTest, StatesGoThereAndBack) {
   for (int i = 0; i < jobs::kNumJobStates; ++i) {
     const auto state = static_cast<jobs::JobState>(i);

@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "scheduler/base/io/crc32c.h"
 #include "server/jobs/fork/seed_fork.h"
+#include "server/jobs/job_folder.h"
 #include "server/jobs/journal/loss_log.h"
 #include "tests/server/tiny_text.h"
 
@@ -137,6 +138,11 @@ TEST_F(ForkFolderTest, WhatIsNotThereIsRefusedByName) {
   const absl::Status none = Seed(parent_.spec).status();
   EXPECT_EQ(none.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(none.message(), "job-none has no checkpoint to fork");
+  jobs::JobSpec pairs = parent_.spec;
+  pairs.dpo.beta = 0.1;
+  const absl::Status no_pairs = Seed(pairs).status();
+  EXPECT_EQ(no_pairs.code(), none.code());
+  EXPECT_EQ(no_pairs.message(), none.message()) << "a job that has not begun has no folder";
   EXPECT_FALSE(Exists("job-2"));
 }
 
@@ -150,6 +156,30 @@ TEST_F(ForkFolderTest, AfterAnErrorThereIsNoFolder) {
   fs::create_directory(dir_.path() + "/job-2");
   EXPECT_TRUE(absl::IsAlreadyExists(MakeForkFolder(Root(), {.parent = "job-1", .fork = "job-2", .step = 8}).status()));
   EXPECT_TRUE(Exists("job-2")) << "it is another's";
+}
+
+TEST_F(ForkFolderTest, AParentThatIsDeletedMeanwhileIsNotForkedInPart) {
+  int asked = 0;
+  const auto remove_before_third = [&] {
+    if (++asked == 3) EXPECT_TRUE(RemoveJobFolder(Root(), "job-1").ok());
+    return false;
+  };
+  const absl::Status gone =
+      MakeForkFolder(
+          Root(),
+          {.parent = "job-1", .fork = "job-2", .step = 20, .also = {"packing.log"}, .give_up = remove_before_third})
+          .status();
+  EXPECT_TRUE(absl::IsNotFound(gone)) << gone;
+  EXPECT_EQ(asked, 3) << "the checkpoint has two files";
+  EXPECT_FALSE(Exists("job-2"));
+}
+
+// Else the fork's first checkpoint would stay for ever.
+TEST_F(ForkFolderTest, TheMarkOfAKeptCheckpointStaysTheParents) {
+  dir_.Write("job-1/step-00000020/KEEP", "");
+  ASSERT_TRUE(MakeForkFolder(Root(), {.parent = "job-1", .fork = "job-2", .step = 20}).ok());
+  EXPECT_THAT(Files("job-2/step-00000020"), ElementsAre("MANIFEST.json", "model.safetensors"));
+  EXPECT_TRUE(Exists("job-1/step-00000020/KEEP"));
 }
 
 // As a crash between the folder and the journal leaves it, or between the journal and the confirmation.

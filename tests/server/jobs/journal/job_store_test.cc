@@ -87,7 +87,7 @@ TEST_F(JobStoreTest, GivesBackWhatWasSaved) {
     second.state = jobs::JobState::kPaused;
     second.losses = 4;
     ASSERT_TRUE((*store)->Save(second).ok());
-    ASSERT_TRUE((*store)->Forget(Example(3)).ok());
+    ASSERT_TRUE((*store)->Delete(Example(3)).ok());
   }
   auto store = JobStore::Open(path_);
   ASSERT_TRUE(store.ok()) << store.status();

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/io/root_dir.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
@@ -184,7 +184,7 @@ absl::Status JobSetup::MakeModel() {
 absl::Status JobSetup::FindPieceBytes() {
   piece_bytes_ = context_.spec().communication.piece_bytes;
   if (piece_bytes_ != jobs::kPiecesByLink || context_.comm()->world() == 1) return absl::OkStatus();
-  ASSIGN_OR_RETURN(piece_bytes_, MeasurePieceBytes(context_.comm(), absl::Now() + context_.input().step_limit));
+  ASSIGN_OR_RETURN(piece_bytes_, MeasurePieceBytes(context_.comm(), MonotonicNow() + context_.input().step_limit));
   return absl::OkStatus();
 }
 
@@ -230,7 +230,7 @@ absl::Status JobSetup::LoadStart() {
 
 // Collective if dense state is sharded.
 absl::Status JobSetup::Publish() {
-  return job_.parameters->Publish({.comm = context_.comm(), .deadline = absl::Now() + context_.input().step_limit});
+  return job_.parameters->Publish({.comm = context_.comm(), .deadline = MonotonicNow() + context_.input().step_limit});
 }
 
 absl::Status JobSetup::Draw() {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "scheduler/base/clock.h"
 #include "scheduler/base/status_macros.h"
 #include "workers/checkpoint/manifest/checkpoint_writer.h"
 #include "workers/train/job/setup/job_data.h"
@@ -19,7 +20,7 @@ constexpr absl::Duration kLockRetry = absl::Milliseconds(50);
 }  // namespace
 
 absl::Status JobStart::Lock() {
-  const absl::Time end = absl::Now() + context_.input().lock_patience;
+  const absl::Time end = MonotonicNow() + context_.input().lock_patience;
   for (;;) {
     absl::StatusOr<std::unique_ptr<checkpoint::File>> lock =
         checkpoint::LockCheckpoints(checkpoints_, context_.Holder());
@@ -29,7 +30,7 @@ absl::Status JobStart::Lock() {
     }
     if (!absl::IsFailedPrecondition(lock.status())) return lock.status();
     // The holder is an attempt that is about to end.
-    if (absl::Now() > end || !context_.comm()->status().ok()) return Lost(lock.status());
+    if (MonotonicNow() > end || !context_.comm()->status().ok()) return Lost(lock.status());
     absl::SleepFor(kLockRetry);
   }
 }

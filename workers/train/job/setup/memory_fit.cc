@@ -47,14 +47,14 @@ TrainingNeed NeedOf(const model::ModelConfig& config, const jobs::JobSpec& spec,
   return {.dtype = DTypeOfJob(spec.dtype),
           .experts_per_layer = (config.num_experts + holders - 1) / holders,
           .rows = MicroBatchSequences(spec, share.world) * spec.sequence_length,
-          .world = share.world,
+          .world = static_cast<int>(holders),
           .recompute = spec.recompute,
           .restore = spec.restore,
           .offload = offload,
           .frozen = share.frozen,
           .dense_shards = spec.zero == 1 && spec.lora.rank == 0 ? share.world : 1,
           .full_ranks = config.num_experts % holders,
-          .gathered_tokens = gathers ? step_tokens : 0};
+          .gathered_rows = gathers ? GatheredRows(step_tokens, share.world) : 0};
 }
 
 absl::StatusOr<bool> MustOffload(const model::ModelConfig& config, const jobs::JobSpec& spec, const RankShare& share,

@@ -1,5 +1,7 @@
-// The server's clock: monotonic, so that a wall clock that jumps moves no deadline.  It starts at the wall clock's
-// time, so that its values read as times; never compare them with the wall clock.
+// The clock of all deadlines, waits and measured durations: monotonic, so that a wall clock that jumps moves none of
+// them.  It begins at the wall clock's time, so that its values read as times, and a test may pass absl::Now() plus a
+// limit as a deadline.  Elsewhere never compare them with the wall clock: what is handed to gRPC, say, is what is left.
+// Dates (in files, logs, manifests, certificates) are absl::Now().
 #pragma once
 
 #include <chrono>
@@ -7,7 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
-namespace switchyard::server {
+namespace switchyard {
 
 // The clock of a simulation, whose time is virtual; null: the real one.  Set it before anything reads the time.
 inline absl::Time (*simulated_now)() = nullptr;
@@ -20,4 +22,4 @@ inline absl::Time MonotonicNow() {
   return wall_start + absl::FromChrono(SteadyClock::now() - start);
 }
 
-}  // namespace switchyard::server
+}  // namespace switchyard

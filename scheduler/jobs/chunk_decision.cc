@@ -1,4 +1,4 @@
-#include "scheduler/jobs/chunk_decisions.h"
+#include "scheduler/jobs/chunk_decision.h"
 
 #include <vector>
 
