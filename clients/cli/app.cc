@@ -181,9 +181,7 @@ std::vector<std::string> Normalized(std::vector<std::string> args) {
   return args;
 }
 
-}  // namespace
-
-int RunCli(const std::vector<std::string>& given, Console& console) {
+int RunArguments(const std::vector<std::string>& given, Console& console) {
   const std::vector<std::string> args = Normalized(given);
   Command app("switchyard",
               "Talks with a Switchyard server: generates text, trains, shows its state, measures its speed.");
@@ -195,7 +193,7 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
   if (!chosen.command->HasRun() && !chosen.rest.empty() && chosen.rest[0] == "help") {  // `train help submit`
     std::vector<std::string> again = {"help"};
     std::remove_copy(args.begin(), args.end(), std::back_inserter(again), "help");
-    return RunCli(again, console);
+    return RunArguments(again, console);
   }
   chosen.command->flags()->BeginGroup("");
   chosen.command->flags()->Add("help", &help, "");
@@ -220,6 +218,15 @@ int RunCli(const std::vector<std::string>& given, Console& console) {
   const std::string whole = absl::StrCat(chosen.path, " ", chosen.command->name());
   return ComplainOfArguments(console, texts,
                              chosen.command == &app ? "" : std::string(absl::StripPrefix(whole, "switchyard ")));
+}
+
+}  // namespace
+
+int RunCli(const std::vector<std::string>& args, Console& console) {
+  const int code = RunArguments(args, console);
+  if (console.out.flush()) return code;
+  console.err << "switchyard: standard output: cannot be written, what it has is not complete" << std::endl;
+  return code == kExitOk ? kExitFailed : code;
 }
 
 }  // namespace switchyard::cli

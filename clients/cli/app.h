@@ -9,7 +9,8 @@
 
 namespace switchyard::cli {
 
-// Runs the command that `args` (without the program's name) name; returns the exit code.
+// Runs the command that `args` (without the program's name) name; returns the exit code, which is not 0 if console.out
+// could not be written.
 int RunCli(const std::vector<std::string>& args, Console& console);
 
 }  // namespace switchyard::cli

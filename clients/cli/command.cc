@@ -1,5 +1,6 @@
 #include "clients/cli/command.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/ascii.h"
@@ -105,7 +106,12 @@ void ServerFlags::AddTo(FlagSet* flags) {
              absl::StrCat("the server's gRPC address",
                           server == kAdminServer ? " of jobs and administration (--admin_port)" : "",
                           "; an IPv6 one in brackets: [::1]:50051"));
-  flags->Add("timeout=SECONDS", &timeout_seconds, "time limit of one request, in seconds").Range(0.001, 86400.0);
+  timeout_flag =
+      &flags
+           ->Add("timeout=SECONDS", &timeout_seconds,
+                 "time limit of one request, and of connecting, in seconds; without this flag it is 30 where the "
+                 "answer is not a stream")
+           .Range(0.001, 86400.0);
   flags->Add("tls", &tls.on, "connect by TLS; the server's certificate is checked by this system's CAs");
   flags->Add("tls_ca=FILE", &tls.ca, "connect by TLS; the server's certificate is checked by the CAs in this PEM file");
   flags->Add("tls_cert=FILE", &tls.cert, "own certificate (PEM), for a server that wants one (its --tls_client_ca)");
@@ -119,6 +125,10 @@ void ServerFlags::AddTo(FlagSet* flags) {
 absl::StatusOr<std::unique_ptr<client::Client>> ServerFlags::Connect() const {
   client::ClientOptions options;
   options.generate_timeout = absl::Seconds(timeout_seconds);
+  if (timeout_flag != nullptr && timeout_flag->times_given > 0) {
+    options.call_timeout = options.generate_timeout;
+    options.connect_timeout = std::min(options.connect_timeout, options.generate_timeout);
+  }
   absl::StatusOr<std::string> key = ReadApiKey(api_key_file);
   if (!key.ok()) return BadInput(key.status().message());
   options.api_key = *std::move(key);

@@ -80,7 +80,8 @@ inline constexpr char kAdminServer[] = "127.0.0.1:50052";  // where commands of 
 
 struct ServerFlags {
   std::string server = "127.0.0.1:50051";
-  double timeout_seconds = 300;
+  double timeout_seconds = 300;        // of a stream; of every call if the flag is given
+  const Flag* timeout_flag = nullptr;  // null before AddTo
   rpc::TlsFiles tls;
   std::string api_key_file;  // empty: the key, if any, is in the environment variable SWITCHYARD_API_KEY
 

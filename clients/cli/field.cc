@@ -145,18 +145,12 @@ absl::Status Read(const Json& value, std::vector<std::string>* out) {
 }
 
 std::string SuggestName(absl::string_view wrong, const std::vector<std::string>& names) {
-  const std::string* best = nullptr;
-  size_t best_distance = 0;
-  for (const std::string& name : names) {
-    const size_t distance = EditDistance(wrong.substr(0, kMaxShown), name);
-    if (best == nullptr || distance < best_distance) {
-      best = &name;
-      best_distance = distance;
-    }
-  }
-  if (best != nullptr && best_distance <= 3 && best_distance < wrong.size())
-    return absl::StrCat("did you mean \"", *best, "\"?");
-  if (best == nullptr) return "there are none";
+  if (names.empty()) return "there are none";
+  wrong = wrong.substr(0, kMaxShown);
+  const std::string nearest = NearestName(wrong, names);
+  // (A name of a letter or two is as few edits away from others that it has nothing in common with.)
+  if (!nearest.empty() && EditDistance(wrong, nearest) < wrong.size())
+    return absl::StrCat("did you mean \"", nearest, "\"?");
   return absl::StrCat("known are: ", absl::StrJoin(names, ", "));
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "clients/cli/json.h"
 #include "clients/cli/message_json.h"
+#include "clients/cpp/client.h"
 
 namespace switchyard::cli {
 namespace {
@@ -157,6 +158,18 @@ Json GenerateAnswer::ToJson() const {
   out["model"] = model_;
   out["seed"] = seed_;
   return out;
+}
+
+absl::Status CollectAnswer(client::Client* client, const v1::GenerateRequest& request, GenerateAnswer* answer,
+                           const std::function<void(const v1::GenerateResponse&)>& on_message) {
+  absl::Status fault;
+  const absl::Status end = client->Generate(request, [&](const v1::GenerateResponse& message) {
+    if (!fault.ok()) return;
+    fault = answer->Add(message);
+    if (fault.ok() && on_message) on_message(message);
+  });
+  if (!fault.ok()) return fault;
+  return end.ok() ? answer->CheckComplete() : end;
 }
 
 std::string AnswerText(const Json& answer, bool has_text) {

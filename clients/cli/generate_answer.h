@@ -9,12 +9,17 @@
 // output; for choices after the first they start at the end of the prompt.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "clients/cli/json.h"
 #include "switchyard/v1/inference.pb.h"
+
+namespace switchyard::client {
+class Client;
+}  // namespace switchyard::client
 
 namespace switchyard::cli {
 
@@ -55,6 +60,11 @@ class GenerateAnswer {
   std::string model_;
   uint64_t seed_ = 0;
 };
+
+// Runs one request; OK: the answer is complete, else it has what was received.  `on_message`, which may be null, gets
+// each message after it was added, on another thread.  REQUIRES: *answer is new.
+absl::Status CollectAnswer(client::Client* client, const v1::GenerateRequest& request, GenerateAnswer* answer,
+                           const std::function<void(const v1::GenerateResponse&)>& on_message = nullptr);
 
 // Returns the part of an answer's JSON that a person reads: the text, even if it is empty, or token ids if the model
 // has no tokenizer.  Several choices are on lines of their own, after "[0] ", "[1] " ...

@@ -15,7 +15,8 @@ class Batch {
  public:
   Batch(std::istream& in, std::ostream& out, absl::string_view end) : in_(in), out_(out), end_(end) {}
 
-  // Reads the next line that is not blank, and its place in the order; returns false at the end of the input.
+  // Reads the next line that is not blank, and its place in the order; returns false at the end of the input, or when
+  // no answer can be written any more.
   bool Next(std::string* line, int* line_number, int* place) {
     absl::MutexLock reading(
         &read_mu_);  // separate from mu_, since reading may wait for a person while answers are written
@@ -25,6 +26,7 @@ class Batch {
         return unwritten_.size() < static_cast<size_t>(kMaxUnwritten);
       };
       mu_.Await(absl::Condition(&has_room));  // ends, since the awaited answer is under way
+      if (!out_) return false;
     }
     while (std::getline(in_, *line)) {
       *line_number = ++lines_read_;

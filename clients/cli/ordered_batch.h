@@ -17,9 +17,10 @@ struct LineAnswer {
 
 // Calls answer(line number from 1, line) on up to `concurrency` threads; blank lines are skipped.  Lines are read as
 // they are needed and an answer is written (and flushed) once those before it are, so a pipe may wait for an answer
-// before it sends the next line.  At most kMaxUnwritten answers wait behind a slow one.  Blocks until the input ends;
-// returns the number of answers that were not ok.  REQUIRES: neither `in` nor any stream that `answer` writes to is
-// tied to `out` (std::ios::tie), since a tied stream would flush `out` from another thread.
+// before it sends the next line.  At most kMaxUnwritten answers wait behind a slow one.  Blocks until the input ends,
+// or `out` can no longer be written, which the caller has to look for; returns the number of answers that were not ok.
+// REQUIRES: neither `in` nor any stream that `answer` writes to is tied to `out` (std::ios::tie), since a tied stream
+// would flush `out` from another thread.
 inline constexpr int kMaxUnwritten = 4096;
 int AnswerLines(std::istream& in, std::ostream& out, int concurrency,
                 const std::function<LineAnswer(int, const std::string&)>& answer,

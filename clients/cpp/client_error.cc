@@ -38,7 +38,7 @@ constexpr Advice kAdvice[] = {
     {"TOO_FEW_WORKERS", "lower --workers, or start the server with more training workers"},
     {"DISK_FULL", "make room on the server's disk, or lower --keep_last"},
     {"DATASET_CHANGED", "put the files back as they were, then: switchyard train resume ID"},
-    {"TOO_MANY_JOBS", "wait for one to end, or cancel one: switchyard train list --state=pending"},
+    {"TOO_MANY_JOBS", "wait for one to end, cancel one (switchyard train list --state=pending), or delete old ones"},
     {"NO_KEY", "give the key by --api_key_file=FILE or in the environment variable SWITCHYARD_API_KEY"},
     {"WRONG_ROLE", "use a key of another role, or ask who runs the server for one"},
     {"QUOTA", "wait, or ask who runs the server for a larger quota"},

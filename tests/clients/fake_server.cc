@@ -110,6 +110,7 @@ grpc::Status FakeServer::GetModelInfo(grpc::ServerContext*, const v1::GetModelIn
 }
 
 grpc::Status FakeServer::GetLoad(grpc::ServerContext*, const v1::GetLoadRequest*, v1::GetLoadResponse* response) {
+  if (before_load) before_load();
   *response = load;
   return grpc::Status::OK;
 }

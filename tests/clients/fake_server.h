@@ -29,6 +29,7 @@ class FakeServer final : public v1::InferenceService::Service {
   GenerateFn on_generate;
   v1::GetModelInfoResponse model;
   v1::GetLoadResponse load;
+  std::function<void()> before_load;  // runs before GetLoad is answered; may be null
   grpc::Status model_status;
 
   std::vector<v1::GenerateRequest> requests();  // seen so far

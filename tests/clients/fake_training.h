@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -43,6 +44,7 @@ class FakeTraining final : public v1::TrainingService::Service {
   // The requests that were received.
   v1::SubmitJobRequest submitted;
   v1::ForkJobRequest forked;
+  std::chrono::system_clock::time_point fork_deadline;
   v1::WatchJobRequest watched;
   std::vector<v1::ListJobsRequest> listed;
   v1::PackDataRequest packed;
@@ -59,9 +61,10 @@ class FakeTraining final : public v1::TrainingService::Service {
     response->set_existed(request->request_id() == "again");
     return status;
   }
-  grpc::Status ForkJob(grpc::ServerContext*, const v1::ForkJobRequest* request,
+  grpc::Status ForkJob(grpc::ServerContext* context, const v1::ForkJobRequest* request,
                        v1::ForkJobResponse* response) override {
     forked = *request;
+    fork_deadline = context->deadline();
     response->set_existed(request->request_id() == "again");
     return Answer("fork", *request, response);
   }

@@ -33,19 +33,6 @@ struct GenerateFlags {
 
 int NumChoices(const GenerateRequest& request) { return request.has_n() ? std::clamp(request.n(), 1, 1 << 16) : 1; }
 
-// Runs one request; `on_message` gets each message after it was checked.
-absl::Status Generate(client::Client* client, const GenerateRequest& request, GenerateAnswer* answer,
-                      const std::function<void(const GenerateResponse&)>& on_message) {
-  absl::Status fault;
-  const absl::Status end = client->Generate(request, [&](const GenerateResponse& message) {
-    if (!fault.ok()) return;
-    fault = answer->Add(message);
-    if (fault.ok() && on_message) on_message(message);
-  });
-  if (!fault.ok()) return fault;
-  return end.ok() ? answer->CheckComplete() : end;
-}
-
 // "[64 tokens in 1.23 s: 52.0 tokens/s; first after 0.080 s; prompt 12 tokens, 0 cached; length; seed 7]"
 std::string Summary(const GenerateAnswer& answer, absl::Duration total, absl::Duration first) {
   const v1::Finish& finish = answer.finish(0);
@@ -92,7 +79,7 @@ absl::StatusOr<int> RunOne(Console& console, const GenerateFlags& flags, client:
   LiveOutput output(&console, NumChoices(request) == 1 && !flags.lines.json, show_ids);
   const absl::Time start = absl::Now();
   absl::Time first = absl::InfiniteFuture();
-  const absl::Status status = Generate(client, request, &answer, [&](const GenerateResponse& message) {
+  const absl::Status status = CollectAnswer(client, request, &answer, [&](const GenerateResponse& message) {
     first = std::min(first, absl::Now());
     output.Show(message);
   });
@@ -142,7 +129,7 @@ absl::StatusOr<int> RunGenerate(Console& console, const GenerateFlags& flags) {
   if (!many) return RunOne(console, flags, client.get(), *request);
   const AskFn<GenerateRequest> ask = [&client](const GenerateRequest& one, Json* json) {
     GenerateAnswer answer(NumChoices(one));
-    absl::Status status = Generate(client.get(), one, &answer, nullptr);
+    absl::Status status = CollectAnswer(client.get(), one, &answer);
     if (status.ok() || !answer.empty()) *json = answer.ToJson();
     return status;
   };

@@ -122,12 +122,7 @@ class Recorder {
     GenerateAnswer answer(1);
     const AskFn<GenerateRequest> ask = [&](const GenerateRequest& one, Json*) {
       answer = GenerateAnswer(1);
-      absl::Status fault;
-      const absl::Status end = client_->Generate(one, [&](const v1::GenerateResponse& message) {
-        if (fault.ok()) fault = answer.Add(message);
-      });
-      if (!fault.ok()) return fault;
-      return end.ok() ? answer.CheckComplete() : end;
+      return CollectAnswer(client_, one, &answer);
     };
     Json unused;
     RETURN_IF_ERROR(AskPatiently(ask, request, &unused));

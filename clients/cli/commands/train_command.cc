@@ -26,6 +26,7 @@ namespace {
 
 constexpr size_t kMaxSpecBytes = 1 << 20;
 constexpr char kBestStep[] = "best";
+constexpr double kMaxIntervalSeconds = 3600;  // that of the server (server/jobs/api/training_requests.cc)
 
 // Flags that every command about jobs has.
 struct JobFlags {
@@ -244,7 +245,7 @@ absl::StatusOr<int> List(Console& console, const ListFlags& flags) {
 }
 
 void AddIntervalFlag(JobFlags* values, absl::string_view help, FlagSet* flags) {
-  flags->Add("interval=SECONDS", &values->interval_seconds, help).Range(0.0, 86400.0);
+  flags->Add("interval=SECONDS", &values->interval_seconds, help).Range(0.0, kMaxIntervalSeconds);
 }
 
 std::shared_ptr<JobFlags> AddJobFlags(Command* command, bool watches) {

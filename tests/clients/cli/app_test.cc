@@ -1,5 +1,9 @@
 #include "clients/cli/app.h"
 
+#include <ostream>
+#include <sstream>
+#include <streambuf>
+
 #include "absl/strings/str_cat.h"
 #include "clients/cli/request_fields.h"
 #include "gmock/gmock.h"
@@ -144,6 +148,28 @@ TEST(AppTest, WithoutAServerItSaysHowToStartOne) {
     EXPECT_THAT(run.err,
                 AllOf(HasSubstr("cannot reach 127.0.0.1:1"), HasSubstr("is the server running? start it with")))
         << command;
+  }
+}
+
+// Takes all bytes and, as a full disk does, refuses to write them; or refuses them at once.
+class LateRefusal : public std::stringbuf {
+  int sync() override { return -1; }
+};
+class EarlyRefusal : public std::streambuf {};
+
+TEST(AppTest, OutputThatCannotBeWrittenIsAFailure) {
+  LateRefusal late;
+  EarlyRefusal early;
+  for (std::streambuf* const buffer : std::vector<std::streambuf*>{&late, &early}) {
+    for (const std::vector<std::string>& args :
+         std::vector<std::vector<std::string>>{{"keys", "new", "--name=alice", "--role=user"}, {"--version"}}) {
+      std::istringstream in;
+      std::ostream out(buffer);
+      std::ostringstream err;
+      Console console = {in, out, err};
+      EXPECT_EQ(RunCli(args, console), 1) << args[0];
+      EXPECT_THAT(err.str(), HasSubstr("switchyard: standard output: cannot be written"));
+    }
   }
 }
 

@@ -1,6 +1,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <sstream>
+
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -71,11 +73,24 @@ TEST(ChatCommandTest, CtrlCStopsTheAnswerOnly) {
 
 TEST(ChatCommandTest, CommandsAndHelp) {
   client::FakeServer server;
-  const client::CliRun run = client::RunCliWith({"chat", server.flag()}, "/help\n/nonsense\n");
-  EXPECT_EQ(run.exit_code, 0);
-  EXPECT_THAT(run.err, HasSubstr("/reset  forget"));
-  EXPECT_THAT(run.err, HasSubstr("unknown command /nonsense"));
+  std::istringstream in("/help\n/nonsense\n");
+  std::ostringstream out, err;
+  Console console = {in, out, err, /*interactive=*/true};
+  EXPECT_EQ(RunCli({"chat", server.flag()}, console), 0);
+  EXPECT_THAT(err.str(), HasSubstr("/reset  forget"));
+  EXPECT_THAT(err.str(), HasSubstr("unknown command /nonsense"));
   EXPECT_TRUE(server.requests().empty());
+}
+
+TEST(ChatCommandTest, APathFromAPipeIsATurn) {
+  client::FakeServer server;
+  const client::CliRun run =
+      client::RunCliWith({"chat", server.flag()}, "/help\n/etc/fstab: what is it?\n/exit\nunread\n");
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_EQ(run.out, "t0 t1 t2 t3\n");
+  EXPECT_THAT(run.err, HasSubstr("/reset  forget"));
+  ASSERT_EQ(server.requests().size(), 1u);
+  EXPECT_EQ(server.requests()[0].messages().messages(0).content(), "/etc/fstab: what is it?");
 }
 
 TEST(ChatCommandTest, NeedsAChatTemplate) {

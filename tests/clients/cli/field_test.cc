@@ -66,6 +66,8 @@ TEST(FieldTest, LongWrongValuesAreCut) { EXPECT_LT(ReadError<int32_t>(std::strin
 TEST(FieldTest, SuggestsTheNearestName) {
   EXPECT_EQ(SuggestName("temprature", {"top_p", "temperature"}), "did you mean \"temperature\"?");
   EXPECT_THAT(SuggestName("zzzzzzzzzz", {"n", "stop"}), HasSubstr("known are: n, stop"));
+  EXPECT_EQ(SuggestName("x", {"n", "stop"}), "known are: n, stop") << "no letter in common";
+  EXPECT_EQ(SuggestName("x", {}), "there are none");
 }
 
 TEST(FieldTest, OutputIsValidUtf8) { EXPECT_EQ(Dump(Json("a\xff")), "\"a\xef\xbf\xbd\""); }

@@ -1,6 +1,8 @@
 #include "clients/cli/ordered_batch.h"
 
+#include <ostream>
 #include <sstream>
+#include <streambuf>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -29,6 +31,22 @@ TEST(OrderedBatchTest, ManyLinesAndThreads) {
   std::ostringstream out;
   EXPECT_EQ(AnswerLines(in, out, 8, [](int, const std::string& line) { return LineAnswer{line, true}; }), 0);
   EXPECT_EQ(out.str(), lines);
+}
+
+// Refuses every byte, as a full disk does.
+class RefusingBuffer : public std::streambuf {};
+
+TEST(OrderedBatchTest, NothingIsAskedWhoseAnswerCannotBeWritten) {
+  std::istringstream in("a\nb\nc\n");
+  RefusingBuffer refusing;
+  std::ostream out(&refusing);
+  int asked = 0;
+  AnswerLines(in, out, 1, [&asked](int, const std::string& line) {
+    ++asked;
+    return LineAnswer{line, true};
+  });
+  EXPECT_EQ(asked, 1);
+  EXPECT_TRUE(out.bad());
 }
 
 TEST(OrderedBatchTest, NothingIn) {

@@ -1,5 +1,11 @@
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "clients/cli/json.h"
 #include "gmock/gmock.h"
@@ -93,6 +99,23 @@ TEST(StatusCommandTest, HealthIsOneQuestion) {
   EXPECT_EQ(client::RunCliWith({"status", "--health=alive", server.flag()}).exit_code, 0);
   EXPECT_EQ(client::RunCliWith({"status", "--health=well", server.flag()}).exit_code, 2);
   EXPECT_EQ(client::RunCliWith({"status", "--health=alive", "--server=127.0.0.1:1"}).exit_code, 1);
+}
+
+// A process that hangs: the kernel takes the connection, and nobody speaks.
+TEST(StatusCommandTest, AServerThatHangsIsGivenUpAtTheTimeLimit) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener, 8), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  const client::CliRun run = client::RunCliWith(
+      {"status", "--health=alive", "--timeout=0.25", absl::StrCat("--server=127.0.0.1:", ntohs(address.sin_port))});
+  close(listener);
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_THAT(run.err, HasSubstr("no answer within 250ms"));
 }
 
 TEST(StatusCommandTest, NotReadySaysWhy) {

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <string>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "clients/cli/json.h"
 #include "tests/clients/cli/train_fixture.h"
 
@@ -77,6 +79,17 @@ TEST_F(TrainCommandTest, ForkSendsWhatIsGivenAndItsMask) {
   EXPECT_THAT(Train({"get", "job-1"}).out, HasSubstr("fork of     job-0 at step 800\n"));
   EXPECT_EQ(Train({"fork"}).exit_code, 2);
   EXPECT_EQ(Train({"fork", "job-0", "--architecture=other"}).exit_code, 2) << "it is the parent's";
+}
+
+// (The server copies files meanwhile.)
+TEST_F(TrainCommandTest, ForkHasTheTimeLimitThatIsGiven) {
+  const auto left = [&](const std::vector<std::string>& args) {
+    EXPECT_EQ(Train(args).exit_code, 0);
+    return absl::FromChrono(training_.fork_deadline) - absl::Now();
+  };
+  EXPECT_GT(left({"fork", "job-0", "--timeout=3600"}), absl::Minutes(10));
+  EXPECT_LT(left({"fork", "job-0", "--timeout=10"}), absl::Seconds(20));
+  EXPECT_LT(left({"fork", "job-0"}), absl::Seconds(40)) << "30 s without the flag";
 }
 
 TEST_F(TrainCommandTest, DeleteSaysWhatIsFreed) {

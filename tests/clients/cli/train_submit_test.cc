@@ -259,6 +259,7 @@ TEST_F(TrainCommandTest, WrongSpecsAreNotSent) {
            {"--steps=many", "--steps must be a number"},
            {"--schedule=cosin", "--schedule is \"cosin\"; did you mean \"cosine\"?"},
            {"--label=a", "--label must be an object of texts, or KEY=TEXT, is \"a\""},
+           {"--interval=7200", "--interval=7200: must be a number from 0 to 3600"},
            {"--learning_rat=1", "did you mean \"--learning_rate\"?"},
            {"--spec=/none", "/none: cannot be read"}}) {
     const client::CliRun run = Train({"submit", flag});

@@ -127,6 +127,21 @@ TEST(ClientTest, ASilentServerEndsAtTheDeadline) {
   EXPECT_THAT(Explain(end), HasSubstr("--timeout"));
 }
 
+TEST(ClientTest, AUnaryCallOfASilentServerEndsAtTheDeadline) {
+  absl::Notification over;
+  FakeServer server;
+  server.before_load = [&over] { over.WaitForNotificationWithTimeout(absl::Seconds(60)); };
+  ClientOptions options;
+  options.call_timeout = absl::Milliseconds(50);
+  const auto client = Client::Connect(server.address(), options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  const absl::Status end = (*client)->GetLoad().status();
+  over.Notify();
+  EXPECT_EQ(end.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(Describe(end).reason, "DEADLINE");
+  EXPECT_THAT(Explain(end), HasSubstr("--timeout"));
+}
+
 TEST(ClientTest, AServerThatIsGoneIsUnreachable) {
   std::string address;
   {
