@@ -45,6 +45,7 @@ BAD = {  # values, and a part of the error
     "an unknown value": ({"insecure": True, "replicas": 2}, "additional properties"),
     "a word for a number": ({"insecure": True, "localWorkers": "two"}, "localWorkers"),
     "a port of its own": ({"insecure": True, "serverFlags.http-port": 8080}, "serverFlags.http-port"),
+    "pages elsewhere": ({"insecure": True, "serverFlags.metrics_host": "0.0.0.0"}, "serverFlags.metrics_host"),
     "two drains": ({"insecure": True, "serverFlags.drain_timeout": "90s"}, "give drainSeconds"),
     "a server of its own": ({"insecure": True, "workerFlags.server": "a:1"}, "workerFlags.server"),
     "no workers in a pod": ({"insecure": True, "group.workersPerPod": 0}, "workersPerPod"),
@@ -124,7 +125,7 @@ def check_group(group, where):
 
 
 def check_together(things, where):
-    """Files, ports and numbers of workers that the flags name are those of the pods.  things: by kind."""
+    """Files, ports and numbers of workers that the flags name are those of the pods.  things: by kind.  Returns pods' templates by component."""
     config = things["ConfigMap"]["data"]
     server = yaml.safe_load(config["server.yaml"])
     pods = {"server.yaml": things.get("Deployment", {}).get("spec", {}).get("template")}
@@ -139,10 +140,21 @@ def check_together(things, where):
     ports = {port["name"]: port["containerPort"] for port in pods["server.yaml"]["spec"]["containers"][0]["ports"]}
     for name, flag in {"grpc": "port", "http": "http_port", "metrics": "metrics_port"}.items():
         need(server.get(flag) == ports[name], f"{where}: the port {name} is {ports[name]}, --{flag} {server.get(flag)}")
+    pages = [ports.get(f"metrics-{i + 1}") for i in range(server["local_workers"])]
+    first = server["worker_metrics_port"]
+    need(pages == list(range(first, first + len(pages))), f"{where}: local workers' pages are {pages}, --worker_metrics_port {first}")
+    need("--metrics_host=$(POD_IP)" in pods["server.yaml"]["spec"]["containers"][0]["args"], f"{where}: pages that no other pod reaches")
+    return {name.removesuffix(".yaml"): template for name, template in pods.items()}
 
 
-def check_monitor(monitor, where):
-    spec = monitor["spec"]
+def check_monitor(monitor, pods, tls, where):
+    """Every page of metrics of the pods is asked, and only the server's own by TLS.  pods: templates by component."""
+    spec, component = monitor["spec"], monitor["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"]
+    ports = [port["name"] for container in pods[component]["spec"]["containers"] for port in container["ports"]]
+    asked = [endpoint["port"] for endpoint in spec["podMetricsEndpoints"]]
+    need(sorted(asked) == sorted(port for port in ports if port.startswith("metrics")), f"{where}: asks {asked} of {ports}")
+    secure = [endpoint["port"] for endpoint in spec["podMetricsEndpoints"] if endpoint.get("scheme") == "https"]
+    need(secure == (["metrics"] if tls and component == "server" else []), f"{where}: asks {secure} by TLS")
     need(spec["selector"]["matchLabels"]["app.kubernetes.io/name"] == "switchyard", f"{where}: the selector")
     need(spec["jobLabel"] == "app.kubernetes.io/name", f"{where}: the job's name, by which alerts and boards know it")
     for endpoint in spec["podMetricsEndpoints"]:
@@ -255,7 +267,7 @@ def play(chart, binaries, values):
         pods = [PlayedPod(template, configs, f"{folder}/pod-{i}", binaries, port) for i, template in enumerate(templates)]
         said = lambda: "\n".join(pod.log() for pod in pods)
         try:
-            pods[0].start(f"--port={port}", "--http_port=0", "--metrics_port=-1")
+            pods[0].start(f"--port={port}", "--http_port=0", "--metrics_port=-1", "--worker_metrics_port=0")
             for pod in pods[1:]:
                 pod.start("--metrics_port=0", "--threads=1")
             give_up = time.monotonic() + 120
@@ -292,7 +304,7 @@ def main():
             if thing["kind"] == "LeaderWorkerSet":
                 check_group(thing, where)
             elif thing["kind"] == "PodMonitor":
-                check_monitor(thing, where)
+                pass  # below, with the pods
             elif thing["kind"] == "PrometheusRule":
                 check_rule(thing, where)
             else:
@@ -301,7 +313,10 @@ def main():
                 check_pod(thing["spec"]["template"], where, 25)
             if thing["kind"] == "ConfigMap" and binaries:
                 check_flags(thing, binaries, where)
-        check_together({thing["kind"]: thing for thing in things}, name)
+        pods = check_together({thing["kind"]: thing for thing in things}, name)
+        for thing in things:
+            if thing["kind"] == "PodMonitor":
+                check_monitor(thing, pods, "tls.secret" in values, f"{name}: PodMonitor")
         need({"ConfigMap", "Service"} < set(kinds), f"{name}: has only {kinds}")
         need(("PrometheusRule" in kinds) == ("prometheusRule.enabled" in values), f"{name}: has {kinds}")
         need(("LeaderWorkerSet" in kinds) == ("group" in name), f"{name}: has {kinds}")

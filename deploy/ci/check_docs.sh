@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Documents name only what exists: relative links, flags of our programs in README.md, tests in tests/fault/README.md.  usage: check_docs.sh [root] [bindir]
+# Documents name only what exists: relative links, flags of our programs in some pages, tests in tests/fault/README.md.  usage: check_docs.sh [root] [bindir]
 set -euo pipefail
 cd "${1:-$(dirname "$0")/../..}"
 bin=${2:-}
@@ -26,9 +26,14 @@ done < <(grep -oE '`[A-Z][A-Za-z]+[./][A-Za-z0-9_]+`' tests/fault/README.md | tr
 
 if [ -n "$bin" ] && [ -x "$bin/switchyard-server" ]; then
   known=$({ "$bin/switchyard-server" --help; "$bin/switchyard-worker" --help; for c in generate chat tokenize detokenize status experts bench "trace record" "trace replay" profile "profile save" "profile merge" "train submit" "train fork" "train list" "train get" "train watch" "train pause" "train resume" "train cancel" "train delete" "data pack" "keys new" quantize; do "$bin/switchyard" help $c; done; } 2>&1 | grep -oE '\-\-[a-z][a-z_0-9]+' | sort -u)
-  for flag in $(grep -v 'hf download' README.md | grep -oE '(^|[ `])--[a-z][a-z_0-9]+' | grep -oE '\-\-[a-z_0-9]+' | sort -u); do
-    case "$flag" in --once|--full|--quick|--cuda|--target|--preset) continue ;; esac  # of scripts
-    grep -qxF -- "$flag" <<<"$known" || { echo "README.md: no program knows $flag"; bad=1; }
+  for page in README.md server/README.md deploy/README.md SECURITY.md; do
+    for flag in $(grep -v 'hf download' "$page" | grep -oE '(^|[ `])--[a-z][a-z_0-9-]+' | grep -oE '\-\-[a-z_0-9-]+' | sort -u); do
+      case "$flag" in
+        --once|--full|--quick|--cuda|--target|--preset) continue ;;                              # of scripts
+        --batch|--cacert|--from-file|--health-cmd|--nodes|--rm|--set|--signal) continue ;;  # of Slurm, curl, kubectl, docker, helm
+      esac
+      grep -qxF -- "${flag//-/_}" <<<"${known//-/_}" || { echo "$page: no program knows $flag"; bad=1; }
+    done
   done
 fi
 exit $bad

@@ -7,7 +7,8 @@
 # Neither builds anything (but completions, which the programs print).  A worker that computes on a GPU needs cuBLASLt and NCCL: in the loader's folders, /usr/local/cuda/lib64 or LD_LIBRARY_PATH.
 include(GNUInstallDirs)
 set(sy_share "${CMAKE_INSTALL_DATADIR}/switchyard")
-install(TARGETS switchyard switchyard-quantize switchyard-server switchyard-worker RUNTIME COMPONENT runtime)
+set(sy_programs switchyard switchyard-quantize switchyard-server switchyard-worker)
+install(TARGETS ${sy_programs} RUNTIME COMPONENT runtime)
 install(FILES
           deploy/demo-model/README.md
           deploy/demo-model/config.json
@@ -22,11 +23,12 @@ install(FILES deploy/prometheus/alerts.yaml deploy/prometheus/prometheus.yaml DE
 install(FILES deploy/grafana/overview.json deploy/grafana/experts.json deploy/grafana/training.json DESTINATION "${sy_share}/grafana" COMPONENT runtime)
 install(DIRECTORY deploy/grafana/provisioning/ DESTINATION "${sy_share}/grafana-provisioning" COMPONENT runtime)
 # As the programs print them.
-install(CODE "set(SY_BIN \"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\")\nset(out \"${CMAKE_BINARY_DIR}/completions\")" COMPONENT runtime)
+set(sy_completions "${CMAKE_BINARY_DIR}/completions")
+install(CODE "set(SY_BIN \"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\")\nset(out \"${sy_completions}\")\nset(programs \"${sy_programs}\")" COMPONENT runtime)
 install(CODE [[
   file(MAKE_DIRECTORY "${out}")
   foreach(shell bash zsh)
-    foreach(program switchyard switchyard-quantize switchyard-server switchyard-worker)
+    foreach(program ${programs})
       set(name "${program}")
       if(shell STREQUAL "zsh")
         set(name "_${program}")
@@ -39,10 +41,10 @@ install(CODE [[
     endforeach()
   endforeach()
 ]] COMPONENT runtime)
-install(FILES "${CMAKE_BINARY_DIR}/completions/switchyard" "${CMAKE_BINARY_DIR}/completions/switchyard-quantize" "${CMAKE_BINARY_DIR}/completions/switchyard-server" "${CMAKE_BINARY_DIR}/completions/switchyard-worker"
-        DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT runtime)
-install(FILES "${CMAKE_BINARY_DIR}/completions/_switchyard" "${CMAKE_BINARY_DIR}/completions/_switchyard-quantize" "${CMAKE_BINARY_DIR}/completions/_switchyard-server" "${CMAKE_BINARY_DIR}/completions/_switchyard-worker"
-        DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions" COMPONENT runtime)
+list(TRANSFORM sy_programs PREPEND "${sy_completions}/" OUTPUT_VARIABLE sy_bash_completions)
+list(TRANSFORM sy_programs PREPEND "${sy_completions}/_" OUTPUT_VARIABLE sy_zsh_completions)
+install(FILES ${sy_bash_completions} DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions" COMPONENT runtime)
+install(FILES ${sy_zsh_completions} DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions" COMPONENT runtime)
 install(FILES LICENSE NOTICE README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT runtime)
 # Only for the package, whose prefix is /usr: the services have its paths, and the settings are beside it, in /etc.
 install(FILES deploy/systemd/switchyard.service deploy/systemd/switchyard-worker.service DESTINATION lib/systemd/system COMPONENT debian)

@@ -22,7 +22,7 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- if eq (add (int $v.group.workers) (int $v.localWorkers)) 0 }}{{ fail "localWorkers and group.workers are both 0" }}{{ end -}}
 {{- range $flag, $value := $v.serverFlags -}}
 {{- $name := replace "-" "_" $flag -}}
-{{- if has $name (list "port" "http_port" "admin_port" "worker_port" "metrics_port") }}{{ fail (printf "serverFlags.%s: services and probes name the ports; a Service of your own may have others" $flag) }}{{ end -}}
+{{- if has $name (list "port" "http_port" "admin_port" "worker_port" "metrics_host" "metrics_port" "worker_metrics_port") }}{{ fail (printf "serverFlags.%s: services, probes and PodMonitors name the ports; a Service of your own may have others" $flag) }}{{ end -}}
 {{- if eq $name "drain_timeout" }}{{ fail (printf "serverFlags.%s: give drainSeconds, of which the grace period is made" $flag) }}{{ end -}}
 {{- end -}}
 {{- range $flag, $value := $v.workerFlags -}}
@@ -33,7 +33,7 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{/* The file that --config names.  What the values have under serverFlags counts more. */}}
 {{- define "switchyard.serverYaml" -}}
 {{- $v := .Values -}}
-{{- $flags := dict "model" $v.model.path "local_workers" $v.localWorkers "host" "0.0.0.0" "port" 50051 "http_port" 8000 "metrics_port" 9464 "metrics_host" "0.0.0.0" "drain_timeout" (printf "%ds" (int $v.drainSeconds)) -}}
+{{- $flags := dict "model" $v.model.path "local_workers" $v.localWorkers "host" "0.0.0.0" "port" 50051 "http_port" 8000 "metrics_port" 9464 "worker_metrics_port" 9465 "drain_timeout" (printf "%ds" (int $v.drainSeconds)) -}}
 {{- if $v.insecure }}{{ $_ := set $flags "insecure" true }}{{ end -}}
 {{- if $v.tls.secret }}{{ $_ := set $flags "tls_cert" "/run/switchyard/tls.crt" }}{{ $_ := set $flags "tls_key" "/run/switchyard/tls.key" }}{{ end -}}
 {{- if $v.apiKeys.secret }}{{ $_ := set $flags "api_keys_file" "/run/switchyard/keys" }}{{ $_ := set $flags "admin_host" "0.0.0.0" }}{{ end -}}

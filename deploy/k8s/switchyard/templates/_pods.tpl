@@ -27,13 +27,17 @@ spec:
   containers:
     - name: server
       {{- include "switchyard.image" . | nindent 6 }}
-      args: ["--config=/etc/switchyard/server.yaml"]
+      # The pages of local workers are on this address, too; plaintext on every address they refuse.
+      args: ["--config=/etc/switchyard/server.yaml", "--metrics_host=$(POD_IP)"]
       ports:
         - {name: http, containerPort: 8000}
         - {name: grpc, containerPort: 50051}
         - {name: admin, containerPort: 50052}
         - {name: workers, containerPort: 50053}
         - {name: metrics, containerPort: 9464}
+        {{- range $i := untilStep 1 (add1 (int $v.localWorkers) | int) 1 }}
+        - {name: metrics-{{ $i }}, containerPort: {{ add 9464 $i }}}
+        {{- end }}
       startupProbe:
         {{- include "switchyard.probe" (dict "root" . "health" "ready") | nindent 8 }}
         periodSeconds: 5
