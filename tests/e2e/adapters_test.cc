@@ -100,7 +100,9 @@ TEST_P(AdaptersServedTest, MixedInOneBatchTheyAnswerAsPeft) {
       }
     }
     if (workers == 1) continue;
-    EXPECT_THAT(Scrape(server->metrics_address()), ContainsRegex("switchyard_rows_lent_total\\{[^}]*\\} [1-9]"));
+    const std::string page = Scrape(server->metrics_address());
+    EXPECT_THAT(page, ContainsRegex("switchyard_rows_lent_total\\{[^}]*\\} [1-9]"));
+    EXPECT_THAT(page, ContainsRegex("switchyard_adapter_requests_total\\{adapter=\"[^}]*\\} [1-9]"));
   }
 }
 

@@ -1,5 +1,7 @@
 // Constraints of outputs, end to end: what comes is what the constraint says, and the same alone, together, under
 // preemption and when workers are killed.
+#include <algorithm>
+#include <atomic>
 #include <csignal>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "scheduler/base/text/strict_json.h"
 #include "tests/e2e/harness.h"
+#include "tests/e2e/metrics_page.h"
 
 namespace switchyard {
 namespace {
@@ -99,24 +102,41 @@ TEST(ConstraintTest, OutputsAreWhatWasAskedForAndTheSameInAnyBatch) {
 TEST(ConstraintTest, OutputsOutliveKills) {
   const auto server = TestServer::Start({.model = kDemoModel, .workers = 2, .flags = {"--threads=1"}});
   ASSERT_NE(server, nullptr);
-  v1::GenerateRequest request = Ask("The", 600);
-  request.mutable_constraint()->set_regex("([a-z]{1,6} ){150}\\.");
+  v1::GenerateRequest request = Ask("The", 900);
+  request.mutable_constraint()->set_regex("([a-z]{1,6} ){300}\\.");
   const std::vector<v1::GenerateRequest> requests(4, request);
   const std::vector<std::string> before = TextsOf(GenerateAll(server->client(), requests));
-  std::vector<std::unique_ptr<client::GenerateStream>> streams;
   std::vector<StreamSeen> after(requests.size());
+  std::atomic<size_t> begun{0};
+  std::vector<std::unique_ptr<client::GenerateStream>> streams;
   for (size_t i = 0; i < requests.size(); ++i) {
-    streams.push_back(server->client().StartGenerate(
-        request, {.on_message = [seen = &after[i]](const v1::GenerateResponse& message) { seen->Add(message); },
-                  .on_done = {}}));
+    const auto on_message = [&begun, seen = &after[i]](const v1::GenerateResponse& message) {
+      if (seen->choices.empty()) ++begun;
+      seen->Add(message);
+    };
+    streams.push_back(server->client().StartGenerate(request, {.on_message = on_message, .on_done = nullptr}));
   }
-  for (int kills = 0; kills < 2; ++kills) {
-    absl::SleepFor(absl::Milliseconds(100));
+  ASSERT_TRUE(WaitUntil([&] { return begun == requests.size(); }, kStartLimit));
+  int kills = 0;  // under streams that were open
+  for (int round = 0; round < 2; ++round) {
+    const auto epoch = server->client().GetLoad()->group_epoch();
     const std::vector<pid_t> pids = server->WorkerPids();
-    if (pids[0] > 1) kill(pids[0], SIGKILL);
+    ASSERT_TRUE(!pids.empty() && pids[0] > 1) << "rank 0 has no worker";
+    kills += std::any_of(streams.begin(), streams.end(), [](const auto& stream) { return !stream->Done(); });
+    ASSERT_EQ(kill(pids[0], SIGKILL), 0);
+    const auto stands_again = [&] {
+      const auto load = server->client().GetLoad();
+      return load.ok() && load->ready() && load->group_epoch() > epoch;
+    };
+    ASSERT_TRUE(WaitUntil(stands_again, kStartLimit)) << "round " << round;
   }
   for (size_t i = 0; i < streams.size(); ++i) after[i].end = streams[i]->Wait();
   EXPECT_EQ(TextsOf(after), before);
+  EXPECT_GE(kills, 1);
+  EXPECT_TRUE(
+      WaitUntil([&] { return Value(Scrape(server->metrics_address()), "switchyard_num_outlived_losses_total") > 0; },
+                kStartLimit))
+      << "nothing was interrupted";
 }
 
 TEST(ConstraintTest, ChoicesObjectsAndFaults) {

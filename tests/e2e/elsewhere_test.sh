@@ -51,7 +51,7 @@ ip link set lo up
 "${there[@]}" ip link set far up
 "${there[@]}" ip link set lo up
 
-head -c 24 /dev/urandom | base64 >"$work/token"
+(umask 077; head -c 24 /dev/urandom | base64 >"$work/token")
 
 # start NAME FLAGS...: a server; its port is in $port, that of workers, if any, in $worker_port.
 start() {

@@ -12,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/e2e/harness.h"
 #include "tests/e2e/http_client.h"
+#include "tests/e2e/metrics_page.h"
 
 namespace switchyard {
 namespace {
@@ -295,6 +296,21 @@ TEST_F(HttpTest, SmallPaths) {
   EXPECT_EQ(Post("/detokenize", {{"tokens", ids["tokens"]}}).json()["prompt"], "Hi there");
 }
 
+TEST_F(HttpTest, CountedTokensAreThoseThatAMessageSends) {
+  const json user = {{"role", "user"}, {"content", "Name a colour"}};
+  const json begun = {{"role", "assistant"}, {"content", "The colour is"}};
+  for (const json& turns : {json::array({user}), json::array({user, begun})}) {
+    json body = {{"messages", turns}};
+    const json counted = Post("/v1/messages/count_tokens", body).json();
+    body["max_tokens"] = 1;
+    const json answer = Post("/v1/messages", body).json();
+    ASSERT_TRUE(answer.contains("usage")) << answer;
+    const json& usage = answer["usage"];
+    EXPECT_EQ(counted.value("input_tokens", -1),
+              usage["input_tokens"].get<int>() + usage["cache_read_input_tokens"].get<int>());
+  }
+}
+
 TEST_F(HttpTest, AConnectionServesManyRequests) {
   HttpConnectionForTests connection(At());
   for (int i = 0; i < 5; ++i) {
@@ -313,17 +329,23 @@ TEST_F(HttpTest, AConnectionServesManyRequests) {
 }
 
 TEST_F(HttpTest, AClosedConnectionEndsTheWork) {
+  constexpr int kTokens = 1000, kChoices = 8;  // seconds of work
+  const auto made = [] { return Value(Scrape(server_->metrics_address()), "switchyard_generation_tokens_total"); };
   for (const bool streams : {true, false}) {
+    ASSERT_TRUE(server_->WaitIdle());
+    const double before = made();
+    ASSERT_GE(before, 0);
     HttpConnectionForTests connection(At());
-    connection.Request("POST", "/v1/completions",
-                       json{{"prompt", "a"}, {"max_tokens", 1000}, {"ignore_eos", true}, {"stream", streams}}.dump());
+    const json request = {
+        {"prompt", "a"}, {"max_tokens", kTokens}, {"n", kChoices}, {"ignore_eos", true}, {"stream", streams}};
+    connection.Request("POST", "/v1/completions", request.dump());
     if (streams) {
       EXPECT_THAT(connection.ReadSome(300), HasSubstr("200 OK"));
-    } else {
-      absl::SleepFor(absl::Milliseconds(50));
     }
+    ASSERT_TRUE(WaitUntil([&] { return made() > before; }, absl::Seconds(30)));
     connection.Close();
-    EXPECT_TRUE(server_->WaitIdle(absl::Milliseconds(900))) << "1000 tokens take longer";
+    EXPECT_TRUE(server_->WaitIdle());
+    EXPECT_LT(made() - before, kChoices * kTokens) << "its work went on to its end";
   }
 }
 
@@ -356,6 +378,20 @@ TEST_F(HttpTest, OriginsOfOtherSitesAreRefused) {
                                         {"Origin: https://chat.example", "Access-Control-Request-Method: POST"});
   EXPECT_EQ(preflight.status, 204);
   EXPECT_EQ(preflight.headers.at("access-control-allow-origin"), "https://chat.example");
+  // Each client library has headers of its own.
+  const auto allowed_headers = [&](const std::string& asked) {
+    const HttpAnswer answer =
+        HttpCall(open->http_address(), "OPTIONS", "/v1/messages", "",
+                 {"Origin: https://chat.example", absl::StrCat("Access-Control-Request-Headers: ", asked)});
+    return answer.headers.at("access-control-allow-headers");
+  };
+  for (const char* const asked : {"anthropic-version,x-api-key", "authorization, x-stainless-os"})
+    EXPECT_EQ(allowed_headers(asked), asked);
+  EXPECT_THAT(allowed_headers("x-a;<script>"), testing::StartsWith("Authorization, "));
+  EXPECT_THAT(allowed_headers(std::string(4000, 'x')), testing::StartsWith("Authorization, "));
+  const HttpAnswer allowed =
+      HttpCall(open->http_address(), "POST", "/v1/completions", body, {"Origin: https://b.example"});
+  EXPECT_EQ(allowed.headers.at("access-control-expose-headers"), "Retry-After, X-Request-Id");
   EXPECT_EQ(HttpCall(open->http_address(), "POST", "/v1/completions", body, {"Origin: https://c.example"}).status, 403);
 }
 

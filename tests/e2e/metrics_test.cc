@@ -1,5 +1,9 @@
 // The metrics' pages of server and workers, as Prometheus sees them: every family with its type, labels and buckets,
 // against the tables below.  A metric that is new, gone or changed has to change its line here.
+#include "server/metrics/metrics.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -110,6 +114,17 @@ const Families& ServerFamilies() {
       {"switchyard_unfinished_call_bytes", {"gauge", kOurs, ""}},
       {"switchyard_waiting_text_bytes", {"gauge", kOurs, ""}},
       {"switchyard_texts_refused_total", {"counter", kOurs, ""}},
+  };
+  return families;
+}
+
+// What API keys, a certificate and adapters add.
+const Families& FamiliesOfOptions() {
+  static const Families families = {
+      {"switchyard_key_requests_total", {"counter", "engine,key,model_name", ""}},
+      {"switchyard_key_tokens_total", {"counter", "engine,key,model_name", ""}},
+      {"switchyard_certificate_expiry_seconds", {"gauge", kOurs, ""}},
+      {"switchyard_adapter_requests_total", {"counter", "adapter,engine,model_name", ""}},
   };
   return families;
 }
@@ -321,6 +336,19 @@ TEST_F(MetricsTest, TheCacheIsDescribed) {
                                      blocks, "\"} 1")));
 }
 
+// In this process: servers with keys, a certificate or adapters are those of KeyMetricsTest, TlsTest and AdaptersTest.
+TEST(OptionalMetricsTest, WhatOptionsAddIsInTheTable) {
+  server::ServerMetrics metrics("tiny");
+  const Families without = Parse(metrics.Page());
+  metrics.key_requests("alice").Increment();
+  metrics.key_tokens("alice").Increment();
+  metrics.certificate_expiry().Set(1);
+  metrics.SetAdapters({"pirate"});
+  Families added = Parse(metrics.Page());
+  std::erase_if(added, [&](const auto& entry) { return without.contains(entry.first); });
+  EXPECT_THAT(added, testing::ContainerEq(FamiliesOfOptions()));
+}
+
 // What `promtool check metrics` says of a page: its exit code and output.
 void ExpectPromtoolAccepts(const std::string& page) {
   ASSERT_THAT(page, HasSubstr("# TYPE switchyard_"));
@@ -341,9 +369,33 @@ TEST_F(MetricsTest, PromtoolAcceptsEveryPage) {
   for (const std::string& address : WorkerAddresses()) ExpectPromtoolAccepts(Scrape(address));
 }
 
+// Whether nothing listens on that port of 127.0.0.1.
+bool IsFree(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in at = {};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(static_cast<uint16_t>(port));
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int on = 1;  // as servers do
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const bool free = bind(fd, reinterpret_cast<const sockaddr*>(&at), sizeof(at)) == 0;
+  close(fd);
+  return free;
+}
+
+// The first of two ports that are free, below those that connections are given; 0: none was found.
+int FreePair() {
+  for (int i = 0; i < 100; ++i) {
+    const int first = 20000 + (getpid() + 977 * i) % 12000;
+    if (IsFree(first) && IsFree(first + 1)) return first;
+  }
+  return 0;
+}
+
 // The reported addresses are the chosen ones, from which scrape configurations are written.
 TEST(WorkerMetricsTest, PortsFollowTheFlagOrThereAreNone) {
-  const int first = 20000 + getpid() % 20000;
+  const int first = FreePair();
+  ASSERT_GT(first, 0);
   const auto server =
       TestServer::Start({.model = kTinyModel, .workers = 2, .flags = {absl::StrCat("--worker_metrics_port=", first)}});
   ASSERT_NE(server, nullptr);

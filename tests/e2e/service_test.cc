@@ -11,6 +11,7 @@
 #include "clients/cpp/client_error.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/e2e/metrics_page.h"
 #include "tests/e2e/raw_call.h"
 #include "tests/e2e/shared_server.h"
 
@@ -47,24 +48,40 @@ class RunningStream {
   std::unique_ptr<client::GenerateStream> stream_;
 };
 
-class ServiceTest : public SharedServerTest {};
+class ServiceTest : public SharedServerTest {
+ protected:
+  // Tokens that were made for whomever; those of an idle server are all in it.
+  double TokensMade() { return Value(Scrape(server_->metrics_address()), "switchyard_generation_tokens_total"); }
+};
 
 TEST_F(ServiceTest, CancelFreesEverything) {
-  RunningStream running(*client_, TextRequest("The", 900));
+  ASSERT_TRUE(server_->WaitIdle());
+  const double before = TokensMade();
+  ASSERT_GE(before, 0);
+  v1::GenerateRequest request = TextRequest("The", 900);
+  request.set_n(8);  // seconds of work
+  RunningStream running(*client_, request);
   ASSERT_TRUE(running.WaitBegun());
+  // GetLoad is up to a tick old: it has to know of the request before it can say that the request is gone.
+  ASSERT_TRUE(WaitUntil([&] { return TokensMade() > before; }, absl::Seconds(30)));
   running.stream().Cancel();
   EXPECT_EQ(running.End().end.code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(server_->WaitIdle());
+  EXPECT_LT(TokensMade() - before, 8 * 900) << "its work went on to its end";
 }
 
 TEST_F(ServiceTest, ADeadlineEndsTheWork) {
   const auto hasty = server_->Connect(absl::Milliseconds(150));
   ASSERT_NE(hasty, nullptr);
+  ASSERT_TRUE(server_->WaitIdle());
+  const double before = TokensMade();
+  ASSERT_GE(before, 0);
   v1::GenerateRequest request = TextRequest("The", 900);
   request.set_n(8);
   const StreamSeen seen = Generate(*hasty, request);
   EXPECT_EQ(seen.end.code(), absl::StatusCode::kDeadlineExceeded) << seen.end;
   EXPECT_TRUE(server_->WaitIdle());
+  EXPECT_LT(TokensMade() - before, 8 * 900) << "its work went on to its end";
 }
 
 TEST_F(ServiceTest, ADeadlineOfThePastIsExceededAtOnce) {

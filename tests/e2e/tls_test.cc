@@ -1,6 +1,7 @@
 // TLS from end to end: clients, a worker from elsewhere and the metrics page of one server, who is refused, and
 // certificates that change while it serves.
 #include <openssl/ssl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -37,6 +38,7 @@ class TlsTest : public testing::Test {
   // A server with one local worker and one that is still to come.
   std::unique_ptr<TestServer> Start() {
     std::ofstream(token_) << "a token of more than sixteen bytes";
+    EXPECT_EQ(chmod(token_.c_str(), 0600), 0);
     return TestServer::Start({.model = kTinyModel,
                               .workers = 1,
                               .flags = {"--workers=2", "--placement=static", "--join_token_file=" + token_,
@@ -122,6 +124,18 @@ TEST_F(TlsTest, ClientsAWorkerFromElsewhereAndThePageAreServed) {
   EXPECT_THAT(PageSeenBy(at, alice_), HasSubstr("switchyard_certificate_expiry_seconds"));
   EXPECT_EQ(PageSeenBy(at, {}), "") << "without a certificate";
   EXPECT_EQ(Scrape(at), "") << "plaintext";
+}
+
+TEST_F(TlsTest, ALocalWorkersPageStaysOnLoopbackWhereTheServersIsOnEveryAddress) {
+  const auto server =
+      TestServer::Start({.model = kTinyModel,
+                         .workers = 1,
+                         .flags = {"--metrics_host=0.0.0.0", "--tls_cert=" + server_.cert, "--tls_key=" + server_.key},
+                         .tls = {.ca = users_.file()}});
+  ASSERT_NE(server, nullptr);
+  const auto load = server->client().GetLoad();
+  ASSERT_TRUE(load.ok()) << load.status();
+  EXPECT_THAT(load->workers(0).metrics_address(), testing::StartsWith("127.0.0.1:"));
 }
 
 TEST_F(TlsTest, OthersAreRefused) {

@@ -1,18 +1,16 @@
 // Jobs on serving workers, end to end: answers and jobs have the same bits as alone, also after faults.
 #include <signal.h>
 
-#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/e2e/metrics_page.h"
 #include "tests/e2e/training_fixture.h"
 
 namespace switchyard {
@@ -24,6 +22,11 @@ std::vector<v1::GenerateRequest> Requests() {
   return {TextRequest("The sea", 40), TextRequest("A worker that", 24), TextRequest("One", 60)};
 }
 
+// Of seconds, so that they are under way when a worker is killed.
+std::vector<v1::GenerateRequest> LongRequests() {
+  return {TextRequest("The sea", 800), TextRequest("A worker that", 800), TextRequest("One", 800)};
+}
+
 std::vector<std::vector<int32_t>> TokensOf(const std::vector<StreamSeen>& streams) {
   std::vector<std::vector<int32_t>> tokens;
   for (const StreamSeen& seen : streams) {
@@ -31,14 +34,6 @@ std::vector<std::vector<int32_t>> TokensOf(const std::vector<StreamSeen>& stream
     tokens.push_back(seen.choices.empty() ? std::vector<int32_t>() : seen.choices[0].token_ids);
   }
   return tokens;
-}
-
-// Returns a value of a metrics page; 0 if it is absent.
-double Value(const std::string& page, const std::string& name) {
-  for (const absl::string_view line : absl::StrSplit(page, '\n')) {
-    if (absl::StartsWith(line, name)) return std::stod(std::string(line.substr(line.rfind(' '))));
-  }
-  return 0;
 }
 
 class TrainSlicesTest : public testing::Test {
@@ -104,24 +99,34 @@ TEST_F(TrainSlicesTest, AnswersAndTheJobHaveTheirBits) {
 }
 
 TEST_F(TrainSlicesTest, AKilledWorkerEndsNeither) {
+  const std::vector<v1::GenerateRequest> requests = LongRequests();
+  const std::vector<std::vector<int32_t>> alone = TokensOf(GenerateAll(client(), requests));
+  const std::vector<pid_t> pids = training_.server()->WorkerPids();
+  ASSERT_EQ(pids.size(), 2u);
   const auto submitted = training_.Submit(Spec());
   ASSERT_TRUE(submitted.ok()) << submitted.status();
   const std::string id = submitted->id();
   training_.WaitFor(id, [](const v1::Job& job) { return job.checkpoint().step() >= 20; });
-  std::vector<StreamSeen> streams;
-  std::thread requests([&] { streams = GenerateAll(client(), Requests()); });
-  const std::vector<pid_t> pids = training_.server()->WorkerPids();
-  ASSERT_EQ(pids.size(), 2u);
-  EXPECT_EQ(kill(pids[1], SIGKILL), 0);
-  requests.join();
-  // As without training: interrupted streams get an error that allows a retry, and the tokens before it are right.
-  for (size_t i = 0; i < streams.size(); ++i) {
-    EXPECT_TRUE(streams[i].ok() || absl::IsUnavailable(streams[i].end)) << streams[i].end << streams[i].fault;
-    if (streams[i].choices.empty()) continue;
-    const std::vector<int32_t>& got = streams[i].choices[0].token_ids;
-    EXPECT_TRUE(got.size() <= alone_[i].size() && std::equal(got.begin(), got.end(), alone_[i].begin()));
+  std::vector<StreamSeen> streams(requests.size());
+  std::atomic<size_t> begun{0};
+  std::vector<std::unique_ptr<client::GenerateStream>> calls;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const auto on_message = [&begun, seen = &streams[i]](const v1::GenerateResponse& message) {
+      if (seen->choices.empty()) ++begun;
+      seen->Add(message);
+    };
+    calls.push_back(client().StartGenerate(requests[i], {.on_message = on_message, .on_done = nullptr}));
   }
+  EXPECT_TRUE(WaitUntil([&] { return begun == requests.size(); }, kStartLimit));
+  EXPECT_EQ(kill(pids[1], SIGKILL), 0);
+  // As without training: interrupted streams go on.
+  for (size_t i = 0; i < calls.size(); ++i) streams[i].end = calls[i]->Wait();
+  EXPECT_EQ(TokensOf(streams), alone);
   ASSERT_TRUE(training_.server()->WaitReady(true, kStartLimit));
+  EXPECT_TRUE(WaitUntil(
+      [&] { return Value(Scrape(training_.server()->metrics_address()), "switchyard_num_outlived_losses_total") > 0; },
+      kStartLimit))
+      << "nothing was interrupted";
   EXPECT_EQ(TokensOf(GenerateAll(client(), Requests())), alone_);
   const v1::Job job = training_.WaitUntilIn(id, v1::JOB_STATE_SUCCEEDED);
   ExpectUndisturbed(job);

@@ -281,8 +281,15 @@ TEST(TrainingTest, WeightsAndMemoryAreCheckedWhenAJobIsSubmitted) {
   EXPECT_EQ(missing.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(missing.message()), HasSubstr("spec.base_checkpoint: \"deeper\": "));
   EXPECT_THAT(std::string(missing.message()), HasSubstr("missing"));
+  fs::copy(training.root() / "checkpoints/tiny", training.root() / "checkpoints/deepest");
+  std::stringstream tiny;
+  tiny << std::ifstream(training.root() / "checkpoints/tiny/config.json").rdbuf();
+  config = nlohmann::json::parse(tiny.str());
+  config["num_hidden_layers"] = 1024;
+  std::ofstream(training.root() / "checkpoints/deepest/config.json") << config.dump();
   v1::JobSpec large = TrainingServer::TinySpec();
-  large.set_batch_sequences(1 << 20);
+  large.set_architecture("deepest");
+  large.set_batch_sequences(1 << 16);
   const absl::Status memory = training.Submit(large).status();
   EXPECT_EQ(memory.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(memory.message()),

@@ -146,9 +146,9 @@ TEST_F(HttpReadersTest, AllIsReadOrCutAndNothingStays) {
 
   for (const auto& connection : slow) connection->Close();
   greedy.clear();
-  for (const auto& [fault, count] : streams.faults()) ADD_FAILURE() << count << " x " << fault;
   EXPECT_TRUE(WaitUntil([&] { return streams.whole() > 0; }, 2 * kPatience));
   streams.Stop();
+  for (const auto& [fault, count] : streams.faults()) ADD_FAILURE() << count << " x " << fault;
   EXPECT_TRUE(server_->WaitIdle());
   EXPECT_TRUE(WaitUntil([&] { return Usage().fds <= before.fds; }, kPatience)) << "descriptors";
   EXPECT_LE(Usage().threads, before.threads + kFewThreads);

@@ -1,9 +1,5 @@
 // Strangers who reach the gRPC port and misuse HTTP/2: the server soon answers again, and its workers are not kept out.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,10 +19,11 @@
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"
-#include "proto/support/host_port.h"
 #include "switchyard/v1/worker.pb.h"
 #include "tests/e2e/harness.h"
+#include "tests/e2e/http2_frames.h"
 #include "tests/e2e/raw_call.h"
+#include "tests/e2e/raw_connection.h"
 #include "tests/workers/model/temp_dir.h"
 
 namespace switchyard {
@@ -34,72 +31,13 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
-// A frame of HTTP/2.
-std::string Frame(char type, char flags, uint32_t stream, const std::string& payload) {
-  const auto byte = [](uint64_t value, int shift) { return static_cast<char>(value >> shift); };
-  const size_t size = payload.size();
-  return std::string{byte(size, 16),   byte(size, 8),    byte(size, 0),   type,           flags,
-                     byte(stream, 24), byte(stream, 16), byte(stream, 8), byte(stream, 0)} +
-         payload;
+// Returns a connection that has sent its preface and answers nothing.
+std::unique_ptr<RawConnection> Reach(const std::string& address) {
+  auto connection = std::make_unique<RawConnection>(address, RawConnection::Options{.answers = false});
+  EXPECT_TRUE(connection->is_connected());
+  connection->Send(http2::Preface(), kPatience);
+  return connection;
 }
-const std::string kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + Frame(4, 0, 0, "");
-
-// A call's headers: the static table's POST and http, the others as literals.
-std::string CallHeaders(const std::string& path) {
-  const auto text = [](const std::string& value) { return static_cast<char>(value.size()) + value; };
-  return "\x83\x86\x04" + text(path) + "\x01" + text("here") + "\x0f\x10" + text("application/grpc") +
-         std::string(1, '\0') + text("te") + text("trailers");
-}
-
-class Connection {
- public:
-  explicit Connection(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const rpc::HostPort at = *rpc::SplitHostPort(address);
-    sockaddr_in to = {};
-    to.sin_family = AF_INET;
-    inet_pton(AF_INET, at.host.c_str(), &to.sin_addr);
-    to.sin_port = htons(static_cast<uint16_t>(at.port));
-    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
-    Send(kPreface);
-  }
-  ~Connection() { close(fd_); }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-
-  bool Send(const std::string& bytes) {
-    size_t sent = 0;
-    while (sent < bytes.size()) {
-      const ssize_t count = send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-      if (count <= 0) return false;
-      sent += static_cast<size_t>(count);
-    }
-    return true;
-  }
-  // Discards the received bytes.
-  void Drain() {
-    char buffer[65536];
-    while (recv(fd_, buffer, sizeof(buffer), MSG_DONTWAIT) > 0) {
-    }
-  }
-  // Whether the server closes the connection.
-  bool IsEnded() {
-    const absl::Time end = absl::Now() + kPatience;
-    char buffer[65536];
-    for (pollfd wait = {fd_, POLLIN, 0}; absl::Now() < end;) {
-      if (poll(&wait, 1, 1000) == 1 && recv(fd_, buffer, sizeof(buffer), 0) <= 0) return true;
-    }
-    return false;
-  }
-  // Whether the server answers and does not close the connection.
-  bool IsLetIn() {
-    pollfd wait = {fd_, POLLIN, 0};
-    char byte;
-    return poll(&wait, 1, 10000) == 1 && recv(fd_, &byte, 1, 0) == 1;
-  }
-
- private:
-  const int fd_;
-};
 
 int64_t PeakMegabytes(pid_t pid) {
   std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
@@ -155,19 +93,18 @@ class FloodOfResetsTest : public StrangerFaultTest, public testing::WithParamInt
   // machines of two cores have taken up to 11 s.
   static constexpr absl::Duration kLimit = absl::Seconds(20);
 
-  // Opens and resets 50 000 calls in three seconds, each as soon as it is made.  False: the connection was ended.
-  static bool Flood(Connection* connection) {
-    const std::string headers = CallHeaders(absl::StrCat("/switchyard.v1.InferenceService/", GetParam()));
+  // Opens and resets 50 000 calls in three seconds, each as soon as it is made, unless the connection is ended before.
+  static void Flood(RawConnection* connection) {
+    const std::string headers =
+        http2::HeaderBlock(http2::CallFields(absl::StrCat("/switchyard.v1.InferenceService/", GetParam())));
     const absl::Time begin = absl::Now();
     for (uint32_t call = 0; call < 50000; ++call) {
       const uint32_t stream = 2 * call + 1;
-      const std::string reset = Frame(3, 0, stream, std::string("\0\0\0\x08", 4));
-      if (!connection->Send(Frame(1, 4, stream, headers) + reset)) return false;
+      if (!connection->Send(http2::HeaderFrames(stream, headers) + http2::ResetFrame(stream), kPatience)) return;
       if (call % 100 != 0) continue;
-      connection->Drain();
+      connection->Discard();
       absl::SleepFor(begin + call * absl::Seconds(3) / 50000 - absl::Now());
     }
-    return true;
   }
   // Returns how long a new client waits for an answer; it retries if it is refused, since a flood may still hold all
   // streams.
@@ -189,16 +126,15 @@ TEST_P(FloodOfResetsTest, IsOverSoonAfterItsEnd) {
   auto streams = std::async(std::launch::async, [&] { return GenerateAll(*beside, requests); });
   ASSERT_TRUE(WaitUntil([this] { return server_->client().GetLoad()->running_requests() == 8; }, kPatience));
   const absl::Duration usual = TimeToAnswer();
-  auto flood = std::make_unique<Connection>(server_->address());
-  const bool was_ended = !Flood(flood.get());
+  const auto flood = Reach(server_->address());
+  Flood(flood.get());
   std::map<pid_t, Waits> waits;
   for (const pid_t pid : {getpid(), server_->process().pid(), pids.at(0), pids.at(1)}) waits[pid] = WaitsForCores(pid);
   const absl::Duration took = TimeToAnswer();
   const absl::Duration late = LateSince(waits);
   EXPECT_LE(took, kLimit + usual + late) << "usually " << usual << ", the machine is " << late << " late";
   RecordProperty("seconds_until_an_answer", absl::StrCat(absl::ToDoubleSeconds(took)));
-  // On a slow machine the whole flood may have been sent before.
-  EXPECT_TRUE(was_ended || flood->IsEnded());
+  EXPECT_TRUE(flood->AwaitEnd(kPatience));  // on a slow machine the whole flood may have been sent before
   for (const StreamSeen& stream : streams.get()) {
     ASSERT_TRUE(stream.ok()) << stream.end;
     EXPECT_EQ(stream.choices[0].token_ids.size(), 900u);
@@ -266,10 +202,10 @@ class Holder {
 
  private:
   void Run() {
-    std::vector<std::unique_ptr<Connection>> all;
+    std::vector<std::unique_ptr<RawConnection>> all;
     while (!over_) {
-      auto next = std::make_unique<Connection>(address_);
-      if (next->IsLetIn()) {
+      auto next = Reach(address_);
+      if (next->Pump(absl::Seconds(10)) && !next->seen().bytes.empty()) {  // it is let in
         all.push_back(std::move(next));
         ++held_;
       } else {

@@ -45,6 +45,7 @@ TestServer* AttackedServers::open() {
     folder_ = mkdtemp(pattern.data());
   }
   std::ofstream(folder_ + "/token") << kJoinToken;
+  chmod((folder_ + "/token").c_str(), 0600);
   open_ = TestServer::Start(
       {.model = kDemoModel, .workers = 1, .flags = {"--threads=1", "--join_token_file=" + folder_ + "/token"}});
   return open_.get();

@@ -40,6 +40,18 @@ std::function<std::string(AttackedServers&)> Keys(std::string text, mode_t mode)
     return answer;
   };
 }
+// A server, or a worker, with that token file.
+std::function<std::string(AttackedServers&)> Token(const char* program, std::string text, mode_t mode) {
+  return [=](AttackedServers& servers) {
+    const std::string path = servers.folder() + "/other-token";
+    std::ofstream(path) << text;
+    chmod(path.c_str(), mode);
+    std::string answer = AfterStart({Binary(program), kModelFlag, "--join_token_file=" + path});
+    if (absl::StrContains(answer, text)) answer = "the output shows the token";
+    unlink(path.c_str());
+    return answer;
+  };
+}
 // The command line with a key in a file that others may read.
 std::string ClientWithAnOpenKey(AttackedServers& servers) {
   const std::string path = servers.folder() + "/open-key";
@@ -80,7 +92,11 @@ std::vector<Attempt> StartAttempts() {
       {"MetricsOnEveryAddress", "^exit 2: .*--insecure", Server({"--metrics_host=0.0.0.0"})},
       {"WorkersFromElsewhereWithoutAToken", "^exit 2: .*join_token_file",
        Server({"--worker_host=0.0.0.0", "--insecure", "--workers=2"})},
-      {"AShortToken", "^exit 2: .*at least 16 bytes", Server({"--join_token_file=/dev/null"})},
+      {"AShortToken", "^exit 2: .*at least 16 bytes", Token("switchyard-server", "short-one", 0600)},
+      {"ATokenThatAllMayRead", "^exit 2: .*others than its owner may use it",
+       Token("switchyard-server", AttackedServers::kJoinToken, 0644)},
+      {"AWorkersTokenThatAllMayRead", "^exit 2: .*others than its owner may use it",
+       Token("switchyard-worker", AttackedServers::kJoinToken, 0644)},
       {"TheTokenAsAnArgument", "^exit 2: .*unknown flag --join_token", Server({"--join_token=secret"})},
       {"AKeyAsAnArgument", "^exit 2: .*unknown flag --api_key", Server({"--api_key=secret"})},
       {"AWorkersTokenAsAnArgument", "^exit 2: .*unknown flag --join_token",

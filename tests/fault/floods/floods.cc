@@ -8,6 +8,7 @@
 // never asserted: attackers, server and workers share this machine's cores).
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -107,6 +108,7 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
   void Start() {
     // The attackers' address is not this process's, so its share of the places is that of one client elsewhere.
     std::ofstream(dir_.path() + "/token") << "a token of more than sixteen bytes";
+    ASSERT_EQ(chmod((dir_.path() + "/token").c_str(), 0600), 0);
     std::vector<std::string> flags = {"--threads=1", "--max_streams_per_client=256",
                                       "--join_token_file=" + dir_.path() + "/token"};
     flags.insert(flags.end(), g_flags.begin(), g_flags.end());
@@ -145,6 +147,7 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
     row->calls = flood.scope().calls;
     row->connections = flood.scope().connections;
     row->ended = flood.scope().ended;
+    EXPECT_GT(row->connections, 0) << "nothing was attacked";
   }
 
   // Everything that must hold after a flood.
@@ -158,8 +161,9 @@ class FloodTest : public testing::TestWithParam<FloodKind> {
     row->megabytes_peak = std::max(row->megabytes_peak, Megabytes(server_->process().pid()));
     absl::SleepFor(absl::Seconds(1));
     row->megabytes_after = Megabytes(server_->process().pid());
-    for (const auto& [fault, count] : streams_->faults()) ADD_FAILURE() << count << " x " << fault;
     streams_->Stop();
+    for (const auto& [fault, count] : streams_->faults()) ADD_FAILURE() << count << " x " << fault;
+    EXPECT_GE(streams_->compared(), g_streams) << "not every stream's tokens were compared";
     row->refused = streams_->refused();
     std::string page;
     EXPECT_TRUE(WaitUntil([&] { return !(page = Scrape(server_->metrics_address())).empty(); }, kPatience));

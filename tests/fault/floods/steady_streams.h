@@ -1,5 +1,6 @@
 // Clients whose streams go on while a server is attacked: each asks for one greedy answer after the other and compares
-// it with that of an undisturbed server.  Knows the gaps between messages of each stream.
+// it with that of an undisturbed server, also the beginning that it has when it is stopped.  Knows the gaps between
+// messages of each stream.
 //
 // Thread-safe.  One thread and one connection for each stream; all are made on construction.
 #pragma once
@@ -33,7 +34,7 @@ class SteadyStreams {
   SteadyStreams(const TestServer& server, const std::vector<v1::GenerateRequest>& requests,
                 const std::vector<StreamSeen>& wanted, bool half_http = false);
   ~SteadyStreams() { Stop(); }
-  // Cancels what runs.
+  // Cancels what runs, and compares what has come of it.
   void Stop();
 
   // Of the gaps that ended since `from`, and those that go on.
@@ -41,7 +42,8 @@ class SteadyStreams {
   // Until each stream has got something since `from`; false after `limit`.
   bool AwaitAll(absl::Time from, absl::Duration limit);
   int64_t whole() const { return whole_; }
-  int64_t refused() const { return refused_; }  // new requests, for want of a place
+  int64_t compared() const { return compared_; }  // whole answers, and beginnings of those that were stopped
+  int64_t refused() const { return refused_; }    // new requests, for want of a place
   // What went wrong and how often: ends, other refusals, other tokens.
   std::map<std::string, int> faults();
 
@@ -56,7 +58,7 @@ class SteadyStreams {
   void Ended(size_t number);
   std::string RunOnce(client::Client& client, size_t number);
   std::string RunOverHttp(size_t number);
-  // Counts the answer if it is that of an undisturbed server.
+  // Counts the answer if it is that of an undisturbed server, or its beginning.
   std::string Compare(size_t number, const std::string& text, bool is_whole);
 
   const TestServer& server_;
@@ -64,10 +66,11 @@ class SteadyStreams {
   const std::vector<StreamSeen>& wanted_;
   const bool half_http_;
   std::atomic<bool> stop_{false};
-  std::atomic<int64_t> whole_{0}, refused_{0};
+  std::atomic<int64_t> whole_{0}, compared_{0}, refused_{0};
   absl::Mutex mu_;
   std::vector<Gap> gaps_ ABSL_GUARDED_BY(mu_);         // by end
   std::vector<absl::Time> last_ ABSL_GUARDED_BY(mu_);  // each stream's last message or start; past: it does not run
+  std::vector<absl::Time> came_ ABSL_GUARDED_BY(mu_);  // each stream's last message; past: there was none
   std::map<std::string, int> faults_ ABSL_GUARDED_BY(mu_);
   std::vector<std::thread> threads_;  // last: they use what is above
 };

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "server/clock.h"
+#include "scheduler/base/clock.h"
 
 namespace switchyard::simulation {
 namespace {
@@ -17,11 +17,11 @@ absl::Time WorldNow() { return the_world->now(); }
 World::World(uint64_t seed, bool trace)
     : trace_(trace), start_(absl::FromUnixSeconds(1'700'000'000)), now_(start_), random_(seed) {
   the_world = this;
-  server::simulated_now = &WorldNow;
+  simulated_now = &WorldNow;
 }
 
 World::~World() {
-  server::simulated_now = nullptr;
+  simulated_now = nullptr;
   the_world = nullptr;
 }
 

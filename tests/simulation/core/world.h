@@ -2,7 +2,7 @@
 //
 // Events run in order of their time, at one time in the order in which they were posted.  Everything that a run does
 // follows from its seed; hash() of two runs of one seed is equal.  One world at a time in a process, on one thread: the
-// server's clock (server/clock.h) shows the world's time.
+// server's clock (scheduler/base/clock.h) shows the world's time.
 #pragma once
 
 #include <cstdint>
