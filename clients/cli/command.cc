@@ -109,8 +109,8 @@ void ServerFlags::AddTo(FlagSet* flags) {
   timeout_flag =
       &flags
            ->Add("timeout=SECONDS", &timeout_seconds,
-                 "time limit of one request, and of connecting, in seconds; without this flag it is 30 where the "
-                 "answer is not a stream")
+                 "time limit of a request, in seconds, but not of one that watches a job; connecting has at most 5 of "
+                 "them.  Without this flag a request whose answer is no stream has 30")
            .Range(0.001, 86400.0);
   flags->Add("tls", &tls.on, "connect by TLS; the server's certificate is checked by this system's CAs");
   flags->Add("tls_ca=FILE", &tls.ca, "connect by TLS; the server's certificate is checked by the CAs in this PEM file");

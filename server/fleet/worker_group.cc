@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "scheduler/base/check.h"
 #include "scheduler/base/log.h"
+#include "scheduler/base/text/utf8.h"
 
 namespace switchyard::server {
 namespace {
@@ -23,14 +24,6 @@ constexpr absl::Duration kWorkersFirst = absl::Seconds(1);
 
 // Bytes of a worker's message that clients' errors and the log get.
 constexpr size_t kMostFaultBytes = 1024;
-
-// Cuts a long text where a character (UTF-8) begins.
-absl::string_view BeginningOf(absl::string_view text) {
-  if (text.size() <= kMostFaultBytes) return text;
-  size_t end = kMostFaultBytes;
-  while (end > 0 && (text[end] & 0xC0) == 0x80) --end;
-  return text.substr(0, end);
-}
 
 }  // namespace
 
@@ -67,7 +60,7 @@ void WorkerGroup::GoDown(const std::string& reason, absl::Time now, absl::Durati
 void WorkerGroup::Fault(WorkerId id, int64_t epoch, const std::string& message, absl::Time now) {
   const Member* member = Find(id);
   if (member == nullptr || epoch != epoch_ || state_ == State::kWaiting) return;
-  Break(absl::StrCat("rank ", member->rank, ": ", BeginningOf(message)), now);
+  Break(absl::StrCat("rank ", member->rank, ": ", CutText(message, kMostFaultBytes)), now);
 }
 
 void WorkerGroup::Break(const std::string& reason, absl::Time now) {

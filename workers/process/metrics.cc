@@ -278,7 +278,10 @@ void WorkerMetrics::ObserveCold(const moe::ColdCounters& now, moe::ColdCounters*
 void WorkerMetrics::ObservePlacement(const moe::ReplicatedExpertsCounters& now,
                                      moe::ReplicatedExpertsCounters* reported) {
   using C = moe::ReplicatedExpertsCounters;
-  ForgetIfFell(now, reported, &C::copied_bytes, &C::wait_seconds, &C::copies);
+  ForgetIfFell(now, reported, &C::copied_bytes, &C::wait_seconds);
+  for (size_t reason = 0; reason < moe::kNumCopyReasons; ++reason) {
+    if (now.copies[reason] < reported->copies[reason]) *reported = {};
+  }
   prometheus::Counter* const copies[moe::kNumCopyReasons] = {placement_fill_copies, placement_demand_copies,
                                                              placement_prefetch_copies};
   for (size_t reason = 0; reason < moe::kNumCopyReasons; ++reason) {

@@ -126,7 +126,7 @@ class Chat {
       } else if (said == "/reset") {
         history_ = base_.messages();
         console_.err << "(forgotten)" << std::endl;
-      } else if (said[0] == '/' && console_.interactive) {  // (From a pipe it is said.)
+      } else if (said[0] == '/' && console_.interactive) {  // (From a pipe it goes to the model.)
         console_.err << "unknown command " << said << "; /help lists them" << std::endl;
       } else {
         Answer(line);

@@ -43,8 +43,8 @@ std::function<bool()> CancelOf(UnaryCall* call) {
   return [call] { return call->cancelled().load(); };
 }
 
-// Whether the new job may go into the journal.  A client that has cancelled, or waited for as long as it would, has
-// been told that there is no job.
+// Whether the new job may go into the journal.  A client that has cancelled, or waited for as long as it would, goes
+// by there being no job.
 absl::Status CheckStillWanted(UnaryCall* call) {
   return call->cancelled().load() ? absl::CancelledError("the client cancelled") : absl::OkStatus();
 }

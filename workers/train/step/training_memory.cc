@@ -105,7 +105,7 @@ TrainingBytes TrainingMemory(const model::ModelConfig& config, const TrainingNee
   const int64_t wide = DTypeBytes(AccDType(need.dtype));
   const ExpertBytes experts = MostBytesOfExperts(config, need);
   TrainingBytes bytes;
-  // (Tables have no transposes.  Nor have vectors, which are small, and count twice.)
+  // (Tables have no transposes.  Vectors have none either, but are so small that they may count twice.)
   const absl::int128 table_rows =
       absl::int128(model::HasEmbedding(config, ops::WeightFormat::kPlain) ? config.vocab_size : 0) +
       (config.learned_positions ? config.context : 0);

@@ -67,7 +67,7 @@ TEST_F(CheckedModelsTest, WhereNobodyCanSayItIsJudgedByItsConfig) {
   SubmitOk(Request());
 }
 
-// Its client has been told so, and tokens make no difference to text.
+// Its client goes by that; data in tokens and in text are alike.
 TEST_F(CheckedModelsTest, ACallThatIsCancelledMeanwhileSubmitsNothing) {
   const absl::StatusOr<RootDir> datasets = RootDir::Open(config_.dataset_root, "the dataset root"),
                                 checkpoints = RootDir::Open(config_.checkpoint_root, "the checkpoint root");
