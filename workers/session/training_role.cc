@@ -162,7 +162,7 @@ class TrainingHandler final : public LinkHandler {
   ~TrainingHandler() override {
     if (attempt_ != nullptr) attempt_->Abort();
     role_->SetLink(nullptr);
-    if (role_->gate() == nullptr) role_->AwaitEnd();
+    if (role_->gate() == nullptr || (attempt_ != nullptr && attempt_->ended())) role_->AwaitEnd();
   }
 
   void Take(const v1::LinkResponse& command) override {

@@ -23,7 +23,8 @@ class Attempt {
   struct Limits {
     absl::Duration form = absl::Minutes(10);  // until all ranks have started, with their models loaded
     // Between two reports of rank 0, and for a stop with a checkpoint.  Longer than ranks wait for each other
-    // (TrainJobInput's step_limit and disk_limit), so that they say first what they waited for.
+    // (TrainJobInput's step_limit and disk_limit), so that they say first what they waited for; behind a gate they wait
+    // for days.
     absl::Duration stall = absl::Minutes(70);
     absl::Duration stop_now = absl::Seconds(30);
     absl::Duration cancel_save = absl::Minutes(5);  // for the checkpoint of a cancelled job; then stop_now
