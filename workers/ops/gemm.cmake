@@ -66,7 +66,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   sy_gemm_kernel(avx512 SRCS ${plain} FLAGS ${avx512_flags})
   sy_gemm_kernel(avx_vnni SRCS gemm/kernels/gemm_int_cpu.cc
     FLAGS -mavx2 -mfma -mf16c -mavxvnni -DSY_INT_DOT -DSY_EPILOGUE_NS=avx2)
-  sy_gemm_kernel(avx512_vnni SRCS gemm/kernels/gemm_int_cpu.cc
+  sy_gemm_kernel(avx512_vnni SRCS gemm/kernels/gemm_avx512_vnni_cpu.cc
     FLAGS ${avx512_flags} -mavx512vnni -DSY_INT_DOT -DSY_EPILOGUE_NS=avx512)
   sy_gemm_kernel(avx512_bf16 SRCS gemm/kernels/gemm_avx512_bf16_cpu.cc FLAGS ${avx512_flags} -mavx512bf16)
   sy_gemm_kernel(amx SRCS gemm/kernels/gemm_amx_cpu.cc FLAGS ${avx512_flags} -mamx-tile -mamx-bf16)

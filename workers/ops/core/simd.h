@@ -134,7 +134,12 @@ SY_INLINE Words RoundToBf16(Floats x) {
 SY_INLINE Floats Load(const float* from) { return LoadBytes<Floats>(from); }
 SY_INLINE Doubles Load(const double* from) { return LoadBytes<Doubles>(from); }
 SY_INLINE Floats Load(const Bf16Bits* from) {
+#if defined(__AVX512F__)  // g++ widens the halves one by one
+  const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+#else
   return reinterpret_cast<Floats>(__builtin_convertvector(LoadBytes<HalfWords>(from), Words) << 16);
+#endif
 }
 SY_INLINE Floats Load(const Fp16Bits* from) {
 #if defined(__AVX512F__)

@@ -1,13 +1,10 @@
 // Products with weights of 8, 6 and 4 bits (weight_format.h): x is quantized when its block is packed, sums of a group
 // are integers.  Compiled once per instruction set: with AVX2 by products of 16 bits, and with SY_INT_DOT by sums of
-// four products of bytes, which AVX-VNNI and AVX-512 VNNI have (vpdpbusd).  Sums are exact, so both have the same bits.
+// four products of bytes, which AVX-VNNI has (vpdpbusd; that of AVX-512: gemm_avx512_vnni_cpu.cc).  Sums are exact, so
+// all have the same bits.
 #include "workers/ops/core/simd.h"
 #include "workers/ops/gemm/kernels/gemm_int_rows.h"
 #include "workers/ops/gemm/kernels/gemm_kernels.h"
-
-#if !defined(SY_EPILOGUE_NS)  // else the instruction set whose epilogue this has
-#define SY_EPILOGUE_NS SY_KERNEL_NS
-#endif
 
 namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
@@ -18,13 +15,6 @@ constexpr bool kSumsOf16Bits = true;
 #else
 [[maybe_unused]] constexpr bool kSumsOf16Bits = false;
 #endif
-
-constexpr bool IsFp16(GemmScales scales) { return scales != GemmScales::kBf16 && scales != GemmScales::kBf16OfFp4; }
-constexpr bool IsFp4(GemmScales scales) { return scales == GemmScales::kBf16OfFp4; }
-// The stored number that stands for 0.
-constexpr int32_t ZeroOf(int bits, GemmScales scales) { return IsFp4(scales) ? 12 : 1 << (bits - 1); }
-// Twice the values of fp4, and this zero.
-alignas(16) constexpr uint8_t kFp4Numbers[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 #if defined(__AVX2__)
 
@@ -42,9 +32,7 @@ SY_INLINE __m256 LoadScales(const char* from) {
 #if defined(SY_INT_DOT)
 // sum[i] + Σ over the four bytes of lane i of w (unsigned) · x (signed).
 SY_INLINE __m256i AddDot(__m256i sum, __m256i w, __m256i x) {
-#if defined(__AVX512VNNI__)
-  return _mm256_dpbusd_epi32(sum, w, x);
-#elif defined(__AVXVNNI__)
+#if defined(__AVXVNNI__)
   return _mm256_dpbusd_avx_epi32(sum, w, x);
 #else  // what a test runs where no processor has it
   const __m256i even = _mm256_and_si256(w, _mm256_set1_epi16(255)), odd = _mm256_srli_epi16(w, 8);
@@ -347,44 +335,7 @@ void IntBlock(const GemmBlockArgs& args) {
   if constexpr (MR > 1) IntBlock<kBits, kScales, MR - 1>(args);
 }
 
-template <class Elem, int kBits, GemmScales kScales>
-constexpr GemmKernel kIntKernelOf = {.max_rows = kIntRows,
-                                     .a_bytes = sizeof(typename NumberOf<kBits>::Type),
-                                     .a_group_bytes = sizeof(RowGroup),
-                                     .pack = PackInt<Elem, typename NumberOf<kBits>::Type>,
-                                     .block = IntBlock<kBits, kScales>,
-                                     .epilogue = SY_EPILOGUE_NS::GemmEpilogue};
-
 }  // namespace
-
-extern const IntGemmKernels kIntGemmKernels;
-const IntGemmKernels kIntGemmKernels = {{kIntKernelOf<float, 8, GemmScales::kBf16>,
-                                         {},
-                                         kIntKernelOf<Bf16Bits, 8, GemmScales::kBf16>,
-                                         kIntKernelOf<Fp16Bits, 8, GemmScales::kBf16>},
-                                        {kIntKernelOf<float, 4, GemmScales::kBf16>,
-                                         {},
-                                         kIntKernelOf<Bf16Bits, 4, GemmScales::kBf16>,
-                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kBf16>},
-                                        {kIntKernelOf<float, 8, GemmScales::kFp16>,
-                                         {},
-                                         kIntKernelOf<Bf16Bits, 8, GemmScales::kFp16>,
-                                         kIntKernelOf<Fp16Bits, 8, GemmScales::kFp16>},
-                                        {kIntKernelOf<float, 4, GemmScales::kFp16>,
-                                         {},
-                                         kIntKernelOf<Bf16Bits, 4, GemmScales::kFp16>,
-                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kFp16>},
-                                        {kIntKernelOf<float, 4, GemmScales::kFp16AndLeast>,
-                                         {},
-                                         kIntKernelOf<Bf16Bits, 4, GemmScales::kFp16AndLeast>,
-                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kFp16AndLeast>},
-                                        {kIntKernelOf<float, 4, GemmScales::kBf16OfFp4>,
-                                         {},
-                                         kIntKernelOf<Bf16Bits, 4, GemmScales::kBf16OfFp4>,
-                                         kIntKernelOf<Fp16Bits, 4, GemmScales::kBf16OfFp4>},
-                                        {kIntKernelOf<float, 6, GemmScales::kFp16OfHalves>,
-                                         {},
-                                         kIntKernelOf<Bf16Bits, 6, GemmScales::kFp16OfHalves>,
-                                         kIntKernelOf<Fp16Bits, 6, GemmScales::kFp16OfHalves>}};
-
 }  // namespace switchyard::ops::SY_KERNEL_NS
+
+#include "workers/ops/gemm/kernels/gemm_int_table.h"

@@ -1,5 +1,5 @@
-// Rows of x quantized to 8 bits as A blocks, for products with weights of few bits (weight_format.h).  Part of
-// gemm_int_cpu.cc, compiled once per instruction set.
+// Rows of x quantized to 8 bits as A blocks, for products with weights of few bits (weight_format.h), and what the
+// formats of those are to a kernel.  Part of gemm_int_cpu.cc and gemm_avx512_vnni_cpu.cc.
 //
 // An A block has for each group of 32 k: quads of k of every row (int8; without SY_INT_DOT for weights of 8 bits int16,
 // because products of two full bytes do not fit the 16 bits of vpmaddubsw, and those of k 0 and 2 before 1 and 3, as a
@@ -14,6 +14,13 @@ namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
 
 constexpr int kIntGroup = kGemmQuantGroup;
+
+constexpr bool IsFp16(GemmScales scales) { return scales != GemmScales::kBf16 && scales != GemmScales::kBf16OfFp4; }
+constexpr bool IsFp4(GemmScales scales) { return scales == GemmScales::kBf16OfFp4; }
+// The stored number that stands for 0.
+constexpr int32_t ZeroOf(int bits, GemmScales scales) { return IsFp4(scales) ? 12 : 1 << (bits - 1); }
+// Twice the values of fp4, and this zero.
+alignas(16) constexpr uint8_t kFp4Numbers[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 // What follows the quads of a group in an A block.
 struct RowGroup {
@@ -128,25 +135,67 @@ SY_INLINE void Narrow(const int32_t* numbers, int16_t* line) {
 #endif
 }
 
+#if defined(SY_INT_DOT) && defined(__AVX512VNNI__)
+// A group's numbers as an A block has them: QuantizeGroup and Narrow in one, with the same bits (but for which NaN).
+template <class Elem>
+SY_INLINE RowGroup QuantizeLine(const Elem* x, int64_t count, int8_t* line) {
+  const Floats first = count >= kFloats ? Load(x) : LoadPart(x, count);
+  const int64_t rest = count - kFloats;
+  const Floats second = rest >= kFloats ? Load(x + kFloats) : rest <= 0 ? Floats{} : LoadPart(x + kFloats, rest);
+  // As whole numbers the bits of |x| are in the order of |x|, and those of Inf and NaN above all.
+  const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+  const uint32_t most =
+      _mm512_reduce_max_epu32(_mm512_max_epu32(_mm512_and_si512(_mm512_castps_si512(first), magnitude),
+                                               _mm512_and_si512(_mm512_castps_si512(second), magnitude)));
+  const auto largest = LoadBytes<float>(&most);
+  if (!(largest >= 1e-30F && largest <= 3.40282347e+38F)) {
+    __builtin_memset(line, 0, kIntGroup);
+    return {largest * 0, 0, 0};
+  }
+  const __m512 inverse = _mm512_set1_ps(127 / largest);
+  const auto numbers = [inverse](Floats values) {
+    constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return _mm512_cvtepi32_epi8(_mm512_cvt_roundps_epi32(_mm512_mul_ps(values, inverse), kNearest));
+  };
+  const __m128i first_numbers = numbers(first), second_numbers = numbers(second);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(line), first_numbers);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(line) + 1, second_numbers);
+  asm volatile("" : "+m"(*reinterpret_cast<int8_t(*)[kIntGroup]>(line)));  // else g++ extracts quads one by one
+  const __m128i ones = _mm_set1_epi8(1), zeros = _mm_setzero_si128();
+  const __m128i sums =
+      _mm_hadd_epi32(_mm_dpbusd_epi32(zeros, ones, first_numbers), _mm_dpbusd_epi32(zeros, ones, second_numbers));
+  const __m128 halves = _mm_cvtepi32_ps(_mm_hadd_epi32(sums, sums));
+  return {largest / 127, halves[0] + halves[1], halves[0]};
+}
+#else
+template <class Elem, class Number>
+SY_INLINE RowGroup QuantizeLine(const Elem* x, int64_t count, Number* line) {
+  int32_t numbers[kIntGroup];
+  const RowGroup group = QuantizeGroup(x, count, numbers);
+  Narrow(numbers, line);
+  return group;
+}
+#endif
+
 // [groups] of {[8][rows][4] Number, [rows] RowGroup}.
 template <class Elem, class Number>
 void PackInt(const GemmPackArgs& args) {
+  const GemmPackArgs block = args;  // a copy, so that nothing written to its `a` can change it
   constexpr int64_t kNumberBytes = kIntGroup * sizeof(Number), kRowBytes = kNumberBytes + sizeof(RowGroup);
-  for (int64_t r = 0; r < args.rows; ++r) {
-    const int64_t row = args.row_idx != nullptr ? args.row_idx[r] : r;
-    const Elem* x = static_cast<const Elem*>(args.x) + row * args.x_stride;
-    char* to = static_cast<char*>(args.a);
-    for (int64_t k = 0; k < args.padded_k; k += kIntGroup, to += args.rows * kRowBytes) {
-      int32_t numbers[kIntGroup];
-      const RowGroup group = QuantizeGroup(x + k, args.k - k, numbers);
+  constexpr int64_t kQuadBytes = 4 * sizeof(Number);
+  for (int64_t r = 0; r < block.rows; ++r) {
+    const int64_t row = block.row_idx != nullptr ? block.row_idx[r] : r;
+    const Elem* x = static_cast<const Elem*>(block.x) + row * block.x_stride;
+    char* to = static_cast<char*>(block.a);
+    for (int64_t k = 0; k < block.padded_k; k += kIntGroup, to += block.rows * kRowBytes) {
       Number line[kIntGroup];
-      Narrow(numbers, line);
-      constexpr int64_t kQuadBytes = 4 * sizeof(Number);
+      const RowGroup group = QuantizeLine(x + k, block.k - k, line);
+      char* quad = to + r * kQuadBytes;
 #pragma GCC unroll 8
-      for (int quad = 0; quad < kIntGroup / 4; ++quad) {
-        __builtin_memcpy(to + (quad * args.rows + r) * kQuadBytes, line + quad * 4, kQuadBytes);
+      for (int i = 0; i < kIntGroup; i += 4, quad += block.rows * kQuadBytes) {
+        __builtin_memcpy(quad, line + i, kQuadBytes);
       }
-      __builtin_memcpy(to + args.rows * kNumberBytes + r * static_cast<int64_t>(sizeof(group)), &group, sizeof(group));
+      __builtin_memcpy(to + block.rows * kNumberBytes + r * static_cast<int64_t>(sizeof(group)), &group, sizeof(group));
     }
   }
 }
