@@ -194,15 +194,16 @@ TEST_P(AttentionTest, BadSinksAreNamed) {
 TEST_P(AttentionTest, RowsIgnoreChunksBlocksAndThreads) {
   ThreadPool three(3, /*spin=*/false);
   for (const KvFormat format : Formats()) {
-    for (int64_t window : {0, 70}) {
-      reference::AttentionCase shape = {.heads = 6, .kv_heads = 2, .head_dim = 40, .window = window};
+    for (const auto& [window, kv_heads] : {std::pair(0, 2), {70, 2}, {70, 6}}) {
+      reference::AttentionCase shape = {.heads = 6, .kv_heads = kv_heads, .head_dim = 40, .window = window};
       if (window > 0) shape.sinks = kSinks;
       const Scene scene(dtype(), shape, {261}, format);
       const Tensor whole = RunChunked(scene, stream(), 16, 0, 512);
       for (int64_t chunk : {1, 7, 64, 512}) {
         for (int64_t block_size : {1, 16, 48}) {
           EXPECT_TRUE(SameBits(whole, 0, RunChunked(scene, stream(), block_size, 0, chunk)))
-              << KvFormatName(format) << " window " << window << " chunk " << chunk << " block " << block_size;
+              << KvFormatName(format) << " window " << window << " heads " << kv_heads << " chunk " << chunk
+              << " block " << block_size;
         }
         EXPECT_TRUE(SameBits(whole, 0, RunChunked(scene, Stream::OnCpu(&three), 16, 0, chunk))) << "three threads";
       }
@@ -211,10 +212,12 @@ TEST_P(AttentionTest, RowsIgnoreChunksBlocksAndThreads) {
 }
 
 TEST_P(AttentionTest, EveryChunkLengthGivesTheSameRows) {
-  const Scene scene(dtype(), {.heads = 2, .kv_heads = 1, .head_dim = 24}, {140});
-  const Tensor whole = RunChunked(scene, stream(), 16, 0, 140);
-  for (int64_t chunk = 1; chunk < 140; chunk += chunk < 72 ? 1 : 17) {
-    ASSERT_TRUE(SameBits(whole, 0, RunChunked(scene, stream(), 16, 0, chunk))) << "chunk " << chunk;
+  for (const int64_t kv_heads : {1, 2}) {
+    const Scene scene(dtype(), {.heads = 2, .kv_heads = kv_heads, .head_dim = 24}, {140});
+    const Tensor whole = RunChunked(scene, stream(), 16, 0, 140);
+    for (int64_t chunk = 1; chunk < 140; chunk += chunk < 72 ? 1 : 17) {
+      ASSERT_TRUE(SameBits(whole, 0, RunChunked(scene, stream(), 16, 0, chunk))) << kv_heads << ", chunk " << chunk;
+    }
   }
 }
 

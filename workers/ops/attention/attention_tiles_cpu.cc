@@ -7,6 +7,7 @@
 // Sameness: a tile product adds its k in one order for every output, whatever the other rows hold.  What a row does not
 // see enters with P = 0, which changes no finite sum; and since tasks begin at multiples of 16 positions (attention.cc)
 // the 16 rows of a tile reach the same last key tile, so that none is run through a tile beyond its own position.
+// Without AMX, keys stand in the lanes where rows are few (decode): the same sums in the same order, of 1 or 4 rows.
 #include "workers/ops/attention/attention_layout.h"
 #include "workers/ops/core/kernels_impl.h"
 #include "workers/ops/core/transpose.h"
@@ -35,26 +36,36 @@ class TileTask {
 
   void Run() {
     BeginTiles();
-    PackQueries();
     const int64_t last_pos = t_.first_pos + t_.queries - 1;
     const int64_t first_key = t_.window > 0 && t_.first_pos >= t_.window ? t_.first_pos - t_.window + 1 : 0;
+    for (int64_t pos = first_key; pos <= last_pos && pos / kTile == first_key / kTile; ++pos) {
+      PrefetchKey<uint16_t>(t_, pos);
+    }
+    PackQueries();
     for (int64_t tile = first_key / kTile * kTile; tile <= last_pos; tile += kTile) {
       const int64_t begin = first_key > tile ? first_key - tile : 0;
       const int64_t end = last_pos + 1 - tile < kTile ? last_pos + 1 - tile : kTile;
       FindKeys(tile, begin, end);
       PackValues(tile + kTile, last_pos);
-      Scores();
-      for (int64_t r = 0; r < layout_.row_tiles; ++r) {
-        if (tile > Position(r * kSide)) continue;  // beyond these rows: all 16 have the same last key tile
-        Soften(r, tile);
-        AddValues(r);
-      }
+      RunTile(tile);
     }
     StoreOutputs();
     EndTiles();
   }
 
  private:
+  void RunTile(int64_t tile) {
+#if !defined(__AMX_BF16__)
+    if (rows_ <= 4) return rows_ == 1 ? RunFew<1>(tile) : RunFew<4>(tile);
+#endif
+    Scores();
+    for (int64_t r = 0; r < layout_.row_tiles; ++r) {
+      if (tile > Position(r * kSide)) continue;  // beyond these rows: all 16 have the same last key tile
+      Soften(r, tile);
+      AddValues(r);
+    }
+  }
+
   // Rows past the last one repeat its position; their queries are zero and their outputs are not used.
   int64_t Position(int64_t row) const { return t_.first_pos + (row < rows_ ? row : rows_ - 1) / t_.group; }
 
@@ -193,6 +204,74 @@ class TileTask {
       for (int64_t d = 0; d < layout_.padded_dim; d += kSide) Store(Load(row + d) * decay[i], row + d);
     }
   }
+
+#if !defined(__AMX_BF16__)
+  // A tile for kRows rows; those past the last one are computed, too, as by TileAccumulate.
+  template <int kRows>
+  void RunFew(int64_t tile) {
+    if (tile > Position(0)) return;
+    for (int64_t g = 0; g < kTile / kSide; ++g) ScoreKeys<kRows>(g);
+    for (int64_t r = 0; r < kRows; ++r) SoftenRow(r, tile);
+    AddValues(0);
+  }
+
+  // scores_[row][key] of 16 keys.
+  template <int kRows>
+  void ScoreKeys(int64_t group) {
+    int64_t stride;
+    const uint16_t* const keys = KeyGroup(group, &stride);
+    __m512 sum[kRows] = {};
+    for (int64_t c = 0; c < layout_.chunks; ++c) {
+      __m512i rows[kSide];
+      for (int64_t i = 0; i < kSide; ++i) rows[i] = _mm512_loadu_si512(keys + i * stride + c * kDepth);
+      alignas(64) uint32_t pairs[kTileWords];
+      Transpose(rows, pairs);
+      for (int64_t pair = 0; pair < kSide; ++pair) {
+        const __m512bh of_keys = reinterpret_cast<__m512bh>(_mm512_load_si512(pairs + pair * kSide));
+        const uint32_t* const queries = q_ + c * kTileWords + pair * kSide;
+        for (int64_t r = 0; r < kRows; ++r) {
+          const __m512bh query = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int32_t>(queries[r])));
+          sum[r] = _mm512_dpbf16_ps(sum[r], query, of_keys);
+        }
+      }
+    }
+    for (int64_t r = 0; r < kRows; ++r) _mm512_storeu_ps(scores_ + r * kTile + group * kSide, sum[r]);
+  }
+
+  // As Soften, of one row.
+  void SoftenRow(int64_t r, int64_t tile) {
+    float* const s = scores_ + r * kTile;
+    const int64_t pos = Position(r), first = t_.window > 0 ? pos - t_.window + 1 - tile : 0, end = pos + 1 - tile;
+    const Floats scale = Splat(static_cast<float>(t_.scale)), hidden = Splat(-__builtin_inff());
+    Ints key;
+    for (int32_t i = 0; i < kSide; ++i) key[i] = i;
+    Floats largest = Splat(max_[r]);
+    for (int64_t c = 0; c < kTile; c += kSide, key += static_cast<int32_t>(kSide)) {
+      Floats x = Load(s + c) * scale;
+      if (first > c || end < c + kSide) {
+        x = ((key >= static_cast<int32_t>(first)) & (key < static_cast<int32_t>(end))) ? x : hidden;
+      }
+      Store(x, s + c);
+      largest = Max(x, largest);
+    }
+    const float max = MaxLanes(largest), base = max == -__builtin_inff() ? 0 : max;
+    for (int64_t c = 0; c < kTile; c += kSide) {
+      const Words p = RoundToBf16(Exp(Load(s + c) - base));
+      Store(reinterpret_cast<Floats>(p), s + c);
+      const HalfWords halves = __builtin_convertvector(p >> 16, HalfWords);
+      uint32_t* const to = p_ + c / kDepth * kTileWords + r * kSide + c % kDepth / 2;
+      __builtin_memcpy(to, &halves, sizeof(halves));
+    }
+    float sums[2] = {};  // of the even keys and of the odd ones
+    for (int64_t c = 0; c < kTile; c += 2) sums[0] += s[c], sums[1] += s[c + 1];
+    const float decay = Exp(Splat(max_[r]) - base)[0];
+    sum_[r] = __builtin_fmaf(sum_[r], decay, sums[0] + sums[1]);
+    max_[r] = max;
+    if (decay == 1.0F) return;  // the same bits without the work
+    float* const out = out_ + r * layout_.padded_dim;
+    for (int64_t d = 0; d < layout_.padded_dim; d += kSide) Store(Load(out + d) * decay, out + d);
+  }
+#endif
 
   void AddValues(int64_t row_tile) {
     TileAccumulate(rows_ - row_tile * kSide, p_, v_, layout_.padded_dim / kSide,
