@@ -76,8 +76,8 @@ def figures_of(rows, bandwidth):
         for kind in KINDS:
             figures[f"gguf_{kind.lower()}_{case}"] = ratio(case, f"gguf {kind}", f"llama {kind}")
     figures["int4_over_q4k_b1"] = ratio("b1", "int4", "llama Q4_K_M")
-    for name, bits in (("int8", 8.5), ("int4", 4.5)):
-        rate = [row[name] * bytes_of_token(bits, 8.5) / probe for row, probe in zip(rows["b1"], bandwidth)]
+    for name, bits, head_bits in (("int8", 8.5, 8.5), ("int4", 4.5, 7)):
+        rate = [row[name] * bytes_of_token(bits, head_bits) / probe for row, probe in zip(rows["b1"], bandwidth)]
         figures[f"{name}_b1_bound"] = statistics.median(rate)
     return figures
 

@@ -26,11 +26,15 @@ constexpr WeightFormat HeadFormat(WeightFormat format) {
   if (format == WeightFormat::kPlain || format == WeightFormat::kInt8 || format == WeightFormat::kQ6_K) return format;
   return format == WeightFormat::kInt4 ? WeightFormat::kInt8 : WeightFormat::kQ8_0;
 }
+// The same where all are quantized when they are loaded.
+constexpr WeightFormat HeadFormatAtLoad(WeightFormat format) {
+  return format == WeightFormat::kInt4 ? WeightFormat::kQ6_K : HeadFormat(format);
+}
 
 // The formats of a model's matrices, by what they are.
 struct WeightFormats {
   WeightFormats(WeightFormat all = WeightFormat::kPlain)  // NOLINT
-      : WeightFormats(all, all, all, HeadFormat(all)) {}
+      : WeightFormats(all, all, all, HeadFormatAtLoad(all)) {}
   WeightFormats(WeightFormat of_dense, WeightFormat of_gate_up, WeightFormat of_down, WeightFormat of_head)
       : dense(of_dense), gate_up(of_gate_up), down(of_down), head(of_head) {}
   bool operator==(const WeightFormats&) const = default;
