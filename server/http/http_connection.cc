@@ -3,13 +3,17 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "boost/asio/bind_executor.hpp"
+#include "boost/asio/buffer.hpp"
+#include "boost/asio/error.hpp"
 #include "boost/asio/post.hpp"
+#include "boost/beast/core/read_size.hpp"
 #include "boost/beast/http/error.hpp"
 #include "boost/beast/http/read.hpp"
 #include "proto/support/host_port.h"
@@ -27,6 +31,7 @@ using boost::system::error_code;
 // Of each connection, a second, that do not count for its client.
 constexpr double kFreeRequests = 20;
 constexpr size_t kMostKept = 16 << 10;  // of a buffer, while no request is there
+constexpr size_t kMostRead = 64 << 10;  // of a head, at once
 constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace
@@ -49,7 +54,9 @@ void HttpConnection::ReadHead() {
   if (shared_->draining.load()) return Close();
   state_ = State::kIdle;
   parser_.emplace();
-  parser_->header_limit(shared_->options.head_bytes);
+  // Beast does not count the lines that it has taken; TakeHead counts all.
+  parser_->header_limit(std::numeric_limits<uint32_t>::max());
+  head_left_ = shared_->options.head_bytes;
   parser_->body_limit(static_cast<uint64_t>(shared_->options.body_bytes));
   if (buffer_.size() > 0) return AwaitTurn();
   if (buffer_.capacity() > kMostKept) buffer_.shrink_to_fit();
@@ -76,20 +83,35 @@ void HttpConnection::AwaitTurn() {
 void HttpConnection::BeginHead() {
   state_ = State::kReading;
   SetTimer(shared_->options.head_timeout, &HttpConnection::OnSlowRequest);
-  http::async_read_header(socket_, buffer_, *parser_,
-                          asio::bind_executor(strand_, [own = shared_from_this()](const error_code& error, size_t) {
-                            own->OnHead(error);
-                          }));
+  // Not at once, or the requests that came together would nest.
+  asio::post(strand_, [own = shared_from_this()] { own->TakeHead(); });
+}
+
+// The parser gets no more than a head may have, so that its end is within the limit however the bytes come.
+void HttpConnection::TakeHead() {
+  if (state_ != State::kReading) return;
+  error_code error;
+  const size_t taken = parser_->put(asio::buffer(buffer_.cdata(), head_left_), error);
+  buffer_.consume(taken);
+  head_left_ -= taken;
+  if (error != http::error::need_more) return OnHead(error);
+  if (buffer_.size() >= head_left_)
+    return Refuse(431, absl::StrCat("the request's head is longer than ", shared_->options.head_bytes, " bytes"));
+  socket_.async_read_some(
+      buffer_.prepare(boost::beast::read_size(buffer_, kMostRead)),
+      asio::bind_executor(strand_, [own = shared_from_this()](const error_code& read_error, size_t bytes) {
+        own->buffer_.commit(bytes);
+        if (own->state_ != State::kReading) return;
+        if (read_error == asio::error::eof && own->parser_->got_some())
+          return own->OnHead(http::error::partial_message);
+        if (read_error) return own->Close();
+        own->TakeHead();
+      }));
 }
 
 void HttpConnection::OnHead(const error_code& error) {
-  if (state_ != State::kReading) return;
-  if (error == http::error::end_of_stream ||
-      (error && error.category() != http::make_error_code(http::error::bad_method).category()))
-    return Close();
-  if (error == http::error::header_limit) {
-    return Refuse(431, absl::StrCat("the request's head is longer than ", shared_->options.head_bytes, " bytes"));
-  }
+  if (error == http::error::header_limit)
+    return Refuse(431, "the request's head has a header in folded lines of more than 4096 bytes");  // Beast's limit
   if (error == http::error::body_limit) {
     return Refuse(413, absl::StrCat("the body: limit ", shared_->options.body_bytes, " bytes"));
   }
@@ -216,7 +238,7 @@ void HttpConnection::OnSlowRequest() { Refuse(408, "the request took too long to
 
 bool HttpConnection::BeginsAsHttp2() const {
   const absl::string_view bytes(static_cast<const char*>(buffer_.data().data()), buffer_.size());
-  return absl::StartsWith(bytes, "PRI * HTTP/2.0\r\n");
+  return absl::StartsWith(bytes, "PRI * HTTP/2.0");  // the line's end may not be here yet
 }
 
 void HttpConnection::RefuseHttp2() {

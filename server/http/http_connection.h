@@ -23,6 +23,8 @@
 #include "boost/asio/steady_timer.hpp"
 #include "boost/asio/strand.hpp"
 #include "boost/beast/core/flat_buffer.hpp"
+#include "boost/beast/core/string.hpp"
+#include "boost/beast/http/field.hpp"
 #include "boost/beast/http/parser.hpp"
 #include "boost/beast/http/string_body.hpp"
 #include "scheduler/base/io/unique_fd.h"
@@ -69,7 +71,13 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
 
  private:
   class Exchange;
-  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  // Fields behind a chunked body are no headers: heads are judged before they come.  They are dropped.
+  class Parser final : public boost::beast::http::request_parser<boost::beast::http::string_body> {
+    void on_field_impl(boost::beast::http::field field, boost::beast::string_view name, boost::beast::string_view value,
+                       boost::system::error_code& /*error*/) override {
+      if (!is_header_done()) get().insert(field, name, value);
+    }
+  };
   // Unread bytes, so that the head of a chunk, which the parser does not bound, has an end.
   static constexpr size_t kMostBuffered = 128 << 10;
   enum class State { kIdle, kReading, kAnswering, kLast, kClosed };  // kLast: its last bytes go out
@@ -78,6 +86,8 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   // When a request's first bytes are there: waits for its client's turn.
   void AwaitTurn();
   void BeginHead();
+  // Gives the parser what has come of the head, and reads on until its end.
+  void TakeHead();
   void OnHead(const boost::system::error_code& error);
   void ReadBody();
   void OnBody(const boost::system::error_code& error);
@@ -133,6 +143,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   State state_ = State::kIdle;
   boost::beast::flat_buffer buffer_{kMostBuffered};
   std::optional<Parser> parser_;
+  size_t head_left_ = 0;  // of the head's limit
   bool keep_alive_ = false, http10_ = false, is_head_ = false;
   int64_t held_ = 0;                    // of shared_->bodies
   std::shared_ptr<Exchange> exchange_;  // with its handler

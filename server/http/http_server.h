@@ -25,7 +25,7 @@ class HttpServer {
  public:
   struct Options {
     int threads = 2;
-    uint32_t head_bytes = 16 << 10;
+    uint32_t head_bytes = 16 << 10;  // with the empty line behind it; 128 KB at most
     int64_t body_bytes = 4 << 20;
     // Of all bodies, as far as they have come, until their handlers drop them.  Shared as MemoryBudget says: a body
     // beyond its client's share is refused (429), that of a client which holds less than 64 KB never.

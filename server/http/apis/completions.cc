@@ -7,6 +7,7 @@
 #include "proto/support/errors.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/base/text/json_value.h"
+#include "server/api/convert_messages.h"
 #include "server/http/apis/openai_request.h"
 
 namespace switchyard::server {
@@ -168,7 +169,9 @@ absl::Status CompletionsWriter::ReadEcho(v1::GenerateRequest* request, Prompt* p
     prompt->text = request->text();
     if (logprobs_ < 0) return absl::OkStatus();
     const bool add_special = !common_.has_add_special_tokens() || common_.add_special_tokens();
-    ASSIGN_OR_RETURN(prompt->ids, text_->Encode(prompt->text, {add_special, /*allow_special=*/false}));
+    absl::StatusOr<std::vector<int32_t>> ids = text_->Encode(prompt->text, {add_special, /*allow_special=*/false});
+    if (absl::IsResourceExhausted(ids.status())) return TextLimit("prompt", ids.status());
+    ASSIGN_OR_RETURN(prompt->ids, std::move(ids));
     request->mutable_token_ids()->mutable_ids()->Add(prompt->ids.begin(), prompt->ids.end());
     return absl::OkStatus();
   }

@@ -16,6 +16,7 @@
 #include "server/http/apis/completions.h"
 #include "server/http/apis/responses.h"
 #include "tests/server/http/text_fixture.h"
+#include "tests/server/tiny_text.h"
 
 namespace switchyard::server {
 namespace {
@@ -280,6 +281,21 @@ TEST_F(ApiRequestsTest, AnthropicsFormatsAndStrictToolsConstrain) {
   const auto one = NewAnthropicWriter(text_);
   ASSERT_TRUE(one->Parse(plain.dump()).ok());
   EXPECT_EQ(one->Constrain(std::nullopt)->between, "");
+}
+
+// It is encoded here where its tokens are shown, else with the request.
+TEST_F(ApiRequestsTest, AnEchoedPromptBeyondTheTokenizersBoundsIsTheClientsFault) {
+  json tokenizer = json::parse(TinyTokenizerJson());
+  tokenizer["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "(x+x+)+y"}}}, {"behavior", "Isolated"}};
+  TinyTextOptions options;
+  options.tokenizer_json = tokenizer.dump();
+  const auto text = TinyText(options);
+  ASSERT_NE(text, nullptr);
+  const json body = {{"prompt", std::string(60, 'x') + "zy"}, {"echo", true}, {"logprobs", 1}};
+  const absl::Status status = NewCompletionsWriter(text.get(), 5)->Parse(body.dump()).status();
+  EXPECT_EQ(rpc::ReasonOf(status), v1::TEXT_LIMIT) << status;
+  EXPECT_EQ(HttpStatusOf(status), 400);
+  EXPECT_THAT(std::string(status.message()), testing::StartsWith("prompt: "));
 }
 
 TEST_F(ApiRequestsTest, ErrorsNameFieldsAsTheClientDoes) {

@@ -1,10 +1,13 @@
 // The HTTP server over sockets of this process: who is too slow, too large or too often there, and who is gone.
 #include "server/http/http_server.h"
 
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -57,6 +60,13 @@ class Client {
       bytes.remove_prefix(sent > 0 ? static_cast<size_t>(sent) : 0);
     }
     return bytes.empty();
+  }
+  // Waits until the server has read what was sent.
+  bool AwaitRead() const {
+    return Becomes([this] {
+      int unread = 0;
+      return ioctl(fd_, SIOCOUTQ, &unread) == 0 && unread == 0;
+    });
   }
   // Reads at most `most` bytes once some are there; empty: the server has closed its end.
   std::string Read(size_t most = 64 << 10) const {
@@ -284,6 +294,63 @@ TEST_F(HttpServerTest, TheHeadOfAChunkIsBounded) {
                            std::string(200 << 10, 'x')));
   EXPECT_THAT(client.ReadUntil("bytes"), HasSubstr("the head of a chunk is longer than 131072 bytes"));
   EXPECT_THAT(refused(), ElementsAre(400));
+}
+
+// A head of so many bytes.
+std::string HeadOf(size_t bytes) {
+  constexpr size_t kLine = 40;
+  std::string head = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n";
+  for (size_t left = bytes - 2 - head.size(); left > 0; left = bytes - 2 - head.size()) {
+    const size_t line = left < 2 * kLine ? left : kLine;
+    absl::StrAppend(&head, "X: ", std::string(line - 5, 'x'), "\r\n");
+  }
+  return head + "\r\n";
+}
+
+// Cut behind the first byte of each line, where the parser has just taken the line before.
+TEST_F(HttpServerTest, AHeadIsBoundedHoweverItIsCut) {
+  constexpr size_t kLimit = 400;
+  Start({.head_bytes = kLimit});
+  int number = 0;
+  for (const size_t bytes : {kLimit, kLimit + 1, 4 * kLimit}) {
+    const std::string head = HeadOf(bytes), status = bytes <= kLimit ? "HTTP/1.1 200 " : "HTTP/1.1 431 ";
+    ASSERT_EQ(head.size(), bytes);
+    const Client whole(server_.get(), ++number), cut(server_.get(), ++number);
+    whole.Send(head);
+    EXPECT_THAT(whole.ReadUntil(), HasSubstr(status)) << bytes;
+    for (size_t begin = 0; begin < head.size();) {
+      const size_t end = std::min(head.find('\n', begin + 1), head.size() - 2) + 2;
+      if (!cut.Send(head.substr(begin, end - begin))) break;  // refused
+      ASSERT_TRUE(cut.AwaitRead());
+      begin = end;
+    }
+    EXPECT_THAT(cut.ReadUntil(), HasSubstr(status)) << bytes;
+  }
+  EXPECT_THAT(refused(), ElementsAre(431, 431, 431, 431));
+  EXPECT_EQ(handled(), 2);
+}
+
+// They come when the head has been judged.
+TEST_F(HttpServerTest, FieldsBehindABodyAreNoHeaders) {
+  Start({.handler = [](const std::shared_ptr<HttpExchange>& exchange) {
+    std::string headers;
+    for (const auto& [name, value] : exchange->request().headers) absl::StrAppend(&headers, name, "=", value, " ");
+    exchange->Reply({.body = absl::StrCat(headers, exchange->request().body, ".")});
+  }});
+  const Client client(server_.get(), 1);
+  client.Send(
+      "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "2\r\n{}\r\n0\r\nHost: other\r\nAuthorization: Bearer sy-1\r\nConnection: close\r\n\r\n");
+  const std::string answer = client.ReadUntil("}.");
+  EXPECT_THAT(answer, HasSubstr("\r\n\r\nHost=h Transfer-Encoding=chunked {}."));
+  EXPECT_THAT(answer, HasSubstr("Connection: keep-alive"));
+}
+
+TEST_F(HttpServerTest, Http2IsNamedBeforeItsFirstLineIsWhole) {
+  Start({});
+  const Client client(server_.get(), 1);
+  client.Send("PRI * HTTP/2.0");
+  EXPECT_THAT(client.ReadUntil("port"), HasSubstr("HTTP/1.1 505 "));
 }
 
 TEST_F(HttpServerTest, RefusedHeadsAreCounted) {
