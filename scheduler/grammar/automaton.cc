@@ -10,6 +10,14 @@ namespace {
 
 constexpr int64_t kSetWork = 256;   // of a new set, which costs more memory than time
 constexpr int64_t kSetBytes = 320;  // beside its configurations and successors
+constexpr int64_t kFrameWork = 8;   // likewise of a new frame
+constexpr int64_t kFrameBytes = 48;
+
+absl::Status TooAmbiguous(size_t limit, absl::string_view what) {
+  return absl::ResourceExhaustedError(absl::StrCat("the grammar is too ambiguous: more than ", limit, " ", what));
+}
+
+absl::Status TooManySteps() { return TooAmbiguous(Automaton::kMaxSteps, "steps to find the ways to go on"); }
 
 absl::Status OutOfWork() {
   return absl::ResourceExhaustedError("finding the tokens that fit takes too long: the grammar is too ambiguous");
@@ -42,10 +50,11 @@ void Automaton::Hold(int64_t bytes) {
 void Automaton::Forget() {
   ++generation_;
   Hold(-bytes_);
-  frames_.assign(1, {.back = -1, .below = -1, .depth = 0});
+  // (A vector that is assigned {} keeps its memory.)
+  frames_ = std::vector<Frame>(1, {.back = -1, .below = -1, .depth = 0});
   frame_ids_ = {};
   sets_ = std::vector<Set>();
-  next_ = {};
+  next_ = std::vector<int32_t>();
   set_ids_ = {};
   seen_ = {};
   Intern({}, false);
@@ -61,26 +70,27 @@ Automaton::StackId Automaton::Push(StateId back, StackId below) {
   const auto [it, is_new] = frame_ids_.try_emplace({back, below}, static_cast<StackId>(frames_.size()));
   if (is_new) {
     frames_.push_back({back, below, frames_[below].depth + 1});
-    Hold(48);
+    Hold(kFrameBytes);
   }
   return it->second;
 }
 
 // Follows all that takes no byte.
-absl::StatusOr<int32_t> Automaton::Close(std::vector<Config> todo, int64_t* work) {
-  std::vector<Config> configs;
-  bool accepts = false;
-  seen_.clear();
-  while (!todo.empty()) {
+absl::Status Automaton::Follow(std::vector<Config> todo, std::vector<Config>* configs, bool* accepts, int64_t* work) {
+  for (size_t steps = 0; !todo.empty(); ++steps) {
+    if (--*work < 0) return OutOfWork();
+    if (steps + todo.size() > kMaxSteps) return TooManySteps();
     const Config config = todo.back();
     todo.pop_back();
     if (!seen_.insert(config).second) continue;
-    if (--*work < 0) return OutOfWork();
     const Grammar::State& state = grammar_->state(config.state);
-    if (!state.bytes.empty()) configs.push_back(config);
+    if (!state.bytes.empty()) {
+      if (configs->size() == kMaxConfigs) return TooAmbiguous(kMaxConfigs, "ways to go on");
+      configs->push_back(config);
+    }
     if (state.ends_rule) {
       if (config.stack == 0) {
-        accepts = true;
+        *accepts = true;
       } else {
         todo.push_back({frames_[config.stack].back, frames_[config.stack].below});
       }
@@ -93,11 +103,18 @@ absl::StatusOr<int32_t> Automaton::Close(std::vector<Config> todo, int64_t* work
       todo.push_back({grammar_->rule(call.rule).start, is_last ? config.stack : Push(call.to, config.stack)});
     }
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int32_t> Automaton::Close(std::vector<Config> todo, int64_t* work) {
+  std::vector<Config> configs;
+  bool accepts = false;
+  const size_t num_frames = frames_.size();
+  const absl::Status status = Follow(std::move(todo), &configs, &accepts, work);
+  seen_.clear();  // also gives its memory back, if that is much
+  *work -= kFrameWork * static_cast<int64_t>(frames_.size() - num_frames);
+  RETURN_IF_ERROR(status);
   if (configs.empty() && !accepts) return kDead;
-  if (configs.size() > kMaxConfigs) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the grammar is too ambiguous: ", configs.size(), " ways to go on, limit ", kMaxConfigs));
-  }
   std::sort(configs.begin(), configs.end());
   return Intern(std::move(configs), accepts);
 }
@@ -146,6 +163,7 @@ absl::StatusOr<int32_t> Automaton::Next(int32_t set, uint8_t byte, int64_t* work
     for (const Grammar::ByteEdge& edge : edges) {
       if (byte >= edge.low && byte <= edge.high) todo.push_back({edge.to, config.stack});
     }
+    if (todo.size() > kMaxSteps) return TooManySteps();
   }
   if (*work < 0) return OutOfWork();
   const size_t before = sets_.size();

@@ -42,8 +42,9 @@ class Automaton {
   static constexpr int64_t kMaxTotalBytes = 256 << 20;
   // Calls inside one another; where more would be needed, nothing fits.
   static constexpr int32_t kMaxDepth = 512;
-  // Configurations of one set.
+  // Configurations of one set, and steps to find them: edges that are followed or wait for it.
   static constexpr size_t kMaxConfigs = 4096;
+  static constexpr size_t kMaxSteps = 1 << 17;
   static constexpr int32_t kDead = 0;  // the empty set
 
   // REQUIRES: grammar->Finish() was OK.  `grammar` is shared with the twin; `totals` is borrowed and outlives this.
@@ -83,6 +84,8 @@ class Automaton {
 
   // Forgets all sets if there are too many.  Called between steps.
   void Trim();
+  // Forgets all sets and gives their memory back.
+  void Forget();
   uint64_t generation() const { return generation_; }
   // Another automaton of the same grammar, with sets of its own: masks of saved places are made there.  It lives as
   // long as this one, and has one owner, too.
@@ -119,9 +122,9 @@ class Automaton {
     MaskPtr mask = nullptr;  // null: not made yet
     Loop loop = {};
   };
-  void Forget();
   void Hold(int64_t bytes);
   StackId Push(StateId back, StackId below);
+  absl::Status Follow(std::vector<Config> todo, std::vector<Config>* configs, bool* accepts, int64_t* work);
   absl::StatusOr<int32_t> Close(std::vector<Config> todo, int64_t* work);
   int32_t Intern(std::vector<Config> configs, bool accepts);
   size_t NextIndex(int32_t set, uint8_t byte) const {
@@ -151,7 +154,7 @@ class Automaton {
   std::vector<Set> sets_;      // 0 is kDead
   std::vector<int32_t> next_;  // [sets, classes], or kUnknown
   absl::flat_hash_map<std::pair<std::vector<Config>, bool>, int32_t> set_ids_;
-  absl::flat_hash_set<Config> seen_;  // of Close
+  absl::flat_hash_set<Config> seen_;  // of Follow; empty between calls
 };
 
 }  // namespace switchyard::grammar

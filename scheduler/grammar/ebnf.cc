@@ -37,10 +37,7 @@ class EbnfReader {
       if (!AtRule() && at_ < text_.size()) return Fault("a part of a rule wanted");
       grammar_->Define(id, [&](StateId from) { return Emit(body, Spelling::kPlain, from, grammar_.get()); });
     }
-    for (const auto& [name, rule] : rules_) {
-      if (rule.defined) continue;
-      return absl::InvalidArgumentError(absl::StrCat("line ", rule.line, ": rule \"", name, "\" is not defined"));
-    }
+    RETURN_IF_ERROR(CheckDefined());
     RETURN_IF_ERROR(grammar_->Finish());
     return std::move(grammar_);
   }
@@ -49,15 +46,23 @@ class EbnfReader {
   struct Found {
     RuleId id = 0;
     bool defined = false;
-    int64_t line = 1;  // of its first mention
+    size_t at = 0;  // behind its first mention
   };
 
-  int64_t Line() const {
-    return 1 + std::count(text_.begin(), text_.begin() + static_cast<int64_t>(std::min(at_, text_.size())), '\n');
+  absl::Status CheckDefined() const {
+    const std::pair<const std::string, Found>* first = nullptr;
+    for (const auto& rule : rules_) {
+      if (!rule.second.defined && (first == nullptr || rule.second.at < first->second.at)) first = &rule;
+    }
+    if (first == nullptr) return absl::OkStatus();
+    return FaultAt(first->second.at, absl::StrCat("rule \"", first->first, "\" is not defined"));
   }
-  absl::Status Fault(absl::string_view what) const {
-    return absl::InvalidArgumentError(absl::StrCat("line ", Line(), ": ", what));
+  absl::Status FaultAt(size_t at, absl::string_view what) const {
+    const absl::string_view before = text_.substr(0, at);
+    return absl::InvalidArgumentError(
+        absl::StrCat("line ", 1 + std::count(before.begin(), before.end(), '\n'), ": ", what));
   }
+  absl::Status Fault(absl::string_view what) const { return FaultAt(at_, what); }
   bool Take(absl::string_view what) {
     if (text_.substr(at_, what.size()) != what) return false;
     at_ += what.size();
@@ -90,7 +95,7 @@ class EbnfReader {
   }
   Found& RuleOf(const std::string& name) {
     const auto [it, is_new] = rules_.try_emplace(name);
-    if (is_new) it->second = {.id = grammar_->AddRule(name), .line = Line()};
+    if (is_new) it->second = {.id = grammar_->AddRule(name), .at = at_};
     return it->second;
   }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
 
@@ -55,6 +56,7 @@ StateId Grammar::OneOfTexts(StateId from, const std::vector<std::string>& texts)
   const StateId begin = NewState(), end = NewState();
   Empty(from, begin);
   absl::flat_hash_map<std::pair<StateId, char>, StateId> known;
+  absl::flat_hash_set<StateId> ends;  // of texts; equal ones share theirs
   for (const std::string& text : texts) {
     StateId at = begin;
     for (const char c : text) {
@@ -62,7 +64,7 @@ StateId Grammar::OneOfTexts(StateId from, const std::vector<std::string>& texts)
       if (is_new) it->second = Literal(at, absl::string_view(&c, 1));
       at = it->second;
     }
-    Empty(at, end);
+    if (ends.insert(at).second) Empty(at, end);
   }
   return end;
 }

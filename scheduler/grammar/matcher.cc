@@ -20,16 +20,24 @@ absl::StatusOr<MaskPtr> MaskTask::Run() {
   return twin->MaskOf(twin->Restore(place), &work);
 }
 
+// Where the beginning fails, it does for all texts of the automaton, which may stay unused for long; later, others may
+// be on their way.
+template <class T>
+absl::StatusOr<T> Matcher::OrForget(absl::StatusOr<T> result) {
+  if (absl::IsResourceExhausted(result.status()) && tokens_.empty() && !saved_) automaton_->Forget();
+  return result;
+}
+
 absl::StatusOr<MaskPtr> Matcher::NextMask() {
   RETURN_IF_ERROR(FindPlace());
-  return automaton_->MaskOf(set_, &work_);
+  return OrForget(automaton_->MaskOf(set_, &work_));
 }
 
 absl::StatusOr<MaskPtr> Matcher::NextMaskWithin(int64_t* allowance) {
   RETURN_IF_ERROR(FindPlace());
   if (automaton_->KnownMask(set_) != nullptr) return automaton_->KnownMask(set_);
   if (*allowance <= 0) return MaskPtr();
-  if (*allowance >= work_) return automaton_->MaskOf(set_, &work_);
+  if (*allowance >= work_) return OrForget(automaton_->MaskOf(set_, &work_));
   const int64_t before = *allowance;
   absl::StatusOr<MaskPtr> mask = automaton_->MaskOf(set_, allowance);
   if (!mask.ok()) return MaskPtr();  // a try costs nothing of the budget, so that the outcome is the same
@@ -49,7 +57,7 @@ void Matcher::KeepMask(MaskPtr mask, int64_t work_left) {
 
 absl::StatusOr<bool> Matcher::AnyFits() {
   RETURN_IF_ERROR(FindPlace());
-  return automaton_->AnyFits(set_, &work_);
+  return OrForget(automaton_->AnyFits(set_, &work_));
 }
 
 absl::Status Matcher::Accept(int32_t token) {
@@ -70,7 +78,7 @@ absl::Status Matcher::FindPlace() {
   if (saved_) {
     set_ = automaton_->Restore(*saved_);
   } else {
-    ASSIGN_OR_RETURN(set_, automaton_->Start(&work_));
+    ASSIGN_OR_RETURN(set_, OrForget(automaton_->Start(&work_)));
   }
   for (const int32_t token : tokens_) RETURN_IF_ERROR(Advance(token));
   generation_ = automaton_->generation();

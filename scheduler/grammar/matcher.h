@@ -35,7 +35,8 @@ class Matcher {
   explicit Matcher(std::shared_ptr<Automaton> automaton)
       : automaton_(std::move(automaton)) {}  // shared: by all its texts
 
-  // ResourceExhausted: the budget is used up.
+  // ResourceExhausted: the budget is used up, or the grammar is too ambiguous; at the beginning the automaton then
+  // forgets what it made.
   absl::StatusOr<MaskPtr> NextMask();
   // The same, but null where it is not known and *allowance, which is reduced by what is used, does not suffice: then
   // it is made by TaskOfMask's, and KeepMask follows.
@@ -53,6 +54,8 @@ class Matcher {
  private:
   absl::Status FindPlace();
   absl::Status Advance(int32_t token);
+  template <class T>
+  absl::StatusOr<T> OrForget(absl::StatusOr<T> result);
 
   std::shared_ptr<Automaton> automaton_;
   std::optional<Automaton::Place> saved_;  // where it was some tokens ago; none: the beginning

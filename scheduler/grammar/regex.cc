@@ -1,7 +1,9 @@
 #include "scheduler/grammar/regex.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -293,12 +295,17 @@ class RegexReader {
     ++at_;
     const bool negated = Take("^");
     CharClass chars;
+    std::vector<CharClass::Range> letters;  // added in their order, as each that comes before many moves these
     for (bool first = true; first || AtEnd() || text_[at_] != ']'; first = false) {
       if (AtEnd()) return Fault("a [ without ]");
       if (text_[at_] == ']' && first) break;  // as ECMA: nothing
       ASSIGN_OR_RETURN(const CharClass low, ClassMember());
       if (AtEnd() || text_[at_] != '-' || text_.substr(at_ + 1, 1) == "]" || !IsOne(low)) {
-        chars.Add(low);
+        if (IsOne(low)) {
+          letters.push_back(low.ranges()[0]);
+        } else {
+          chars.Add(low);
+        }
         continue;
       }
       ++at_;
@@ -306,9 +313,11 @@ class RegexReader {
       ASSIGN_OR_RETURN(const CharClass high, ClassMember());
       if (!IsOne(high)) return Fault("a range needs two letters");
       if (low.ranges()[0].low > high.ranges()[0].low) return Fault("a range that is out of order");
-      chars.Add(low.ranges()[0].low, high.ranges()[0].low);
+      letters.push_back({low.ranges()[0].low, high.ranges()[0].low});
     }
     ++at_;
+    std::sort(letters.begin(), letters.end(), [](const auto& a, const auto& b) { return a.low < b.low; });
+    for (const CharClass::Range& range : letters) chars.Add(range.low, range.high);
     return Expression::Chars(negated ? chars.Complement() : chars);
   }
   absl::StatusOr<CharClass> ClassMember() {

@@ -95,15 +95,19 @@ absl::StatusOr<std::unique_ptr<const Grammar>> SchemaCompiler::DefineAll() {
   while (!waiting_.empty()) {
     const Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
-    RETURN_IF_ERROR(Define(next));
-    if (grammar_.full() || grammar_.num_rules() > kMaxRules || copied_bytes_ > kMaxCopiedBytes) break;
+    const absl::Status status = Define(next);
+    if (copied_bytes_ > kMaxCopiedBytes) break;
+    RETURN_IF_ERROR(status);
+    if (grammar_.full() || grammar_.num_rules() > kMaxRules) break;
   }
-  if (copied_bytes_ > kMaxCopiedBytes || (!waiting_.empty() && !grammar_.full())) {
-    return Fault("$", absl::StrCat("has more than ", kMaxRules, " parts, or more than ", kMaxCopiedBytes,
-                                   " bytes when allOf, anyOf and oneOf are joined with what stands beside them"));
-  }
+  if (copied_bytes_ > kMaxCopiedBytes || (!waiting_.empty() && !grammar_.full())) return Fault("$", TooLarge());
   if (const absl::Status status = grammar_.Finish(); !status.ok()) return Fault("$", status.message());
   return std::make_unique<const Grammar>(std::move(grammar_));
+}
+
+std::string SchemaCompiler::TooLarge() {
+  return absl::StrCat("has more than ", kMaxRules, " parts, or more than ", kMaxCopiedBytes,
+                      " bytes when $ref, allOf, anyOf and oneOf are joined with what stands beside them");
 }
 
 RuleId SchemaCompiler::RuleOf(SchemaJson schema, std::string path, int value_of) {
@@ -111,6 +115,14 @@ RuleId SchemaCompiler::RuleOf(SchemaJson schema, std::string path, int value_of)
   copied_bytes_ += static_cast<int64_t>(JsonText(schema).size());
   if (copied_bytes_ <= kMaxCopiedBytes) waiting_.push_back({rule, std::move(schema), std::move(path), value_of});
   return rule;
+}
+
+absl::Status SchemaCompiler::CheckKeywords(const SchemaJson& schema) {
+  for (const absl::string_view keyword : kRefused) {
+    if (schema.contains(std::string(keyword)))
+      return absl::InvalidArgumentError(absl::StrCat("\"", keyword, "\" is not supported"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<const SchemaJson*> SchemaCompiler::Resolve(const SchemaJson& reference) const {
@@ -145,14 +157,24 @@ absl::StatusOr<RuleId> SchemaCompiler::RuleOfReference(const SchemaJson& referen
   return references_[key] = RuleOf(*target, text, value_of);
 }
 
+absl::StatusOr<SchemaJson> SchemaCompiler::Merged(const SchemaJson& a, const SchemaJson& b) {
+  constexpr int64_t kLeastBytes = 64;  // of small ones, which take their time, too
+  merged_bytes_ += kLeastBytes + BytesWhenMerged(a, b);
+  if (merged_bytes_ > kMaxMergedBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("takes more than ", kMaxMergedBytes,
+                                                   " bytes to join what stands beside $ref, allOf, anyOf and oneOf"));
+  }
+  return MergeSchemas(a, b);
+}
+
 // Joins what stands beside a reference or in allOf, until there is none.
-absl::StatusOr<SchemaJson> SchemaCompiler::Joined(SchemaJson schema) const {
+absl::StatusOr<SchemaJson> SchemaCompiler::Joined(SchemaJson schema) {
   for (int i = 0; schema.is_object(); ++i) {
     if (i > kMaxJoins) return absl::InvalidArgumentError("allOf and $ref go in circles, or are too many");
     if (const auto it = schema.find("$ref"); it != schema.end()) {
       ASSIGN_OR_RETURN(const SchemaJson* target, Resolve(*it));
       schema.erase("$ref");
-      ASSIGN_OR_RETURN(schema, MergeSchemas(*target, schema));
+      ASSIGN_OR_RETURN(schema, Merged(*target, schema));
     } else if (const auto all = schema.find("allOf"); all != schema.end()) {
       if (!all->is_array()) return absl::InvalidArgumentError("\"allOf\" must be a list");
       const SchemaJson parts = *all;
@@ -167,11 +189,11 @@ absl::StatusOr<SchemaJson> SchemaCompiler::Joined(SchemaJson schema) const {
           SchemaJson beside = part;
           beside.erase("$ref");
           ASSIGN_OR_RETURN(const SchemaJson* target, Resolve(part["$ref"]));
-          ASSIGN_OR_RETURN(beside, MergeSchemas(*target, beside));
-          ASSIGN_OR_RETURN(schema, MergeSchemas(schema, beside));
+          ASSIGN_OR_RETURN(beside, Merged(*target, beside));
+          ASSIGN_OR_RETURN(schema, Merged(schema, beside));
           if (++i > kMaxJoins) break;
         } else {
-          ASSIGN_OR_RETURN(schema, MergeSchemas(schema, part));
+          ASSIGN_OR_RETURN(schema, Merged(schema, part));
           if (++i > kMaxJoins) break;
         }
       }
@@ -226,11 +248,8 @@ absl::Status SchemaCompiler::Define(const Waiting& waiting) {
   if (!joined.ok()) return Fault(waiting.path, joined.status().message());
   const SchemaJson& schema = *joined;
   if (schema.is_boolean()) return Define({waiting.rule, schema, waiting.path, waiting.value_of});
-  for (const absl::string_view keyword : kRefused) {
-    if (schema.contains(std::string(keyword)))
-      return Fault(waiting.path, absl::StrCat("\"", keyword, "\" is not supported"));
-  }
-  absl::Status status;
+  absl::Status status = CheckKeywords(schema);
+  if (!status.ok()) return Fault(waiting.path, status.message());
   if (schema.contains("anyOf")) {
     status = DefineChoice(waiting, schema, "anyOf");
   } else if (schema.contains("oneOf")) {
@@ -258,7 +277,7 @@ absl::Status SchemaCompiler::DefineChoice(const Waiting& waiting, SchemaJson sch
   if (absl::string_view(keyword) == "oneOf") {
     std::vector<SchemaJson> joined;
     for (const SchemaJson& branch : branches) {
-      ASSIGN_OR_RETURN(SchemaJson both, MergeSchemas(schema, branch));
+      ASSIGN_OR_RETURN(SchemaJson both, Merged(schema, branch));
       ASSIGN_OR_RETURN(both, Joined(std::move(both)));
       for (size_t i = 0; i < joined.size(); ++i) {
         if (AreDisjoint(joined[i], both, &comparisons_left_)) continue;
@@ -282,7 +301,7 @@ absl::Status SchemaCompiler::DefineChoice(const Waiting& waiting, SchemaJson sch
       return Fault(path, "a schema must be an object, true or false");
     SchemaJson branch = branches[i];
     if (!bare) {
-      ASSIGN_OR_RETURN(branch, MergeSchemas(schema, branches[i]));
+      ASSIGN_OR_RETURN(branch, Merged(schema, branches[i]));
     }
     rules.push_back(RuleOf(std::move(branch), path, waiting.value_of));
   }

@@ -47,6 +47,7 @@ class SchemaCompiler {
  private:
   static constexpr int32_t kMaxRules = 20'000;
   static constexpr int64_t kMaxCopiedBytes = 8 << 20;
+  static constexpr int64_t kMaxMergedBytes = 16 << 20;
   static constexpr int kMaxJoins = 200;  // of one schema
   static constexpr size_t kMaxBranches = 256;
   static constexpr int64_t kMaxComparisons = 20'000'000;  // of branches of all oneOf
@@ -66,7 +67,12 @@ class SchemaCompiler {
   absl::StatusOr<grammar::RuleId> RuleOfReference(const SchemaJson& reference, int value_of);
   absl::StatusOr<const SchemaJson*> Resolve(const SchemaJson& reference) const;
   absl::Status Define(const Waiting& waiting);
-  absl::StatusOr<SchemaJson> Joined(SchemaJson schema) const;
+  absl::StatusOr<SchemaJson> Joined(SchemaJson schema);
+  // MergeSchemas, counted before it is done.
+  absl::StatusOr<SchemaJson> Merged(const SchemaJson& a, const SchemaJson& b);
+  static std::string TooLarge();
+  // InvalidArgument: `schema`, which is joined, has a keyword that cannot be held to.
+  static absl::Status CheckKeywords(const SchemaJson& schema);
   absl::Status DefineChoice(const Waiting& waiting, SchemaJson schema, const char* keyword);
   absl::Status DefineValues(const Waiting& waiting, const SchemaJson& schema);
   absl::Status DefineTypes(const Waiting& waiting, const SchemaJson& schema);
@@ -80,7 +86,7 @@ class SchemaCompiler {
   // schema_markup.cc
   absl::Status DefineParameters(grammar::RuleId rule, SchemaJson schema, const text::ToolTypes& types,
                                 const std::string& path);
-  absl::StatusOr<SchemaJson> ParametersOf(SchemaJson schema, const std::string& path) const;
+  absl::StatusOr<SchemaJson> ParametersOf(SchemaJson schema, const std::string& path);
   grammar::StateId EmitAnyParameters(grammar::StateId from);
   grammar::StateId EmitKey(absl::string_view name, grammar::StateId from);
   // A text as it is, and the value's end.
@@ -110,6 +116,7 @@ class SchemaCompiler {
   JsonRules rules_;
   std::deque<Waiting> waiting_;
   int64_t copied_bytes_ = 0;                                                      // of all schemas that waited, as JSON
+  int64_t merged_bytes_ = 0;                                                      // likewise of what merging made
   absl::flat_hash_map<std::pair<std::string, int>, grammar::RuleId> references_;  // by pointer and Waiting::value_of
   int64_t comparisons_left_ = kMaxComparisons;
   int64_t name_steps_left_ = NamePatterns::kMaxSteps;

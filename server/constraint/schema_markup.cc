@@ -30,7 +30,7 @@ using grammar::StateId;
 using text::ValueTypes;
 
 constexpr absl::string_view kNotOfParameters[] = {"anyOf",         "oneOf", "enum", "const", "patternProperties",
-                                                  "propertyNames", "not",   "if",   "$rest"};
+                                                  "propertyNames", "$rest"};
 
 absl::Status Refusal(absl::string_view path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
@@ -69,11 +69,12 @@ absl::StatusOr<std::unique_ptr<const Grammar>> SchemaCompiler::CompileParameters
 }
 
 // The schema of an object with `properties`, all that are required among them.
-absl::StatusOr<SchemaJson> SchemaCompiler::ParametersOf(SchemaJson schema, const std::string& path) const {
+absl::StatusOr<SchemaJson> SchemaCompiler::ParametersOf(SchemaJson schema, const std::string& path) {
   absl::StatusOr<SchemaJson> joined = Joined(std::move(schema));
   if (!joined.ok()) return Refusal(path, joined.status().message());
   if (joined->is_boolean() && joined->get<bool>()) *joined = SchemaJson::object();
   if (!joined->is_object()) return Refusal(path, "a schema must be an object");
+  if (const absl::Status status = CheckKeywords(*joined); !status.ok()) return Refusal(path, status.message());
   for (const absl::string_view keyword : kNotOfParameters) {
     if (joined->contains(std::string(keyword))) {
       return Refusal(path, absl::StrCat("\"", keyword == "$rest" ? "allOf" : keyword,

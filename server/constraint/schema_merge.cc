@@ -10,6 +10,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/status_macros.h"
+#include "scheduler/base/text/json_value.h"
 #include "server/constraint/json_schema.h"
 
 namespace switchyard::server {
@@ -320,6 +321,20 @@ absl::StatusOr<SchemaJson> MergeSchemas(const SchemaJson& first, const SchemaJso
     out[key] = value;
   }
   return out;
+}
+
+int64_t BytesWhenMerged(const SchemaJson& a, const SchemaJson& b) {
+  const auto bytes_of = [](const SchemaJson& value) { return static_cast<int64_t>(JsonText(value).size()); };
+  int64_t bytes = 0;
+  for (const auto& [one, other] : {std::pair(&a, &b), std::pair(&b, &a)}) {
+    for (const auto& [key, value] : one->items()) {
+      if (!IsAnnotation(key)) bytes += static_cast<int64_t>(key.size()) + bytes_of(value);
+    }
+    const auto properties = one->find("properties"), others = other->find("additionalProperties");
+    if (properties != one->end() && others != other->end())
+      bytes += static_cast<int64_t>(properties->size()) * bytes_of(*others);
+  }
+  return bytes;
 }
 
 bool HasType(const SchemaJson& value, absl::string_view type) {

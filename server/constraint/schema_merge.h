@@ -22,6 +22,10 @@ bool IsAnnotation(absl::string_view keyword);
 // when it is their turn.  InvalidArgument: "both have \"pattern\"", of keywords that cannot be joined.
 absl::StatusOr<SchemaJson> MergeSchemas(const SchemaJson& a, const SchemaJson& b);
 
+// Roughly the bytes, as JSON, of what MergeSchemas makes, or more: each property that only one of them names has a copy
+// of the other's additionalProperties.
+int64_t BytesWhenMerged(const SchemaJson& a, const SchemaJson& b);
+
 // InvalidArgument: `required` is a list with other than texts, or past kMaxSchemaKeys or kMaxSchemaKeyBytes.
 absl::Status CheckRequired(const SchemaJson& required);
 

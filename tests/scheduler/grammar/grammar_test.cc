@@ -4,7 +4,9 @@
 
 #include <time.h>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "scheduler/grammar/ebnf.h"
@@ -109,6 +111,8 @@ TEST(Ebnf, RefusesByLine) {
     const char* why;
   } kCases[] = {
       {"root ::= a", "line 1: rule \"a\" is not defined"},
+      {"root ::= zz\n  yy\n  xx ww", "line 1: rule \"zz\" is not defined"},
+      {"root ::= a b\na ::=\n c\nb ::= \"x\" d", "line 3: rule \"c\" is not defined"},
       {"root ::= root \"a\" | \"b\"", "left recursion"},
       {"root ::= a\na ::= b \"x\"\nb ::= \"\" a | \"y\"", "left recursion"},
       {"root ::= \"a\" root", "nothing matches"},
@@ -260,20 +264,98 @@ TEST(Bounds, HostileRegexesEnd) {
   EXPECT_LT(Totals().bytes.load(), int64_t{100} << 20);
 }
 
-// At each letter the rest of the text was searched for a }.  Reading 16 times as much takes some 16 times as long; with
-// that search 256 times.
-TEST(Bounds, ALongRegexWithoutBracesIsReadOnce) {
-  const auto seconds = [](const std::string& part, size_t bytes) {
-    std::string regex;
-    while (regex.size() < bytes) regex += part;
+// EBNF of rules that each call the next before an x, or go on with `second`, where $ is the next one's number: so many
+// calls lead to the last one.
+std::string Doubled(int rules, const char* second, const char* last) {
+  std::string text = "root ::= r0\n";
+  for (int i = 0; i < rules; ++i)
+    absl::StrAppend(&text, "r", i, " ::= r", i + 1, " \"x\" | ",
+                    absl::StrReplaceAll(second, {{"$", absl::StrCat(i + 1)}}), "\n");
+  return absl::StrCat(text, "r", rules, " ::= ", last, "\n");
+}
+
+// A set that is too large was found first, with all the work that there is, and what was made for it stayed.
+TEST(Bounds, ASetThatIsTooLargeEndsAtItsLimitAndLeavesNothing) {
+  const auto regex = OfRegex("((((a?){100}){100}){100}){100}");
+  const auto letters = OfEbnf(Doubled(24, "r$ \"y\"", "\"z\""));
+  const auto empty = OfEbnf(Doubled(24, "r$ \"\" r$ \"\" | \"\"", "\"\""));
+  std::string same;
+  for (int i = 0; i < 5000; ++i) same += "a|";
+  const auto wide = OfRegex(absl::StrCat("(", same, "){0,40000}"));
+  for (const auto* automaton : {&regex, &letters, &empty, &wide}) {
+    ASSERT_TRUE(automaton->ok()) << automaton->status();
+    int64_t work = Matcher::kFirstWork;
+    EXPECT_THAT(std::string((**automaton)->Start(&work).status().message()), HasSubstr("too ambiguous: more than "));
+    EXPECT_GT(work, Matcher::kFirstWork - 2'000'000);
+    const int64_t held = Totals().bytes.load();
+    EXPECT_FALSE(Matcher(**automaton).AnyFits().ok());
+    EXPECT_LT(Totals().bytes.load(), held);
+    const int64_t least = Totals().bytes.load();
+    EXPECT_FALSE(Matcher(**automaton).NextMask().ok());
+    EXPECT_FALSE(Matcher(**automaton).TaskOfMask().Run().ok());
+    EXPECT_EQ(Totals().bytes.load(), least);
+  }
+  EXPECT_TRUE(Takes(*OfEbnf(Doubled(11, "r$ \"y\"", "\"z\"")), "zxyxyxyxyxyx"));
+}
+
+// Equal texts each had an edge, which no limit counts.
+TEST(Bounds, EqualTextsOfAChoiceAreOne) {
+  Grammar grammar;
+  grammar.Define(grammar.AddRule("choice"),
+                 [&](StateId from) { return grammar.OneOfTexts(from, std::vector<std::string>(1000, "ab")); });
+  ASSERT_TRUE(grammar.Finish().ok());
+  size_t edges = 0;
+  for (StateId s = 0; s < grammar.num_states(); ++s) edges += grammar.state(s).empties.size();
+  EXPECT_LT(edges, 10u);
+}
+
+// Reading 16 times as much takes some 16 times as long; 256 times where each part looks at all of the text, or at all
+// that was read.
+void ExpectToReadOnce(size_t bytes, absl::FunctionRef<std::string(size_t bytes)> make,
+                      absl::FunctionRef<void(const std::string& text)> read) {
+  const auto seconds = [&](const std::string& text) {
     const double before = CpuSeconds();
-    EXPECT_TRUE(ParseRegex(regex, RegexMatch::kWhole).ok()) << part;
+    read(text);
     return CpuSeconds() - before;
   };
+  const double small = seconds(make(bytes)), large = seconds(make(16 * bytes));
+  EXPECT_LT(large, 100 * small) << make(20);
+}
+
+// At each letter the rest of the text was searched for a }.
+TEST(Bounds, ALongRegexIsReadOnce) {
+  const auto read = [](const std::string& regex) { EXPECT_TRUE(ParseRegex(regex, RegexMatch::kWhole).ok()); };
   for (const char* part : {"a", "{", "{1"}) {
-    const double small = seconds(part, 32 << 10), large = seconds(part, 512 << 10);
-    EXPECT_LT(large, 100 * small) << part;
+    const auto repeated = [&](size_t bytes) {
+      std::string regex;
+      while (regex.size() < bytes) regex += part;
+      return regex;
+    };
+    ExpectToReadOnce(32 << 10, repeated, read);
   }
+  // Each letter was put before all that were there.
+  const auto falling = [](size_t bytes) {
+    std::string regex = "[";
+    for (uint32_t letter = kLastChar; regex.size() < bytes; letter -= 2) {
+      uint8_t utf8[4];
+      const int length = EncodeUtf8(letter, utf8);
+      for (int i = 0; i < length; ++i) regex += static_cast<char>(utf8[i]);
+    }
+    return regex + "]";
+  };
+  ExpectToReadOnce(64 << 10, falling, read);
+}
+
+// At each new name the lines before it were counted.
+TEST(Bounds, ALongGrammarIsReadOnce) {
+  const auto names = [](size_t bytes) {
+    std::string text = "root ::= ";
+    for (int i = 0; text.size() < bytes; ++i) absl::StrAppend(&text, "a", i, "\n");
+    return text;
+  };
+  ExpectToReadOnce(16 << 10, names, [](const std::string& text) {
+    EXPECT_THAT(std::string(ParseEbnf(text).status().message()), HasSubstr("line 1: rule \"a0\" is not defined"));
+  });
 }
 
 TEST(Bounds, AGrammarThatIsTooLargeIsRefused) {

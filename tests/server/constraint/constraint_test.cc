@@ -103,6 +103,41 @@ TEST(Schema, RequiredNamesHaveALimit) {
             "$: \"required\" has 6000 names, limit 5000");
 }
 
+// Each part was as long as what it refers to, or as the other's additional properties, and no limit counted it.
+TEST(Schema, CopiesOfWhatIsReferredToHaveALimit) {
+  const auto repeated = [](const std::string& part, int times) {
+    std::string list = part;
+    for (int i = 1; i < times; ++i) absl::StrAppend(&list, ",", part);
+    return list;
+  };
+  const auto properties = [](const std::string& schema, int count) {
+    std::string members;
+    for (int i = 0; i < count; ++i) absl::StrAppend(&members, i ? "," : "", "\"p", i, "\":", schema);
+    return absl::StrCat("\"properties\": {", members, "}");
+  };
+  const std::string values = absl::StrCat(R"("a": {"enum": [)", repeated("1", 40'000), "]}");
+  const std::string list = absl::StrCat(R"("list": {"allOf": [)", repeated(R"({"$ref": "#/a"})", 190), "]}");
+  constexpr char kFault[] = "takes more than 16777216 bytes to join what stands beside $ref, allOf, anyOf and oneOf";
+  EXPECT_THAT(FaultOf(absl::StrCat("{", values, ",", properties(R"({"$ref": "#/a", "x": 1})", 1600), "}")),
+              HasSubstr(kFault));
+  EXPECT_THAT(
+      FaultOf(absl::StrCat("{", values, ",", list, ",", properties(R"({"$ref": "#/list", "x": 1})", 1000), "}")),
+      HasSubstr(kFault));
+  EXPECT_THAT(FaultOf(absl::StrCat("{\"allOf\": [{", properties("true", 4900),
+                                   R"(}, {"additionalProperties": {"enum": [)", repeated("1", 40'000), "]}}]}")),
+              HasSubstr(kFault));
+  EXPECT_EQ(FaultOf(absl::StrCat("{", values, ",", properties(R"({"$ref": "#/a", "x": 1})", 40), "}")), "");
+  std::string parts;  // each with what was joined before it
+  for (int i = 0; i < 150; ++i) {
+    absl::StrAppend(&parts, i ? "," : "", R"({"properties": {"p)", i, R"(": {"description": ")", std::string(1100, 'x'),
+                    "\"}}}");
+  }
+  EXPECT_EQ(FaultOf(absl::StrCat(R"({"allOf": [)", parts, "]}")), "") << "honest";
+  std::string branches;
+  for (int i = 0; i < 200; ++i) absl::StrAppend(&branches, i ? "," : "", R"({"const": )", i, "}");
+  EXPECT_EQ(FaultOf(absl::StrCat(R"({"$defs": {)", values, R"(}, "oneOf": [)", branches, "]}")), "") << "not copied";
+}
+
 // Each of the patterns was made into an automaton for each of the names.
 TEST(Schema, PatternsOfNamesHaveALimit) {
   std::string many, large;

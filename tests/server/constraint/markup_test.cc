@@ -217,6 +217,11 @@ TEST(Markup, WhatCannotBeHeldToIsAnyParametersUnlessStrict) {
       {R"({"type": "object", "properties": {"a>b": {"type": "string"}}})", "f: $: the parameter \"a>b\" has a name"},
       {R"({"type": "object", "properties": {"a": {"not": {}}}})", "f: $.properties.a: \"not\" is not supported"},
       {R"({"type": "object", "additionalProperties": {"type": "integer"}})", "f: $: \"additionalProperties\" alone"},
+      {R"({"type": "object", "properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}})",
+       "f: $: \"dependentRequired\" is not supported"},
+      {R"({"type": "object", "properties": {"a": {}}, "allOf": [{"unevaluatedProperties": false}]})",
+       "f: $: \"unevaluatedProperties\" is not supported"},
+      {R"({"type": "object", "not": {}})", "f: $: \"not\" is not supported"},
       {R"({"type": "object", "minProperties": 1, "properties": {"a": {}}})", "f: $: \"minProperties\" that asks"},
   };
   for (const Case& c : cases) {

@@ -51,32 +51,53 @@ const OrderedJson* Target(const OrderedJson& root, absl::string_view reference) 
   return at;
 }
 
-// Of a JSON schema within `root`: from type, enum, const, what it combines, and at most `refs` times what it refers to.
-ValueTypes TypesOfSchema(const OrderedJson& root, const OrderedJson& schema, int depth, int* refs) {
-  ValueTypes types;
-  if (!schema.is_object() || depth == kMaxSchemaDepth) return types;
-  for (const auto& [key, value] : schema.items()) {
-    if (key == "type" && value.is_string()) {
-      types.Add(TypesOfName(value.get_ref<const std::string&>()));
-    } else if (key == "type" && value.is_array()) {
-      for (const OrderedJson& name : value) {
-        if (name.is_string()) types.Add(TypesOfName(name.get_ref<const std::string&>()));
+// Of JSON schemas within `root`: from type, enum, const, what they combine, and what they refer to.
+class SchemaReader {
+ public:
+  // `refs`: references that may still be followed, here and elsewhere.
+  SchemaReader(const OrderedJson* root, int* refs) : root_(root), refs_(refs) {}
+
+  ValueTypes TypesOf(const OrderedJson& schema, int depth = 0) {
+    ValueTypes types;
+    if (!schema.is_object() || depth == kMaxSchemaDepth) return types;
+    for (const auto& [key, value] : schema.items()) {
+      if (key == "type" && value.is_string()) {
+        types.Add(TypesOfName(value.get_ref<const std::string&>()));
+      } else if (key == "type" && value.is_array()) {
+        for (const OrderedJson& name : value) {
+          if (name.is_string()) types.Add(TypesOfName(name.get_ref<const std::string&>()));
+        }
+      } else if (key == "const") {
+        types.Add(TypesOfValue(value));
+      } else if (key == "enum" && value.is_array()) {
+        for (const OrderedJson& one : value) types.Add(TypesOfValue(one));
+      } else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array()) {
+        for (const OrderedJson& one : value) types.Add(TypesOf(one, depth + 1));
+      } else if (key == "$ref" && value.is_string() && --*refs_ >= 0) {
+        types.Add(TypesOfTarget(value.get_ref<const std::string&>(), depth + 1));
+      } else if (key == "nullable" && value == true) {
+        types.Add(ValueTypes::kNull);
       }
-    } else if (key == "const") {
-      types.Add(TypesOfValue(value));
-    } else if (key == "enum" && value.is_array()) {
-      for (const OrderedJson& one : value) types.Add(TypesOfValue(one));
-    } else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array()) {
-      for (const OrderedJson& one : value) types.Add(TypesOfSchema(root, one, depth + 1, refs));
-    } else if (key == "$ref" && value.is_string() && --*refs >= 0) {
-      const OrderedJson* const target = Target(root, value.get_ref<const std::string&>());
-      if (target != nullptr) types.Add(TypesOfSchema(root, *target, depth + 1, refs));
-    } else if (key == "nullable" && value == true) {
-      types.Add(ValueTypes::kNull);
     }
+    return types;
   }
-  return types;
-}
+
+ private:
+  ValueTypes TypesOfTarget(absl::string_view reference, int depth) {
+    const OrderedJson* const target = Target(*root_, reference);
+    if (target == nullptr) return {};
+    const std::pair<const OrderedJson*, int> key = {target, depth};
+    if (const auto it = targets_.find(key); it != targets_.end()) return it->second;
+    const ValueTypes types = TypesOf(*target, depth);
+    targets_[key] = types;
+    return types;
+  }
+
+  const OrderedJson* const root_;
+  int* const refs_;
+  // With the depth at which each was reached.  A long one is read once, not by each that refers to it.
+  absl::flat_hash_map<std::pair<const OrderedJson*, int>, ValueTypes> targets_;
+};
 
 // Whether `text` is JSON, of one of the types.
 bool IsOfTypes(absl::string_view text, ValueTypes types) {
@@ -101,7 +122,8 @@ ToolTypes::ToolTypes(const OrderedJson& tools) {
     const OrderedJson* const root = Member(function, "parameters");
     const OrderedJson* const properties = Member(root, "properties");
     if (properties == nullptr || !properties->is_object()) continue;
-    for (const auto& [key, schema] : properties->items()) parameters[key] = TypesOfSchema(*root, schema, 0, &refs);
+    SchemaReader reader(root, &refs);
+    for (const auto& [key, schema] : properties->items()) parameters[key] = reader.TypesOf(schema);
   }
 }
 

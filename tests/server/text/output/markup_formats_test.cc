@@ -1,4 +1,6 @@
 // Formats whose arguments are keys and values between markers: Qwen3-Coder, GLM, MiniMax.
+#include <time.h>
+
 #include "tests/server/text/output/parse.h"
 
 namespace switchyard::text::parse {
@@ -74,6 +76,32 @@ TEST(OutputParser, ValuesHaveTheTypesOfTheSchema) {
   EXPECT_EQ(JsonOfValue("[1]", ValueTypes(), false), "[1]");
   EXPECT_EQ(JsonOfValue("\"a\"", ValueTypes(), false), "\"a\"");
   EXPECT_EQ(JsonOfValue("a b", ValueTypes(), false), "\"a b\"");
+}
+
+// A long list of values was read for each parameter that refers to it.
+TEST(OutputParser, TypesThatManyParametersReferToAreReadOnce) {
+  const auto cpu_seconds = [] {
+    timespec used = {};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+  };
+  const auto seconds = [&](int num_parameters) {
+    nlohmann::ordered_json schema;
+    schema["list"]["enum"] = std::vector<int>(200'000, 1);
+    schema["list"]["anyOf"] = {{{"$ref", "#/tree"}}};
+    schema["tree"]["anyOf"] = {{{"type", "null"}}, {{"$ref", "#/tree"}}};
+    for (int i = 0; i < num_parameters; ++i) schema["properties"][absl::StrCat("p", i)]["$ref"] = "#/list";
+    nlohmann::ordered_json tools;
+    tools[0]["function"] = {{"name", "f"}, {"parameters", schema}};
+    const double before = cpu_seconds();
+    const ToolTypes types(tools);
+    const double taken = cpu_seconds() - before;
+    const ValueTypes last = types.TypesOf("f", absl::StrCat("p", num_parameters - 1));
+    EXPECT_TRUE(last.Has(ValueTypes::kNumber) && last.Has(ValueTypes::kNull) && !last.Has(ValueTypes::kString));
+    return taken;
+  };
+  const double one = seconds(1), many = seconds(200);
+  EXPECT_LT(many, 20 * one);
 }
 
 TEST(OutputParser, Glm) {
