@@ -157,7 +157,7 @@ SY_INLINE void AddSums(Part part, const char* b, Part next, __m512i (&sums)[MR][
 }
 
 template <int kBits, GemmScales kScales, int MR>
-void MultiplyRows(const GemmBlockArgs& args) {
+void MultiplyInt(const GemmBlockArgs& args) {
   constexpr int kBlockBytes = GemmQuantBlockBytes(kBits, kScales);
   constexpr int kRowBytes = kIntGroup + static_cast<int>(sizeof(RowGroup));
   const char* a = static_cast<const char*>(args.a);
@@ -186,12 +186,6 @@ void MultiplyRows(const GemmBlockArgs& args) {
     }
     a = next;
   }
-}
-
-template <int kBits, GemmScales kScales, int MR = kIntRows>
-void IntBlock(const GemmBlockArgs& args) {
-  if (args.rows == MR) return MultiplyRows<kBits, kScales, MR>(args);
-  if constexpr (MR > 1) IntBlock<kBits, kScales, MR - 1>(args);
 }
 
 }  // namespace

@@ -329,12 +329,6 @@ void MultiplyInt(const GemmBlockArgs& args) {
 
 #endif
 
-template <int kBits, GemmScales kScales, int MR = kIntRows>
-void IntBlock(const GemmBlockArgs& args) {
-  if (args.rows == MR) return MultiplyInt<kBits, kScales, MR>(args);
-  if constexpr (MR > 1) IntBlock<kBits, kScales, MR - 1>(args);
-}
-
 }  // namespace
 }  // namespace switchyard::ops::SY_KERNEL_NS
 

@@ -1,5 +1,5 @@
 // The table of a file's kernels for weights of few bits.  Included at the end of gemm_int_cpu.cc and
-// gemm_avx512_vnni_cpu.cc, which have IntBlock<bits, scales>(args) and kIntRows, the most rows of a block.
+// gemm_avx512_vnni_cpu.cc, which have MultiplyInt<bits, scales, rows>(args) and kIntRows, the most rows of a block.
 #pragma once
 
 #include "workers/ops/gemm/kernels/gemm_int_rows.h"
@@ -11,6 +11,12 @@
 
 namespace switchyard::ops::SY_KERNEL_NS {
 namespace {
+
+template <int kBits, GemmScales kScales, int MR = kIntRows>
+void IntBlock(const GemmBlockArgs& args) {
+  if (args.rows == MR) return MultiplyInt<kBits, kScales, MR>(args);
+  if constexpr (MR > 1) IntBlock<kBits, kScales, MR - 1>(args);
+}
 
 template <class Elem, int kBits, GemmScales kScales>
 constexpr GemmKernel kIntKernelOf = {.max_rows = kIntRows,
