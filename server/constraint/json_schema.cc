@@ -95,19 +95,15 @@ absl::StatusOr<std::unique_ptr<const Grammar>> SchemaCompiler::DefineAll() {
   while (!waiting_.empty()) {
     const Waiting next = std::move(waiting_.front());
     waiting_.pop_front();
-    const absl::Status status = Define(next);
-    if (copied_bytes_ > kMaxCopiedBytes) break;
-    RETURN_IF_ERROR(status);
-    if (grammar_.full() || grammar_.num_rules() > kMaxRules) break;
+    RETURN_IF_ERROR(Define(next));
+    if (grammar_.full() || grammar_.num_rules() > kMaxRules || copied_bytes_ > kMaxCopiedBytes) break;
   }
-  if (copied_bytes_ > kMaxCopiedBytes || (!waiting_.empty() && !grammar_.full())) return Fault("$", TooLarge());
+  if (copied_bytes_ > kMaxCopiedBytes || (!waiting_.empty() && !grammar_.full())) {
+    return Fault("$", absl::StrCat("has more than ", kMaxRules, " parts, or more than ", kMaxCopiedBytes,
+                                   " bytes when allOf, anyOf and oneOf are joined with what stands beside them"));
+  }
   if (const absl::Status status = grammar_.Finish(); !status.ok()) return Fault("$", status.message());
   return std::make_unique<const Grammar>(std::move(grammar_));
-}
-
-std::string SchemaCompiler::TooLarge() {
-  return absl::StrCat("has more than ", kMaxRules, " parts, or more than ", kMaxCopiedBytes,
-                      " bytes when $ref, allOf, anyOf and oneOf are joined with what stands beside them");
 }
 
 RuleId SchemaCompiler::RuleOf(SchemaJson schema, std::string path, int value_of) {

@@ -70,7 +70,6 @@ class SchemaCompiler {
   absl::StatusOr<SchemaJson> Joined(SchemaJson schema);
   // MergeSchemas, counted before it is done.
   absl::StatusOr<SchemaJson> Merged(const SchemaJson& a, const SchemaJson& b);
-  static std::string TooLarge();
   // InvalidArgument: `schema`, which is joined, has a keyword that cannot be held to.
   static absl::Status CheckKeywords(const SchemaJson& schema);
   absl::Status DefineChoice(const Waiting& waiting, SchemaJson schema, const char* keyword);
