@@ -9,11 +9,11 @@ namespace switchyard::server {
 
 // A call of a function, in the words of the model's format.
 struct CallSpec {
-  std::string name;        // the function's, for errors
-  std::string before;      // text before the arguments
-  std::string parameters;  // the JSON schema of the arguments
-  std::string behind;      // text that ends the call
-  bool is_strict = false;  // a schema that cannot be held to is an error; else the arguments are any object then
+  std::string name = {};        // the function's, for errors
+  std::string before = {};      // text before the arguments
+  std::string parameters = {};  // the JSON schema of the arguments
+  std::string behind = {};      // text that ends the call
+  bool is_strict = false;       // a schema that cannot be held to is an error; else the arguments are any object then
 };
 
 // Free text that comes before what is constrained: a model's reasoning.
