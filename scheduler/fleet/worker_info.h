@@ -42,7 +42,7 @@ struct WorkerInfo {
   std::vector<int32_t> eos_token_ids;
   int32_t long_rope_above = 0;        // prompts of more tokens have keys of another kind; 0 = all prompts are alike
   int32_t min_rebalance_rows = 0;     // from how many rows on it pays that another worker computes them; 0 = never
-  int64_t expert_bytes = 0;           // one expert of one layer, as it lies where it computes
+  int64_t expert_bytes = 0;           // an expert of the largest layer, as it lies where it computes
   int32_t row_bytes = 0;              // one row on its way to an expert
   std::vector<std::string> adapters;  // names of those that requests choose from, in the order of their numbers
   std::optional<MemoryShare> expert_budget;  // none: it holds all of its experts where it computes

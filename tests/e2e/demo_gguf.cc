@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/base/check.h"
 #include "tests/e2e/harness.h"
@@ -128,7 +130,7 @@ class TensorWriter {
     if (of_experts) shape.insert(shape.begin(), experts_);
     const bool plain = shape.size() == 1 || absl::StrContains(name, "ffn_gate_inp");
     uint32_t type = options_.blocks == DemoBlocks::kNone ? kBf16 : kQ80;
-    if (options_.blocks == DemoBlocks::kMixed && of_experts && !absl::StrContains(name, "down")) type = kQ40;
+    if (options_.blocks == DemoBlocks::kMixed && of_experts && !KeepsEight(name)) type = kQ40;
     if (plain) type = kF32;
     parts_->rows.push_back(GgufRow(name, shape, type, parts_->data.size()));
     parts_->data += Encoded(values, type);
@@ -136,6 +138,13 @@ class TensorWriter {
   }
 
  private:
+  // Down projections of every other layer do: "blk.0.ffn_down_exps.weight".
+  static bool KeepsEight(const std::string& name) {
+    const std::vector<std::string> parts = absl::StrSplit(name, '.');
+    int layer = 0;
+    return absl::StartsWith(parts[2], "ffn_down") && absl::SimpleAtoi(parts[1], &layer) && layer % 2 == 0;
+  }
+
   const Checkpoint& model_;
   const DemoGguf& options_;
   const int64_t experts_;

@@ -8,7 +8,7 @@ namespace switchyard {
 enum class DemoBlocks {
   kNone,   // BF16, as the model has its matrices
   kQ8,     // Q8_0
-  kMixed,  // Q8_0, but gate and up of experts Q4_0
+  kMixed,  // Q8_0, but gate and up of experts, and down in every other layer, Q4_0
 };
 struct DemoGguf {
   DemoBlocks blocks = DemoBlocks::kNone;

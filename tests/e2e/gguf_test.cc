@@ -95,7 +95,7 @@ TEST_P(GgufBlocksTest, GiveTheSameTokensHoweverTheyAreSpread) {
 
 INSTANTIATE_TEST_SUITE_P(Blocks, GgufBlocksTest,
                          testing::Values(Held{DemoBlocks::kQ8, "q8_0"},
-                                         Held{DemoBlocks::kMixed, "q8_0, experts q4_0 and q8_0"}),
+                                         Held{DemoBlocks::kMixed, "q8_0, experts q8_0 and q4_0"}),
                          [](const auto& each) {
                            return std::string(each.param.blocks == DemoBlocks::kQ8 ? "Q8" : "Mixed");
                          });

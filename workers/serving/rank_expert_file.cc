@@ -26,8 +26,8 @@ constexpr int64_t kMostPieceBytes = 2 << 20, kMostPieceBytesOnDisk = 1 << 20;
 constexpr int64_t kMeasuredBytes = 128 << 20;
 constexpr absl::Duration kMeasuredTime = absl::Milliseconds(500);
 
-int64_t PieceBytes(const moe::PackedExpert& expert, bool on_disk) {
-  const int64_t part = (expert.bytes / kChunksPerCopy + moe::kDirectAlignment - 1) / moe::kDirectAlignment;
+int64_t PieceBytes(int64_t expert_bytes, bool on_disk) {
+  const int64_t part = (expert_bytes / kChunksPerCopy + moe::kDirectAlignment - 1) / moe::kDirectAlignment;
   return std::clamp(part * moe::kDirectAlignment, moe::kDirectAlignment,
                     on_disk ? kMostPieceBytesOnDisk : kMostPieceBytes);
 }
@@ -45,10 +45,6 @@ absl::StatusOr<std::string> DirOf(const RankExpertFileInput& input) {
 
 }  // namespace
 
-moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, ops::WeightType type, DeviceKind device) {
-  return {config.hidden, config.expert_intermediate, type, device, config.ffn_bias};
-}
-
 absl::StatusOr<std::unique_ptr<moe::ExpertCopier>> CopierFrom(const moe::ExpertFile& file, Device device) {
   if (!file.mapped()) {
     // Without its path: clients get the errors.
@@ -61,9 +57,9 @@ absl::StatusOr<std::unique_ptr<moe::ExpertCopier>> CopierFrom(const moe::ExpertF
   return moe::MakeExpertCopier(device, {.begin = file.data(), .bytes = file.bytes()});
 }
 
-absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::PackedExpert& expert,
+absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::ExpertForms& forms,
                                        moe::ExpertCopier* copier) {
-  const int64_t piece = file.piece_bytes(), pieces = (expert.bytes + piece - 1) / piece;
+  const int64_t piece = file.piece_bytes(), pieces = (forms.bytes() + piece - 1) / piece;
   const int64_t all = int64_t{file.num_layers()} * file.num_experts() * pieces;
   const int64_t count = std::clamp<int64_t>(kMeasuredBytes / piece, 1, all);
   PinnedBuffer memory;
@@ -77,12 +73,16 @@ absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::P
   absl::Status status;
   while (started > over || over == 0) {
     if (started < count && !free.empty() && (started == 0 || MonotonicNow() - begun < kMeasuredTime)) {
-      const int64_t at = started++ * (all / count), place = at / pieces, offset = at % pieces * piece;
-      copier->Start({.id = {.layer = static_cast<int32_t>(place / file.num_experts()),
-                            .expert = static_cast<int32_t>(place % file.num_experts())},
+      const int64_t at = started++ * (all / count), place = at / pieces;
+      const moe::ExpertId id = {.layer = static_cast<int32_t>(place / file.num_experts()),
+                                .expert = static_cast<int32_t>(place % file.num_experts())};
+      // (A smaller expert than the largest may have fewer pieces.)
+      const int64_t expert_bytes = forms.of(id.layer).bytes, last = (expert_bytes - 1) / piece * piece;
+      const int64_t offset = std::min(at % pieces * piece, last);
+      copier->Start({.id = id,
                      .slot = free.back(),
                      .offset = offset,
-                     .bytes = std::min(piece, expert.bytes - offset),
+                     .bytes = std::min(piece, expert_bytes - offset),
                      .to = to + free.back() * piece});
       free.pop_back();
       continue;
@@ -118,13 +118,13 @@ absl::StatusOr<std::unique_ptr<moe::ExpertFile>> OpenRankExpertFile(const RankEx
   moe::ExpertFileOptions options;
   ASSIGN_OR_RETURN(options.dir, DirOf(input));
   options.weights = input.weights;
-  options.expert = PackedExpertOf(config, input.type, input.device.kind);
+  options.expert = model::ExpertFormsOf(config, input.type, input.device.kind);
   options.device = input.device.kind;
   options.num_layers = static_cast<int>(config.num_moe_layers());
   options.num_experts = static_cast<int>(config.num_experts);
   options.available_bytes = input.available_bytes;
   options.on_disk = input.staging_bytes > 0 && input.device.is_cpu() && !IsInMemory(options.dir);
-  options.piece_bytes = PieceBytes(options.expert, options.on_disk);
+  options.piece_bytes = PieceBytes(options.expert.bytes(), options.on_disk);
   if (options.on_disk) options.staging_bytes = input.staging_bytes;
   const auto fill = [&](moe::ExpertFile::Places* places) {
     std::vector<int32_t> all(static_cast<size_t>(config.num_experts));

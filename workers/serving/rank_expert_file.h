@@ -37,9 +37,6 @@ struct RankExpertFileInput {
   int64_t staging_bytes = 0;
 };
 
-// As the device's products take them.
-moe::PackedExpert PackedExpertOf(const model::ModelConfig& config, ops::WeightType type, DeviceKind device);
-
 // Opens the file, building it if nobody has; not mapped, if it may be on a disk and its directory is.  Blocks; progress
 // as ExpertFile's.
 // Errors: InvalidArgument (a directory that cannot be used), the file's, the loader's.
@@ -62,7 +59,7 @@ inline absl::Duration ExpertFillLimit(int64_t bytes) {
 
 // Bytes a second that the copier, which nobody uses yet, brings to the host's memory: of some experts of the file, in a
 // fraction of a second.  Errors: the copier's.
-absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::PackedExpert& expert,
+absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::ExpertForms& forms,
                                        moe::ExpertCopier* copier);
 
 // Pieces of an expert at least, where it is large enough.

@@ -10,6 +10,7 @@
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
 #include "scheduler/offload/policies/policy_kind.h"
+#include "workers/model/weights/weights.h"
 #include "workers/moe/experts/direct_reader.h"
 
 namespace switchyard::worker {
@@ -42,16 +43,20 @@ int64_t Ticks(double amount, double per_second) {
 }
 
 // The bytes of the weights that a pass reads before its first gate.
-int64_t BytesBeforeFirstGate(const model::ModelConfig& config, ops::WeightType type) {
-  int64_t elements = 0;
-  for (const model::LayerConfig& layer : config.layers) {
-    elements += config.hidden * (config.qkv_width() + config.q_width());
-    if (layer.moe) break;
-    elements += 3 * config.hidden * config.dense_intermediate;
+int64_t BytesBeforeFirstGate(const model::ModelConfig& config, const ops::WeightType& type) {
+  const auto bytes = [&](int64_t n, int64_t k, ops::WeightFormat format) {
+    constexpr int64_t kSide = 32;
+    return n * k / (kSide * kSide) * ops::PackedBytes({.n = kSide, .k = kSide, .dtype = type.dtype, .format = format});
+  };
+  int64_t all = 0;
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    const ops::LayerFormats& formats = type.format.of(i);
+    all += bytes(config.qkv_width(), config.hidden, formats.qkv) + bytes(config.hidden, config.q_width(), formats.o);
+    if (config.layers[i].moe) break;
+    all += bytes(2 * config.dense_intermediate, config.hidden, formats.dense_gate_up) +
+           bytes(config.hidden, config.dense_intermediate, formats.dense_down);
   }
-  constexpr int64_t kSide = 32;
-  return elements / (kSide * kSide) *
-         ops::PackedBytes({.n = kSide, .k = kSide, .dtype = type.dtype, .format = type.format.dense});
+  return all;
 }
 
 std::unique_ptr<offload::CachePolicy> MakePolicy(const std::string& name, const offload::OffloadShape& shape,
@@ -67,7 +72,7 @@ absl::StatusOr<int> ExpertSlots(const offload::ExpertBudgetOptions& options, con
   const int64_t least = std::max<int64_t>(2, std::min(config.top_k + 1, experts_per_layer));
   if (options.automatic()) return static_cast<int>(least);
   ASSIGN_OR_RETURN(const MemoryShare share, ParseMemoryShare(options.budget));
-  const int64_t expert_bytes = PackedExpertOf(config, type, device).bytes;
+  const int64_t expert_bytes = model::ExpertFormsOf(config, type, device).bytes();
   const int64_t all = experts_per_layer * config.num_moe_layers();
   const int64_t slots = share.PartsOf(all, expert_bytes);
   if (slots >= least) return static_cast<int>(slots);
@@ -82,7 +87,7 @@ absl::StatusOr<std::unique_ptr<moe::ExpertStore>> RankExperts::MakeStore(const R
   const Device device = input.file.device;
   const moe::ExpertFile* const file = file_.get();
   moe::ExpertStoreOptions options;
-  options.expert = PackedExpertOf(*input.file.config, input.file.type, device.kind);
+  options.expert = model::ExpertFormsOf(*input.file.config, input.file.type, device.kind);
   options.num_slots = slots;
   options.device = device;
   options.bytes_per_second = input.options.copy_bytes_per_second;
@@ -122,7 +127,7 @@ absl::StatusOr<std::unique_ptr<RankExperts>> RankExperts::Open(const RankExperts
                    ExpertSlots(input.options, config, input.file.type, device.kind, experts_per_layer));
   auto experts = std::unique_ptr<RankExperts>(new RankExperts());
   RankExpertFileInput file_input = input.file;
-  const int64_t slot_bytes = slots * PackedExpertOf(config, input.file.type, device.kind).bytes;
+  const int64_t slot_bytes = slots * model::ExpertFormsOf(config, input.file.type, device.kind).bytes();
   if (device.is_cpu()) file_input.staging_bytes = std::clamp(slot_bytes / 2, kLeastStaging, kMostStaging);
   ASSIGN_OR_RETURN(experts->file_, OpenRankExpertFile(file_input, progress));
   double copied_bytes = 0;
@@ -164,17 +169,22 @@ absl::Status RankExperts::MakeCold(const RankExpertsInput& input, moe::ExpertFil
   RankExpertFileInput file = input.file;
   file.device = Device::Cpu();
   // Panels of few bits are alike on both.
-  const ops::WeightFormats& formats = file.type.format;
-  if (formats.gate_up == ops::WeightFormat::kPlain || formats.down == ops::WeightFormat::kPlain) {
+  const moe::ExpertForms form = model::ExpertFormsOf(config, file.type, DeviceKind::kCpu);
+  bool alike = true;
+  for (int layer = 0; layer < config.num_moe_layers(); ++layer) {
+    for (const ops::WeightDesc& matrix : {form.of(layer).gate_up, form.of(layer).down})
+      alike &= matrix.format != ops::WeightFormat::kPlain;
+  }
+  if (!alike) {
     if (file_->built()) file.available_bytes -= file_->bytes();
     ASSIGN_OR_RETURN(host_file_, OpenRankExpertFile(file, progress));
   }
   const moe::ExpertFile* const from = host_file_ != nullptr ? host_file_.get() : file_.get();
   const DeviceKind device = input.file.device.kind;
-  const auto copied_bytes = static_cast<double>(PackedExpertOf(config, file.type, device).bytes);
+  const auto copied_bytes = static_cast<double>(model::ExpertFormsOf(config, file.type, device).bytes());
   const double link = input.options.copy_bytes_per_second;
   moe::ColdExpertsOptions options;
-  options.expert = PackedExpertOf(config, file.type, DeviceKind::kCpu);
+  options.expert = form;
   options.device = input.file.device;
   options.clamp = config.glu_clamp;
   options.source = [from](int layer, int expert) { return from->At(layer, expert); };
@@ -185,7 +195,7 @@ absl::Status RankExperts::MakeCold(const RankExpertsInput& input, moe::ExpertFil
     return copied_bytes / rate;
   };
   options.host_seconds = [host = RatesOf(DeviceKind::kCpu, file.num_threads),
-                          bytes = static_cast<double>(options.expert.bytes),
+                          bytes = static_cast<double>(options.expert.bytes()),
                           flops = 6.0 * static_cast<double>(config.hidden * config.expert_intermediate)](int64_t rows) {
     return bytes / host.memory_bytes + static_cast<double>(rows) * flops / host.flops;
   };

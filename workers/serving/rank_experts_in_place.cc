@@ -7,6 +7,7 @@
 #include "scheduler/base/log.h"
 #include "scheduler/base/memory_share.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/model/weights/weights.h"
 
 namespace switchyard::worker {
 
@@ -39,15 +40,17 @@ absl::StatusOr<bool> AgreeOnInPlace(int rank, int world, const absl::Status& min
 RankExpertsInPlace::RankExpertsInPlace(const RankExpertFileInput& input, int rank, int world)
     : rank_(rank),
       num_layers_(static_cast<int>(input.config->num_moe_layers())),
-      expert_(PackedExpertOf(*input.config, input.type, DeviceKind::kCpu)),
+      expert_(model::ExpertFormsOf(*input.config, input.type, DeviceKind::kCpu)),
       homes_(moe::ExpertLayout::Contiguous(static_cast<int>(input.config->num_experts), world)),
       all_experts_(moe::ExpertLayout::Contiguous(static_cast<int>(input.config->num_experts), 1)),
       experts_(num_layers_, homes_.num_experts(), expert_),
       others_(static_cast<size_t>(world)) {}
 
 int64_t RankExpertsInPlace::OffsetOf(int rank, int layer, size_t n) const {
-  return (static_cast<int64_t>(layer) * static_cast<int64_t>(homes_.Residents(rank).size()) + static_cast<int64_t>(n)) *
-         expert_.bytes;
+  const auto experts = static_cast<int64_t>(homes_.Residents(rank).size());
+  int64_t offset = 0;
+  for (int before = 0; before < layer; ++before) offset += experts * expert_.of(before).bytes;
+  return n == 0 ? offset : offset + static_cast<int64_t>(n) * expert_.of(layer).bytes;
 }
 
 int64_t RankExpertsInPlace::BytesOf(int rank) const {

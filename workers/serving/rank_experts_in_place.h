@@ -57,7 +57,7 @@ class RankExpertsInPlace {
 
   const int rank_;
   const int num_layers_;
-  const moe::PackedExpert expert_;
+  const moe::ExpertForms expert_;
   const moe::ExpertLayout homes_, all_experts_;
   moe::ExpertsInPlace experts_;
   UniqueFd file_;

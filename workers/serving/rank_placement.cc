@@ -7,6 +7,7 @@
 #include "scheduler/base/clock.h"
 #include "scheduler/base/log.h"
 #include "scheduler/base/status_macros.h"
+#include "workers/model/weights/weights.h"
 
 namespace switchyard::worker {
 
@@ -34,7 +35,7 @@ absl::StatusOr<std::unique_ptr<RankPlacement>> RankPlacement::Open(const RankPla
   options.num_layers = placement->num_layers_;
   options.num_experts = placement->num_experts_;
   options.num_slots = PlacedSlots(input);
-  options.expert = PackedExpertOf(config, input.file.type, input.file.device.kind);
+  options.expert = model::ExpertFormsOf(config, input.file.type, input.file.device.kind);
   options.chunk_bytes = file->piece_bytes();
   options.bytes_per_second = input.copy_bytes_per_second;
   options.source = [file](int layer, int expert) { return file->At(layer, expert); };
@@ -49,7 +50,7 @@ absl::StatusOr<std::unique_ptr<RankPlacement>> RankPlacement::Open(const RankPla
   auto copier = std::make_unique<moe::TimedCopier>(std::move(summed));
   placement->copier_ = copier.get();
   ASSIGN_OR_RETURN(placement->slots_, moe::ReplicatedExperts::Create(options, std::move(copier)));
-  LogInfo("experts: ", options.num_slots, " slots of ", options.expert.bytes >> 10, " KiB, placement ",
+  LogInfo("experts: ", options.num_slots, " slots of ", options.expert.bytes() >> 10, " KiB, placement ",
           placement::NameOf(input.settings.mode), ", from ", file->path(), file->built() ? " (built now)" : "");
   return placement;
 }

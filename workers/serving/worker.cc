@@ -52,7 +52,7 @@ absl::StatusOr<ops::WeightFormats> CheckTensors(const checkpoint::Checkpoint& ch
   ASSIGN_OR_RETURN(std::vector<model::Param> params,
                    model::BuildParams(config, *model::FindFamily(config.model_type), checkpoint, &*untouched));
   if (adapter != nullptr) RETURN_IF_ERROR(model::MergeAdapter(config, *adapter, checkpoint, &params));
-  return model::StoredFormats(params);
+  return model::StoredFormats(params, *untouched);
 }
 
 // The formats of --quantization=NAME; stored: those of the checkpoint.

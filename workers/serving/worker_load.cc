@@ -13,6 +13,7 @@
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/runner/warm_up.h"
 #include "workers/model/weights/dummy_weights.h"
+#include "workers/model/weights/weights.h"
 #include "workers/moe/experts/expert_checksum.h"
 #include "workers/serving/shared_weights.h"
 #include "workers/serving/weight_agreement.h"
@@ -117,8 +118,8 @@ absl::Status Worker::AgreeOnBudget(const fleet::RankAssignment& assignment, cons
   const double share = settings.kv_cache_bytes > 0 ? 1 : kExpertShareBesideCache;
   const int64_t rest = std::max<int64_t>(0, budget_.rest - kNotForExperts);
   const auto more = static_cast<int64_t>(share * static_cast<double>(rest));
-  expert_budget_.budget =
-      absl::StrCat(more + least.expert_slots * PackedExpertOf(config_, weight_type(), options_.device.kind).bytes);
+  expert_budget_.budget = absl::StrCat(
+      more + least.expert_slots * model::ExpertFormsOf(config_, weight_type(), options_.device.kind).bytes());
   return absl::OkStatus();
 }
 

@@ -7,7 +7,7 @@
 #include "scheduler/base/memory_share.h"
 #include "workers/model/config/memory_plan.h"
 #include "workers/model/runner/token_rebalancer.h"
-#include "workers/moe/experts/packed_expert.h"
+#include "workers/model/weights/weights.h"
 #include "workers/session/serving_handler.h"
 
 namespace switchyard::worker {
@@ -35,7 +35,7 @@ void DescribeModel(const Worker& worker, fleet::WorkerInfo* out) {
       gives ? model::MinRebalanceRows(config, worker.dtype(), ops::CurrentIsa(), worker.threads()) : 0;
   if (config.num_experts > 0) {
     const DeviceKind kind = worker.device().kind;
-    out->expert_bytes = PackedExpertOf(config, worker.weight_type(), kind).bytes;
+    out->expert_bytes = model::ExpertFormsOf(config, worker.weight_type(), kind).bytes();
     out->row_bytes = static_cast<int32_t>(config.hidden * DTypeBytes(worker.dtype()));
   }
 }

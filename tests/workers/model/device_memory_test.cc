@@ -22,15 +22,30 @@ std::vector<int32_t> AllExpertsOf(const ModelConfig& config) {
   return residents;
 }
 
+// Layers with other formats by turns, each of their matrices another one.
+ops::WeightFormats OfEachLayer(const ModelConfig& config) {
+  using ops::WeightFormat;
+  ops::WeightFormats formats(WeightFormat::kQ8_0);
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    formats.layers.push_back(i % 2 == 0
+                                 ? ops::LayerFormats{WeightFormat::kQ6_K, WeightFormat::kInt4, WeightFormat::kQ8_0,
+                                                     WeightFormat::kPlain, WeightFormat::kQ4_1, WeightFormat::kQ8_0}
+                                 : ops::LayerFormats{WeightFormat::kQ4_1, WeightFormat::kPlain, WeightFormat::kInt4,
+                                                     WeightFormat::kQ6_K, WeightFormat::kQ8_0, WeightFormat::kQ4_1});
+  }
+  return formats;
+}
+
 TEST(DeviceMemoryTest, WeightsTakeOneAllocationAsPlanned) {
   using ops::WeightFormat;
   for (const std::string& name : FixtureNames()) {
+    const auto config = ReadModelConfig(LoadFixture(name).dir);
+    ASSERT_TRUE(config.ok()) << config.status();
     for (const ops::WeightType& type : {ops::WeightType(DType::kBf16), ops::WeightType(DType::kF32),
                                         ops::WeightType(DType::kBf16, WeightFormat::kInt4),
                                         ops::WeightType(DType::kF16, {WeightFormat::kQ8_0, WeightFormat::kQ4_1,
-                                                                      WeightFormat::kQ6_K, WeightFormat::kQ8_0})}) {
-      const auto config = ReadModelConfig(LoadFixture(name).dir);
-      ASSERT_TRUE(config.ok()) << config.status();
+                                                                      WeightFormat::kQ6_K, WeightFormat::kQ8_0}),
+                                        ops::WeightType(DType::kBf16, OfEachLayer(*config))}) {
       const size_t before = cuda_emulation::MemoryInUse(0);
       {
         const auto weights = AllocateWeights(*config, type, AllExpertsOf(*config), TestDevice());

@@ -177,7 +177,7 @@ ModelWeights LoadBlocks(const BlocksOf& of, bool decoded, ops::WeightFormats* fo
   auto params = BuildParams(*config, *FindFamily(config->model_type), *checkpoint, &*untouched);
   SY_CHECK_OK(params.status());
   if (adapter != nullptr) SY_CHECK_OK(MergeAdapter(*config, *adapter, *checkpoint, &*params));
-  *formats = StoredFormats(*params);
+  *formats = StoredFormats(*params, *untouched);
   LoadOptions options;
   options.adapter = adapter;
   options.dtype = DType::kF32;
@@ -201,11 +201,18 @@ double WorstOf(const ops::Weight& held, const ops::Weight& decoded) {
   return static_cast<double>(worst / largest);
 }
 
-TEST(GgufLoaderTest, BlocksOfSeveralTypesAreHeldInAFormThatIsNear) {
+// A layer whose experts' gate and up are of Q4_K.
+ops::LayerFormats LayerOf(WeightFormat qkv, WeightFormat o, WeightFormat down) {
+  return {qkv, o, o, o, WeightFormat::kQ4_1, down};
+}
+
+// Each layer's matrices as they are stored, or, of several types of blocks (q, k and v), in a form that is near.
+TEST(GgufLoaderTest, BlocksAreHeldAsEachLayerHasThem) {
   struct Case {
     BlocksOf of;
-    ops::WeightFormats formats;
-    double dense, down;  // at most so far from the decoded values
+    std::vector<ops::LayerFormats> layers;
+    WeightFormat head;
+    double qkv[2], o;  // at most so far from the decoded values
   };
   constexpr double kHalf = 0x1p-10, kStepOf6 = 0.6 / 31, kStepOf8 = 0.6 / 127;
   BlocksOf mixed;  // as Q4_K_M
@@ -217,23 +224,30 @@ TEST(GgufLoaderTest, BlocksOfSeveralTypesAreHeldInAFormThatIsNear) {
   three.q = three.v[0] = three.v[1] = kQ3K;
   three.head = kQ4_0;
   const WeightFormat q6 = WeightFormat::kQ6_K, q8 = WeightFormat::kQ8_0, q4 = WeightFormat::kQ4_1;
-  const Case cases[] = {{{}, {q4, q4, q4, q6}, kHalf, kHalf},          {mixed, {q6, q4, q6, q6}, kStepOf6, kStepOf6},
-                        {eight, {q8, q4, q8, q6}, kStepOf8, kStepOf8}, {five, {q8, q4, q6, q6}, kStepOf8, kStepOf6},
-                        {all6, {q6, q6, q6, q6}, kHalf, kHalf},        {three, {q6, q4, q6, q8}, kStepOf6, kStepOf6}};
+  const Case cases[] = {{{}, {LayerOf(q4, q4, q4)}, q6, {kHalf, kHalf}, kHalf},
+                        {mixed, {LayerOf(q6, q4, q6), LayerOf(q4, q4, q4)}, q6, {kStepOf6, kHalf}, kHalf},
+                        {eight, {LayerOf(q6, q4, q6), LayerOf(q8, q4, q8)}, q6, {kStepOf6, kStepOf8}, kHalf},
+                        {five, {LayerOf(q8, q8, q6), LayerOf(q8, q8, q4)}, q6, {kStepOf8, kStepOf8}, kStepOf8},
+                        {all6, {{q6, q6, q6, q6, q6, q6}}, q6, {kHalf, kHalf}, kHalf},
+                        {three, {LayerOf(q6, q6, q6), LayerOf(q6, q6, q4)}, q8, {kStepOf6, kStepOf6}, kStepOf6}};
   for (const Case& each : cases) {
     ops::WeightFormats formats;
     const ModelWeights held = LoadBlocks(each.of, /*decoded=*/false, &formats);
     const ModelWeights decoded = LoadBlocks(each.of, /*decoded=*/true, &formats);
     SCOPED_TRACE(ops::ToString(formats));
-    EXPECT_EQ(formats, each.formats);
+    ops::WeightFormats expected;
+    expected.head = each.head;
+    if (each.layers.size() > 1) expected.layers = each.layers;
+    if (each.layers.size() == 1) expected.all_layers = each.layers[0];
+    EXPECT_EQ(formats, expected);
     EXPECT_LE(WorstOf(held.lm_head, decoded.lm_head), kStepOf8);
     for (int i = 0; i < 2; ++i) {
       const auto &ours = held.layers[i], &theirs = decoded.layers[i];
-      EXPECT_LE(WorstOf(ours.attention.qkv, theirs.attention.qkv), each.dense);
-      EXPECT_LE(WorstOf(ours.attention.o, theirs.attention.o), each.dense);
+      EXPECT_LE(WorstOf(ours.attention.qkv, theirs.attention.qkv), each.qkv[i]);
+      EXPECT_LE(WorstOf(ours.attention.o, theirs.attention.o), each.o);
       for (int expert = 0; expert < 2; ++expert) {
-        EXPECT_LE(WorstOf(ours.moe->experts[expert].down, theirs.moe->experts[expert].down), each.down);
-        EXPECT_LE(WorstOf(ours.moe->experts[expert].gate_up, theirs.moe->experts[expert].gate_up), kHalf + kStepOf6);
+        EXPECT_LE(WorstOf(ours.moe->experts[expert].down, theirs.moe->experts[expert].down), kHalf);
+        EXPECT_LE(WorstOf(ours.moe->experts[expert].gate_up, theirs.moe->experts[expert].gate_up), kHalf);
       }
     }
   }
@@ -248,6 +262,7 @@ TEST(GgufLoaderTest, AdaptersAreAddedToExpertsOfBlocks) {
   other.up = kQ6K;
   for (const BlocksOf& blocks : {of, other}) {
     ops::WeightFormats was, is;
+    const ops::LayerFormats& layer_was = was.all_layers;
     const ModelWeights base = LoadBlocks(blocks, /*decoded=*/true, &was);
     const ModelWeights held = LoadBlocks(blocks, /*decoded=*/false, &was);
     for (const std::vector<std::string>& targets :
@@ -263,8 +278,8 @@ TEST(GgufLoaderTest, AdaptersAreAddedToExpertsOfBlocks) {
       ASSERT_TRUE(adapter.ok()) << adapter.status();
       const ModelWeights merged = LoadBlocks(blocks, /*decoded=*/false, &is, adapter->get());
       const bool gate_up = targets[0] == "gate_up_proj", down = targets.back() == "down_proj";
-      EXPECT_EQ(is, ops::WeightFormats(was.dense, gate_up ? WeightFormat::kPlain : was.gate_up,
-                                       down ? WeightFormat::kPlain : was.down, was.head));
+      EXPECT_EQ(is, ops::WeightFormats(layer_was.qkv, gate_up ? WeightFormat::kPlain : layer_was.gate_up,
+                                       down ? WeightFormat::kPlain : layer_was.down, was.head));
       for (int64_t layer = 0; layer < 2; ++layer) {
         for (int64_t e = 0; e < 2; ++e) {
           const FfnWeights& found = merged.layers[layer].moe->experts[e];

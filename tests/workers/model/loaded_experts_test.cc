@@ -34,7 +34,7 @@ TEST(LoaderTest, GptOssExpertsWithBiasesAreForStores) {
     const auto checkpoint = checkpoint::Checkpoint::Open(fixture.dir);
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
     for (const ops::WeightFormat format : {ops::WeightFormat::kPlain, ops::WeightFormat::kInt8}) {
-      const moe::PackedExpert packed(config->hidden, config->expert_intermediate, {DType::kBf16, format},
+      const moe::PackedExpert packed(config->hidden, config->expert_intermediate, {DType::kBf16, format, format},
                                      DeviceKind::kCpu, /*bias=*/true);
       const auto options = [&] {
         LoadOptions load;

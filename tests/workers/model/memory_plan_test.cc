@@ -144,6 +144,46 @@ TEST(LoaderTest, MemoryPlanKnowsTheFormatOfEachKind) {
             "plain, experts q4_1");
 }
 
+// A slot has room for any layer's expert.
+TEST(LoaderTest, MemoryPlanKnowsTheFormatsOfEachLayer) {
+  using ops::WeightFormat;
+  ModelConfig config = SmallConfig();
+  config.hidden = 512;
+  config.expert_intermediate = config.dense_intermediate = 1024;
+  config.layers.resize(4);
+  for (size_t i = 0; i < 4; ++i) config.layers[i].moe = i > 0;
+  const auto both = [&](const ops::WeightFormats& formats) {
+    const ops::WeightType type = {DType::kBf16, formats};
+    const auto weights = AllocateWeights(config, type, {0, 1});
+    EXPECT_TRUE(weights.ok()) << weights.status();
+    return std::pair(weights->bytes(), static_cast<int64_t>(WeightBytes(config, type, 2)));
+  };
+  const auto [held, planned] = both(WeightFormat::kQ8_0);
+  ops::WeightFormats by_layer(WeightFormat::kQ8_0);
+  by_layer.layers.assign(config.layers.size(), by_layer.all_layers);
+  by_layer.layers[1].down = WeightFormat::kQ4_0;
+  by_layer.layers[0].dense_down = WeightFormat::kQ4_0;
+  by_layer.layers[0].gate_up = WeightFormat::kPlain;     // which it does not have
+  by_layer.layers[1].dense_down = WeightFormat::kPlain;  // likewise
+  const auto [less_held, less_planned] = both(by_layer);
+  const int64_t saved = config.hidden * config.expert_intermediate / 2 * 3;  // two experts' and the first layer's
+  EXPECT_EQ(held - less_held, saved);
+  EXPECT_EQ(planned - less_planned, saved);
+  by_layer.layers[0].gate_up = by_layer.layers[1].dense_down = WeightFormat::kQ4_0;
+  EXPECT_EQ(ops::ToString(by_layer), "q8_0 and q4_0");
+  by_layer.layers[2].qkv = WeightFormat::kQ6_K;
+  EXPECT_EQ(ops::ToString(by_layer), "q8_0 and q4_0 and q6_k, experts q8_0 and q4_0");
+  const moe::ExpertForms forms = ExpertFormsOf(config, {DType::kBf16, by_layer}, DeviceKind::kCpu);
+  EXPECT_EQ(forms.of(0).down.format, WeightFormat::kQ4_0);
+  EXPECT_EQ(forms.of(1).down.format, WeightFormat::kQ8_0);
+  EXPECT_EQ(forms.bytes(), forms.of(1).bytes);
+  const auto with_slots = [&](const ops::WeightFormats& formats, int64_t slots) {
+    return MemoryBytes(config, {.expert_slots = slots, .format = formats});
+  };
+  EXPECT_EQ(with_slots(by_layer, 3) - with_slots(by_layer, 0),
+            with_slots(WeightFormat::kQ8_0, 3) - with_slots(WeightFormat::kQ8_0, 0));
+}
+
 int64_t StatusKb(const char* key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

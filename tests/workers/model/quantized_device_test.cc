@@ -32,7 +32,7 @@ ops::WeightFormats Stored(const std::string& dir) {
   SY_CHECK_OK(weights.status());
   const auto params = BuildParams(*config, *FindFamily(config->model_type), *checkpoint, &*weights);
   SY_CHECK_OK(params.status());
-  return StoredFormats(*params);
+  return StoredFormats(*params, *weights);
 }
 
 // The largest difference of logits, over the largest logit.
@@ -99,7 +99,7 @@ TEST(PublishedFp4Test, LogitsAreThoseOfTheDecodedWeights) {
   if (!HasDevices(1)) GTEST_SKIP() << "skipped: no GPU";
   const Fixture fixture = LoadFixture("gptoss-mxfp4");
   const ops::WeightFormats stored = Stored(fixture.dir);
-  ASSERT_EQ(stored.gate_up, ops::WeightFormat::kMxfp4);
+  ASSERT_EQ(stored.of(0).gate_up, ops::WeightFormat::kMxfp4);
   const std::vector<int32_t>& prompt = fixture.greedy[0].prompt;
   const std::vector<double> decoded = RankGroup(fixture.dir, {.dtype = DType::kF32}).Logits(prompt);
   const std::vector<double> found = RankGroup(fixture.dir, {.dtype = DType::kF16, .formats = stored}).Logits(prompt);

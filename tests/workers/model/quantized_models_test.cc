@@ -89,7 +89,7 @@ TEST_P(QuantizedModelsTest, AdaptersAreAddedToDecodedExperts) {
     auto params = BuildParams(*config, *FindFamily("qwen3_moe"), *checkpoint, &*weights);
     SY_CHECK_OK(params.status());
     if (adapter != nullptr) SY_CHECK_OK(MergeAdapter(*config, *adapter, *checkpoint, &*params));
-    return StoredFormats(*params);
+    return StoredFormats(*params, *weights);
   };
   const auto load = [&](const checkpoint::LoraAdapter* adapter, const ops::WeightFormats& format) {
     LoadOptions options;
@@ -102,6 +102,7 @@ TEST_P(QuantizedModelsTest, AdaptersAreAddedToDecodedExperts) {
     return *std::move(weights);
   };
   const ops::WeightFormats was = formats(nullptr);
+  const ops::LayerFormats& layer_was = was.of(0);
   const ModelWeights base = load(nullptr, {}), held = load(nullptr, was);
   for (const std::vector<std::string>& targets :
        {std::vector<std::string>{"gate_up_proj", "down_proj"}, {"gate_up_proj"}, {"down_proj"}}) {
@@ -112,8 +113,8 @@ TEST_P(QuantizedModelsTest, AdaptersAreAddedToDecodedExperts) {
     ASSERT_TRUE(adapter.ok()) << adapter.status();
     const bool gate_up = targets[0] == "gate_up_proj", down = targets.back() == "down_proj";
     const ops::WeightFormats is = formats(adapter->get());
-    EXPECT_EQ(is, ops::WeightFormats(was.dense, gate_up ? ops::WeightFormat::kPlain : was.gate_up,
-                                     down ? ops::WeightFormat::kPlain : was.down, was.head));
+    EXPECT_EQ(is, ops::WeightFormats(layer_was.qkv, gate_up ? ops::WeightFormat::kPlain : layer_was.gate_up,
+                                     down ? ops::WeightFormat::kPlain : layer_was.down, was.head));
     const ModelWeights merged = load(adapter->get(), is);
     for (int64_t e = 0; e < config->num_experts; ++e) {
       const FfnWeights& found = merged.layers[0].moe->experts[e];

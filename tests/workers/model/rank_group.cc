@@ -28,9 +28,8 @@ namespace {
 
 constexpr absl::Duration kStepDeadline = absl::Seconds(60);
 
-moe::PackedExpert PackedOf(const ModelConfig& config, const RankGroupOptions& options) {
-  const ops::WeightType type(options.dtype, options.formats);
-  return {config.hidden, config.expert_intermediate, type, TestDevice().kind, config.ffn_bias};
+moe::ExpertForms PackedOf(const ModelConfig& config, const RankGroupOptions& options) {
+  return ExpertFormsOf(config, {options.dtype, options.formats}, TestDevice().kind);
 }
 
 // A batch of one sequence in a device's memory.
@@ -99,8 +98,7 @@ RankGroup::RankGroup(const std::string& dir, const RankGroupOptions& options) : 
 }
 
 void RankGroup::LoadPacked(const checkpoint::Checkpoint& checkpoint, const ModelConfig& config) {
-  const moe::PackedExpert packed = PackedOf(config, options_);
-  const int64_t bytes = config.num_moe_layers() * config.num_experts * packed.bytes;
+  const int64_t bytes = config.num_moe_layers() * config.num_experts * PackedOf(config, options_).bytes();
   absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes, Device::Cpu());
   SY_CHECK_OK(memory.status());
   packed_ = *std::move(memory);
@@ -118,7 +116,7 @@ void RankGroup::LoadPacked(const checkpoint::Checkpoint& checkpoint, const Model
 
 std::function<const char*(int layer, int expert)> RankGroup::PackedSource(const ModelConfig& config) const {
   return [begin = static_cast<const char*>(packed_.data()), num_experts = config.num_experts,
-          bytes = PackedOf(config, options_).bytes](int layer, int expert) {
+          bytes = PackedOf(config, options_).bytes()](int layer, int expert) {
     return begin + (int64_t{layer} * num_experts + expert) * bytes;
   };
 }
@@ -129,7 +127,7 @@ void RankGroup::MakeOffload(const ModelConfig& config, Rank* rank) const {
   store_options.expert = PackedOf(config, options_);
   store_options.num_slots = options_.expert_slots;
   store_options.device = device;
-  store_options.chunk_bytes = store_options.expert.bytes / 3;
+  store_options.chunk_bytes = store_options.expert.bytes() / 3;
   store_options.source = [at = PackedSource(config)](const moe::ExpertId& id) { return at(id.layer, id.expert); };
   auto copier = moe::MakeExpertCopier(device, {static_cast<const char*>(packed_.data()), packed_.bytes()});
   SY_CHECK_OK(copier.status());

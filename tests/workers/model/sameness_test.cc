@@ -82,6 +82,49 @@ TEST_P(SamenessTest, LogitsBitForBit) {
   EXPECT_EQ(one.Logits(half), std::vector<double>(expected.begin(), expected.begin() + static_cast<int64_t>(count)));
 }
 
+// Layers whose matrices are held in several formats, as GGUF files mix them: in memory, in slots that experts of all
+// layers share, and in copies.
+class FormatsByLayerTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(FormatsByLayerTest, GreedyTokensAndLogits) {
+  using ops::WeightFormat;
+  const Fixture fixture = LoadFixture(GetParam());
+  const auto config = ReadModelConfig(fixture.dir);
+  ASSERT_TRUE(config.ok()) << config.status();
+  RankGroupOptions base;
+  base.formats.head = WeightFormat::kQ6_K;
+  constexpr WeightFormat kQ4 = WeightFormat::kQ4_1, kQ6 = WeightFormat::kQ6_K, kQ8 = WeightFormat::kQ8_0;
+  int moe_layers = 0;
+  for (const LayerConfig& layer : config->layers) {
+    moe_layers += layer.moe ? 1 : 0;
+    base.formats.layers.push_back(moe_layers % 2 == 0
+                                      ? ops::LayerFormats{kQ6, kQ4, kQ4, kQ6, kQ4, kQ6}
+                                      : ops::LayerFormats{kQ4, kQ8, kQ6, kQ8, kQ8, WeightFormat::kPlain});
+  }
+  std::vector<std::vector<int32_t>> prompts;
+  for (const GreedyGolden& golden : fixture.greedy) {
+    if (golden.prompt.size() < 600) prompts.push_back(golden.prompt);
+  }
+  const auto tokens = RankGroup(fixture.dir, base).Greedy(prompts, kNumTokens);
+  const std::vector<double> logits = RankGroup(fixture.dir, base).Logits(fixture.steady.tokens);
+  RankGroupOptions uniform;
+  uniform.formats = ops::WeightFormats(kQ4, kQ4, kQ6, kQ6);
+  EXPECT_NE(RankGroup(fixture.dir, uniform).Logits(fixture.steady.tokens), logits);
+  RankGroupOptions ranks = base, slots = base, both = base, copies = base;
+  ranks.world = both.world = copies.world = 2;
+  ranks.chunk = both.chunk = 7;
+  slots.expert_slots = both.expert_slots = static_cast<int>(config->top_k) + 2;
+  copies.placement = placement::PlacementMode::kAgreed;
+  const Variant variants[] = {{"two ranks", ranks}, {"slots", slots}, {"slots of two ranks", both}, {"copies", copies}};
+  for (const Variant& run : variants) {
+    EXPECT_EQ(RankGroup(fixture.dir, run.options).Greedy(prompts, kNumTokens), tokens) << run.name;
+    EXPECT_EQ(RankGroup(fixture.dir, run.options).Logits(fixture.steady.tokens), logits) << run.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, FormatsByLayerTest, ::testing::Values("olmoe-clip", "qwen2-sliding", "qwen2-shared"),
+                         [](const auto& info) { return TestName(info.param); });
+
 INSTANTIATE_TEST_SUITE_P(Fixtures, SamenessTest,
                          ::testing::Combine(::testing::Values("qwen2-sliding", "olmoe-clip", "qwen3-yarn",
                                                               "mixtral-window", "olmoe-longrope", "gptoss-mxfp4"),

@@ -134,7 +134,7 @@ absl::StatusOr<std::unique_ptr<moe::ReplicatedExperts>> DecidedGroup::MakeSlots(
   options.num_experts = kExperts;
   options.num_slots = num_slots;
   options.expert = models_[0]->packed();
-  options.chunk_bytes = options.expert.bytes / 4;
+  options.chunk_bytes = options.expert.bytes() / 4;
   options.source = [this](int layer, int id) { return Packed(layer, id); };
   return moe::ReplicatedExperts::Create(options, std::make_unique<FakeCopier>(copies));
 }

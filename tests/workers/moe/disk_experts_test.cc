@@ -43,7 +43,7 @@ class DiskExpertsTest : public testing::TestWithParam<DirectMethod> {
     options_.expert = PackedExpert(96, 80, DType::kF32, DeviceKind::kCpu);
     options_.on_disk = true;
     options_.piece_bytes = 2 * kDirectAlignment;
-    options_.staging_bytes = 5 * options_.expert.bytes;
+    options_.staging_bytes = 5 * options_.expert.bytes();
     options_.num_layers = kLayers;
     options_.num_experts = kExperts;
   }
@@ -62,8 +62,8 @@ class DiskExpertsTest : public testing::TestWithParam<DirectMethod> {
         for (int expert = 0; expert < kExperts; ++expert) {
           char* const at = places->At(layer, expert);
           if (at == nullptr) continue;
-          for (int64_t i = 0; i < options_.expert.bytes; ++i) at[i] = ByteOf(layer, expert, i);
-          filled += options_.expert.bytes;
+          for (int64_t i = 0; i < options_.expert.bytes(); ++i) at[i] = ByteOf(layer, expert, i);
+          filled += options_.expert.bytes();
           if (!places->Report(filled)) return absl::CancelledError("stopped");
         }
       }
@@ -113,7 +113,7 @@ class DiskExpertsTest : public testing::TestWithParam<DirectMethod> {
     if (absl::Status status = store_->StartCopy(id, slot, CopyPriority::kDemand); !status.ok()) return status;
     const auto lease = store_->Acquire({id}, absl::Now() + absl::Seconds(20));
     if (!lease.ok()) return lease.status();
-    const PackedExpert& expert = options_.expert;
+    const PackedExpert& expert = options_.expert.of(id.layer);
     const char* const bytes = static_cast<const char*>(lease->gate_up(0).data());
     for (int64_t i = 0; i < expert.bytes; ++i) {
       if (bytes[i] != ByteOf(id.layer, id.expert, i)) return absl::InternalError(absl::StrCat("wrong at byte ", i));
@@ -150,9 +150,22 @@ TEST_P(DiskExpertsTest, EveryExpertComesFromTheDisk) {
     for (int i = 0; i < kLayers * kExperts; ++i) {
       EXPECT_EQ(Bring({i / kExperts, i % kExperts}, i % 2), absl::OkStatus()) << i;
     }
-    EXPECT_EQ(store_->counters().copied_bytes, kLayers * kExperts * options_.expert.bytes);
+    EXPECT_EQ(store_->counters().copied_bytes, kLayers * kExperts * options_.expert.bytes());
   }
   EXPECT_EQ(fills_, 3);
+}
+
+TEST_P(DiskExpertsTest, OfSmallExpertsNoMoreIsRead) {
+  std::vector<PackedExpert> layers(kLayers, PackedExpert(96, 80, DType::kF32, DeviceKind::kCpu));
+  layers[1] = PackedExpert(96, 80, DType::kBf16, DeviceKind::kCpu);
+  options_.expert = ExpertForms(layers);
+  file_ = Open();
+  MakeStore(*file_);
+  for (int i = 0; i < kLayers * kExperts; ++i) {
+    EXPECT_EQ(Bring({i / kExperts, i % kExperts}, i % 2), absl::OkStatus()) << i;
+  }
+  ASSERT_LT(layers[1].bytes, layers[0].bytes);
+  EXPECT_EQ(store_->counters().copied_bytes, kExperts * ((kLayers - 1) * layers[0].bytes + layers[1].bytes));
 }
 
 TEST_P(DiskExpertsTest, ChangedBytesAreFoundWhenTheyAreRead) {

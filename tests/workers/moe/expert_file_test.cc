@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -44,7 +45,7 @@ class ExpertFileTest : public testing::Test {
           for (int layer = 0; layer < kLayers; ++layer) {
             for (int expert = 0; expert < kExperts; ++expert) {
               std::memset(places->At(layer, expert), 1 + layer * kExperts + expert,
-                          static_cast<size_t>(options_.expert.bytes));
+                          static_cast<size_t>(options_.expert.bytes()));
               places->Report(layer * kExperts + expert);
             }
           }
@@ -65,7 +66,7 @@ class ExpertFileTest : public testing::Test {
     bool right = true;
     for (int i = 0; i < kLayers * kExperts; ++i) {
       const char* const bytes = file.At(i / kExperts, i % kExperts);
-      right &= bytes[0] == i + 1 && bytes[options_.expert.bytes - 1] == i + 1;
+      right &= bytes[0] == i + 1 && bytes[options_.expert.bytes() - 1] == i + 1;
     }
     return right;
   }
@@ -147,19 +148,26 @@ TEST_F(ExpertFileTest, OfABuilderThatDiedIsBuiltAgain) {
   ExpectBuiltAgain();
 }
 
+// Experts of fp32, but in one layer.
+ExpertForms WithSmallLayer(size_t layer) {
+  std::vector<PackedExpert> layers(kLayers, PackedExpert(32, 32, DType::kF32, DeviceKind::kCpu));
+  layers[layer] = PackedExpert(32, 32, DType::kBf16, DeviceKind::kCpu);
+  return ExpertForms(layers);
+}
+
 TEST_F(ExpertFileTest, OtherWeightsHaveAnotherFile) {
   const std::string path = Make();
+  std::string last;
   for (const auto& change : std::vector<std::function<void()>>{
            [&] { options_.weights = "abd"; },
-           [&] {
-             options_.num_experts = kExperts;
-             options_.num_layers = kLayers;
-           },
            [&] { options_.expert = PackedExpert(32, 32, DType::kBf16, DeviceKind::kCpu); },
-           [&] { options_.expert = PackedExpert(16, 64, DType::kBf16, DeviceKind::kCpu); }}) {
+           [&] { options_.expert = PackedExpert(16, 64, DType::kBf16, DeviceKind::kCpu); },
+           [&] { options_.expert = WithSmallLayer(1); }, [&] { options_.expert = WithSmallLayer(2); }}) {
     const int before = fills_;
     change();
-    EXPECT_NE(Make(), path);
+    const std::string other = Make();
+    EXPECT_NE(other, path);
+    EXPECT_NE(std::exchange(last, other), other);
     EXPECT_GE(fills_, before);
   }
 }

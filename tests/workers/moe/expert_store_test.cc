@@ -54,11 +54,15 @@ class DeepCopier : public ExpertCopier {
 // A store over kLayers * kExperts experts whose bytes say which they are; chunks of a quarter of an expert.
 class ExpertStoreTest : public testing::Test {
  protected:
+  void Make(int num_slots, const ExpertForms& forms) { Make(num_slots, 0, nullptr, forms); }
   void Make(int num_slots, double bytes_per_second = 0, std::unique_ptr<ExpertCopier> copier = nullptr) {
+    Make(num_slots, bytes_per_second, std::move(copier), expert_);
+  }
+  void Make(int num_slots, double bytes_per_second, std::unique_ptr<ExpertCopier> copier, const ExpertForms& forms) {
     if (copier == nullptr) copier = std::make_unique<FakeCopier>(&script_);
     store_.reset();
     ExpertStoreOptions options;
-    options.expert = expert_;
+    options.expert = forms;
     options.num_slots = num_slots;
     options.chunk_bytes = expert_.bytes / 4;
     options.bytes_per_second = bytes_per_second;
@@ -337,6 +341,32 @@ TEST_F(ExpertStoreTest, AnEmulatedLinkIsNeverFasterThanItsRate) {
   ASSERT_TRUE(store_->Acquire(ids, Soon()).ok());
   EXPECT_GE(absl::Now() - begin, absl::Milliseconds(40));
   EXPECT_GE(store_->counters().wait_seconds, 0.03);
+}
+
+// Layers differ in their experts' form: a slot has that of the expert that is in it.
+TEST_F(ExpertStoreTest, SlotsHaveTheFormOfTheirExpert) {
+  const PackedExpert small(32, 32, DType::kBf16, DeviceKind::kCpu);
+  std::vector<PackedExpert> layers(kLayers, expert_);
+  layers[1] = small;
+  Make(2, ExpertForms(layers));
+  const auto expect = [&](const ExpertId& id, const PackedExpert& form) {
+    const auto lease = store_->Acquire({id}, Soon());
+    ASSERT_TRUE(lease.ok()) << lease.status();
+    EXPECT_EQ(lease->gate_up(0).dtype(), form.gate_up.dtype);
+    EXPECT_EQ(std::memcmp(lease->gate_up(0).data(), At(id), static_cast<size_t>(lease->gate_up(0).bytes())), 0);
+    EXPECT_EQ(
+        std::memcmp(lease->down(0).data(), At(id) + form.down_offset, static_cast<size_t>(lease->down(0).bytes())), 0);
+  };
+  ASSERT_LT(small.bytes, expert_.bytes);
+  int64_t copied = 0;
+  for (const int layer : {0, 1, 2, 1}) {
+    const ExpertId id{layer, 3};
+    store_->Evict(0).IgnoreError();
+    ASSERT_TRUE(Demand(id, 0).ok());
+    expect(id, layers[static_cast<size_t>(layer)]);
+    copied += layers[static_cast<size_t>(layer)].bytes;
+    EXPECT_EQ(store_->counters().copied_bytes, copied);
+  }
 }
 
 TEST_F(ExpertStoreTest, RefusesOptionsAndSlotsThatCannotBe) {

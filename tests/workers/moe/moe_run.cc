@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<moe::ExpertOffload>> MakeOffload(const MoeTestMod
   moe::ExpertStoreOptions store_options;
   store_options.expert = model.packed();
   store_options.num_slots = run.expert_slots;
-  store_options.chunk_bytes = store_options.expert.bytes / 3;
+  store_options.chunk_bytes = store_options.expert.bytes() / 3;
   store_options.device = device;
   store_options.source = [&](const moe::ExpertId& id) { return experts.data() + id.expert * model.packed().bytes; };
   std::unique_ptr<moe::ExpertCopier> copier;
@@ -70,9 +70,8 @@ absl::StatusOr<std::unique_ptr<moe::ColdExperts>> MakeCold(const MoeTestModel& m
   moe::ColdExpertsOptions options;
   options.expert = host_model->packed();
   options.device = stream.device();
-  options.source = [begin = static_cast<const char*>(packed->data()), stride = options.expert.bytes](int, int expert) {
-    return begin + expert * stride;
-  };
+  options.source = [begin = static_cast<const char*>(packed->data()), stride = options.expert.bytes()](
+                       int, int expert) { return begin + expert * stride; };
   options.copy_seconds = [price = run.cold_price] { return price; };
   options.host_seconds = [](int64_t) { return 1.0; };
   return moe::ColdExperts::Create(std::move(options), offload);

@@ -31,7 +31,7 @@ class ReplicatedExpertsTest : public testing::Test {
     options.num_experts = kExperts;
     options.num_slots = num_slots;
     options.expert = MoeTestModel(MoeShape{}).packed();
-    bytes_ = options.expert.bytes;
+    bytes_ = options.expert.bytes();
     options.chunk_bytes = bytes_ / chunks;
     options.source = [this](int layer, int expert) { return Bytes(layer, expert); };
     auto made = moe::ReplicatedExperts::Create(options, std::make_unique<FakeCopier>(&copies_));

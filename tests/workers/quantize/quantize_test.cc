@@ -88,7 +88,7 @@ Loaded LoadModel(const std::string& dir, const ops::WeightFormats* formats) {
   const auto params = model::BuildParams(*config, *model::FindFamily(config->model_type), *checkpoint, &*table);
   EXPECT_TRUE(params.ok()) << params.status();
   if (!params.ok()) return loaded;
-  loaded.stored = model::StoredFormats(*params);
+  loaded.stored = model::StoredFormats(*params, *table);
   loaded.unused = model::UnusedTensors(*checkpoint, *params);
   auto weights = model::LoadWeights(*checkpoint, *config,
                                     {.dtype = DType::kF32,
@@ -165,9 +165,7 @@ TEST_F(QuantizeTest, TheServerHoldsTheNumbersThatItWouldMakeItself) {
     EXPECT_EQ(report->matrices, 8 * (4 + 16 * 3));
     const ops::WeightFormats formats(held, held, held, ops::WeightFormat::kPlain);
     const Loaded made = LoadModel(kDemoModel, &formats), read = LoadModel(output_, nullptr);
-    EXPECT_EQ(read.stored.dense, held);
-    EXPECT_EQ(read.stored.gate_up, held);
-    EXPECT_EQ(read.stored.down, held);
+    EXPECT_EQ(read.stored, ops::WeightFormats(held, held, held, ops::WeightFormat::kPlain));
     const auto expected = LinearsOf(made.weights), found = LinearsOf(read.weights);
     ASSERT_EQ(expected.size(), found.size());
     for (size_t i = 0; i < found.size(); ++i) {

@@ -264,7 +264,7 @@ TEST_F(WorkerMemoryTest, AutomaticExpertMemoryIsWhatTheyLeaveEachOther) {
   ASSERT_NO_FATAL_FAILURE(OpenAll());
   const model::ModelConfig config = workers_[0]->config();
   const DType dtype = workers_[0]->dtype();
-  const int64_t expert_bytes = PackedExpertOf(config, dtype, DeviceKind::kCpu).bytes;
+  const int64_t expert_bytes = model::ExpertFormsOf(config, dtype, DeviceKind::kCpu).bytes();
   // Rank 0 has four of seven experts.
   const auto slots_of = [&](int rank) { return std::min<int64_t>(config.top_k + 1, 4 - rank); };
   const auto least_of = [&](int rank) {

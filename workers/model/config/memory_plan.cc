@@ -41,11 +41,10 @@ struct Sizes {
     const int64_t parts = gated ? 2 : 1, panels = parts * ((n / parts + ops::kPanelColumns - 1) / ops::kPanelColumns);
     return Aligned(absl::int128(panels) * Panel(k, format) + biases);
   }
-  absl::int128 Linear(int64_t n, int64_t k) const { return Matrix(n, k, type.format.dense); }
   absl::int128 Norm() const { return (c.norm == NormKind::kLayer ? 2 : 1) * Vector(c.hidden); }
   // With the layer's norms.
-  absl::int128 Attention() const {
-    absl::int128 bytes = Linear(c.qkv_width(), c.hidden) + Linear(c.hidden, c.q_width());
+  absl::int128 Attention(const ops::LayerFormats& formats) const {
+    absl::int128 bytes = Matrix(c.qkv_width(), c.hidden, formats.qkv) + Matrix(c.hidden, c.q_width(), formats.o);
     if (c.qkv_bias) bytes += Vector(c.qkv_width());
     if (c.o_bias) bytes += Vector(c.hidden);
     if (c.attention_sinks) bytes += Elements(c.num_heads, AccDType(dtype));
@@ -59,14 +58,43 @@ struct Sizes {
                                Matrix(c.hidden, width, down, false, own_bias);
     return c.ffn_bias && !own_bias ? bytes + Vector(width) + Vector(c.hidden) : bytes;
   }
-  absl::int128 DenseFfn(int64_t width) const { return Ffn(width, type.format.dense, type.format.dense); }
-  absl::int128 Expert() const { return Ffn(c.expert_intermediate, type.format.gate_up, type.format.down); }
-  absl::int128 Moe(int64_t experts) const {
-    absl::int128 bytes =
-        Matrix(c.num_experts, c.hidden, ops::WeightFormat::kPlain, false, c.router_logit_bias) + experts * Expert();
+  absl::int128 DenseFfn(int64_t width, const ops::LayerFormats& formats) const {
+    return Ffn(width, formats.dense_gate_up, formats.dense_down);
+  }
+  absl::int128 Expert(const ops::LayerFormats& formats) const {
+    return Ffn(c.expert_intermediate, formats.gate_up, formats.down);
+  }
+  absl::int128 Moe(int64_t experts, const ops::LayerFormats& formats) const {
+    absl::int128 bytes = Matrix(c.num_experts, c.hidden, ops::WeightFormat::kPlain, false, c.router_logit_bias) +
+                         experts * Expert(formats);
     if (c.router_bias) bytes += Elements(c.num_experts, AccDType(dtype));
-    if (c.shared_intermediate > 0) bytes += DenseFfn(c.shared_intermediate) + Matrix(1, c.hidden);
+    if (c.shared_intermediate > 0) bytes += DenseFfn(c.shared_intermediate, formats) + Matrix(1, c.hidden);
     return bytes;
+  }
+  absl::int128 Layer(bool moe, int64_t experts, const ops::LayerFormats& formats) const {
+    return Attention(formats) + (moe ? Moe(experts, formats) : DenseFfn(c.dense_intermediate, formats));
+  }
+  // Of all layers.  Where they are alike it takes no time to speak of, however many there are.
+  absl::int128 Layers(int64_t experts) const {
+    const ops::WeightFormats& formats = type.format;
+    absl::int128 bytes = 0;
+    if (formats.layers.empty()) {
+      const int64_t num_moe = c.num_moe_layers(), num_dense = c.num_layers() - num_moe;
+      if (num_moe > 0) bytes += num_moe * Layer(true, experts, formats.all_layers);
+      if (num_dense > 0) bytes += num_dense * Layer(false, experts, formats.all_layers);
+      return bytes;
+    }
+    for (size_t i = 0; i < formats.layers.size(); ++i) bytes += Layer(c.layers[i].moe, experts, formats.layers[i]);
+    return bytes;
+  }
+  // Where any layer's expert may be.
+  absl::int128 ExpertSlot() const {
+    if (type.format.layers.empty()) return Expert(type.format.all_layers);
+    absl::int128 most = 0;
+    for (size_t i = 0; i < type.format.layers.size(); ++i) {
+      if (c.layers[i].moe) most = std::max(most, Expert(type.format.layers[i]));
+    }
+    return most;
   }
 };
 
@@ -85,15 +113,11 @@ int64_t KvBytesPerToken(const ModelConfig& config, DType dtype, ops::KvFormat fo
 absl::int128 WeightBytes(const ModelConfig& config, ops::WeightType type, int64_t experts_per_layer,
                          DeviceKind device) {
   const Sizes sizes = {config, type, device};
-  const int64_t num_moe = config.num_moe_layers(), num_dense = config.num_layers() - num_moe;
   // lm_head and the last norm
   absl::int128 bytes = sizes.Matrix(config.vocab_size, config.hidden, type.format.head) + sizes.Norm();
   if (HasEmbedding(config, type.format.head)) bytes += sizes.Vector(absl::int128(config.vocab_size) * config.hidden);
   if (config.learned_positions) bytes += sizes.Vector(absl::int128(config.context) * config.hidden);
-  bytes += config.num_layers() * sizes.Attention();
-  if (num_moe > 0) bytes += num_moe * sizes.Moe(experts_per_layer);
-  if (num_dense > 0) bytes += num_dense * sizes.DenseFfn(config.dense_intermediate);
-  return bytes;
+  return bytes + sizes.Layers(experts_per_layer);
 }
 
 absl::int128 RopeTableBytes(const ModelConfig& config, DType dtype, int64_t positions, DeviceKind device) {
@@ -104,7 +128,7 @@ absl::int128 RopeTableBytes(const ModelConfig& config, DType dtype, int64_t posi
 
 absl::int128 MemoryBytes(const ModelConfig& config, const MemoryNeed& need) {
   const bool store = need.expert_slots >= 0;
-  const absl::int128 slots = store ? need.expert_slots * Sizes{config, need.type(), need.device}.Expert() : 0;
+  const absl::int128 slots = store ? need.expert_slots * Sizes{config, need.type(), need.device}.ExpertSlot() : 0;
   return WeightBytes(config, need.type(), store ? 0 : need.experts_per_layer, need.device) + slots +
          need.adapter_bytes + RopeTableBytes(config, need.dtype, need.positions, need.device) + need.kv_cache_bytes;
 }

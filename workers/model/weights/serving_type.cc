@@ -1,9 +1,10 @@
 #include "workers/model/weights/serving_type.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
-#include "absl/strings/match.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/text/quote.h"
 #include "workers/checkpoint/quantized/matrix_reader.h"
@@ -12,7 +13,7 @@
 namespace switchyard::model {
 namespace {
 
-// What a kind's matrices have in common.
+// What tensors have in common.
 class CommonFormat {
  public:
   void Add(const Param& param) {
@@ -24,8 +25,9 @@ class CommonFormat {
     near_ &= near != ops::WeightFormat::kPlain;
     in_six_bits_ &= near == ops::WeightFormat::kQ6_K;
   }
+  bool empty() const { return !own_.has_value(); }
   ops::WeightFormat Get() const {
-    if (!own_.has_value()) return ops::WeightFormat::kPlain;
+    if (empty()) return ops::WeightFormat::kPlain;
     if (alike_ && *own_ != ops::WeightFormat::kPlain) return *own_;
     if (!near_) return ops::WeightFormat::kPlain;
     return in_six_bits_ ? ops::WeightFormat::kQ6_K : ops::WeightFormat::kQ8_0;
@@ -36,25 +38,69 @@ class CommonFormat {
   bool alike_ = true, near_ = true, in_six_bits_ = true;
 };
 
+// As ops::LayerFormats.
+struct LayerCommon {
+  CommonFormat qkv, o, dense_gate_up, dense_down, gate_up, down;
+};
+
+struct Kind {
+  CommonFormat LayerCommon::*common;
+  ops::WeightFormat ops::LayerFormats::*format;
+};
+constexpr Kind kKinds[] = {{&LayerCommon::qkv, &ops::LayerFormats::qkv},
+                           {&LayerCommon::o, &ops::LayerFormats::o},
+                           {&LayerCommon::dense_gate_up, &ops::LayerFormats::dense_gate_up},
+                           {&LayerCommon::dense_down, &ops::LayerFormats::dense_down},
+                           {&LayerCommon::gate_up, &ops::LayerFormats::gate_up},
+                           {&LayerCommon::down, &ops::LayerFormats::down}};
+
+using Places = absl::flat_hash_map<const ops::Weight*, CommonFormat*>;
+
+// All but routers and the gates of shared experts, which stay plain.
+void AddPlaces(const LayerWeights& layer, LayerCommon* common, Places* places) {
+  places->insert({{&layer.attention.qkv, &common->qkv}, {&layer.attention.o, &common->o}});
+  const auto add_dense = [&](const FfnWeights& ffn) {
+    places->insert({{&ffn.gate_up, &common->dense_gate_up}, {&ffn.down, &common->dense_down}});
+  };
+  if (layer.dense.has_value()) add_dense(*layer.dense);
+  if (!layer.moe.has_value()) return;
+  if (layer.moe->shared.has_value()) add_dense(*layer.moe->shared);
+  for (const FfnWeights& expert : layer.moe->experts) {
+    places->insert({{&expert.gate_up, &common->gate_up}, {&expert.down, &common->down}});
+  }
+}
+
 }  // namespace
 
-ops::WeightFormats StoredFormats(const std::vector<Param>& params) {
-  CommonFormat dense, gate_up, down, head;
+ops::WeightFormats StoredFormats(const std::vector<Param>& params, const ModelWeights& weights) {
+  CommonFormat head;
+  std::vector<LayerCommon> layers(weights.layers.size());
+  Places places = {{&weights.lm_head, &head}};
+  for (size_t i = 0; i < layers.size(); ++i) AddPlaces(weights.layers[i], &layers[i], &places);
   for (const Param& param : params) {
-    const absl::string_view name = param.name;
-    // All but routers and the gates of shared experts, which stay plain.
     if (param.weight == nullptr || param.bias) continue;
-    if (!absl::StrContains(name, ".layers.")) {
-      head.Add(param);
-      continue;
-    }
-    if (param.shard == Shard::kExpert) {
-      (param.weight->gated() ? gate_up : down).Add(param);
-    } else if (!absl::EndsWith(name, "gate.weight") && !absl::EndsWith(name, "router.weight")) {
-      dense.Add(param);
+    if (const auto it = places.find(param.weight); it != places.end()) it->second->Add(param);
+  }
+  ops::WeightFormats formats;
+  formats.head = ops::HeadFormat(head.Get());
+  formats.layers.resize(layers.size());
+  for (const auto& [common, format] : kKinds) {
+    // A layer without this kind of matrices has the format of one that has some, or of another kind, so that layers may
+    // be alike.
+    const auto any = std::find_if(layers.begin(), layers.end(),
+                                  [common = common](const LayerCommon& layer) { return !(layer.*common).empty(); });
+    for (size_t i = 0; i < layers.size(); ++i) {
+      ops::LayerFormats& of = formats.layers[i];
+      const LayerCommon* const from = !(layers[i].*common).empty() ? &layers[i] : any != layers.end() ? &*any : nullptr;
+      of.*format = from != nullptr ? (from->*common).Get() : of.o;
     }
   }
-  return {dense.Get(), gate_up.Get(), down.Get(), ops::HeadFormat(head.Get())};
+  const auto alike = [&](const ops::LayerFormats& layer) { return layer == formats.layers.front(); };
+  if (!formats.layers.empty() && std::all_of(formats.layers.begin(), formats.layers.end(), alike)) {
+    formats.all_layers = formats.layers.front();
+    formats.layers.clear();
+  }
+  return formats;
 }
 
 absl::StatusOr<DType> NamedDType(absl::string_view name) {

@@ -14,10 +14,11 @@
 
 namespace switchyard::model {
 
-// The formats of few bits in which matrices of layers are held as the checkpoint has them: of each kind the one that
-// all have (MatrixReader::own_format), lm_head in 6 bits at least; where they have several formats, or one that no
-// weight can have, q6_k or q8_0 if it is near all (near_format); else kPlain.
-ops::WeightFormats StoredFormats(const std::vector<Param>& params);
+// The formats of few bits in which matrices of layers are held as the checkpoint has them: in each layer that of the
+// tensors that a matrix is made of, or all of its experts' (MatrixReader::own_format), lm_head in 6 bits at least;
+// where they have several formats, or one that no weight can have, q6_k or q8_0 if it is near all (near_format); else
+// kPlain. What a layer does not have has the format that other layers' has, or o's.  params: those of `weights`.
+ops::WeightFormats StoredFormats(const std::vector<Param>& params, const ModelWeights& weights);
 
 // fp32, bf16, fp16, fp64.  InvalidArgument for another name.
 absl::StatusOr<DType> NamedDType(absl::string_view name);

@@ -4,7 +4,6 @@
 
 #include "scheduler/base/status_macros.h"
 #include "workers/model/config/memory_plan.h"
-#include "workers/moe/experts/packed_expert.h"
 
 namespace switchyard::model {
 namespace {
@@ -29,6 +28,11 @@ class Arena {
   char* begin_ = nullptr;
   int64_t taken_ = 0;
 };
+
+moe::PackedExpert PackedExpertOf(const ModelConfig& config, DType dtype, const ops::LayerFormats& formats,
+                                 DeviceKind device) {
+  return {config.hidden, config.expert_intermediate, {dtype, formats.gate_up, formats.down}, device, config.ffn_bias};
+}
 
 struct Allocator {
   const ModelConfig& config;
@@ -55,7 +59,6 @@ struct Allocator {
   ops::Weight Matrix(int64_t n, int64_t k, ops::WeightFormat format = ops::WeightFormat::kPlain) {
     return Make({.n = n, .k = k, .dtype = dtype, .format = format});
   }
-  ops::Weight Linear(int64_t n, int64_t k) { return Matrix(n, k, type.format.dense); }
   // Biases of gated products lie in the weights.
   bool own_bias() const { return config.ffn_bias && ops::IsGated(config.activation); }
   FfnWeights Ffn(int64_t width, ops::WeightFormat gate_up, ops::WeightFormat down) {
@@ -74,8 +77,12 @@ struct Allocator {
     }
     return ffn;
   }
-  FfnWeights DenseFfn(int64_t width) { return Ffn(width, type.format.dense, type.format.dense); }
-  FfnWeights OwnExpert() { return Ffn(config.expert_intermediate, type.format.gate_up, type.format.down); }
+  FfnWeights DenseFfn(int64_t width, const ops::LayerFormats& formats) {
+    return Ffn(width, formats.dense_gate_up, formats.dense_down);
+  }
+  FfnWeights OwnExpert(const ops::LayerFormats& formats) {
+    return Ffn(config.expert_intermediate, formats.gate_up, formats.down);
+  }
   // A LayerNorm's beta.
   Tensor NormBias() { return config.norm == NormKind::kLayer ? Vector(config.hidden) : Tensor(); }
   template <class Owner>
@@ -84,12 +91,12 @@ struct Allocator {
     return status.ok() ? *std::move(owner) : Owner();
   }
 
-  AttentionWeights Attention() {
+  AttentionWeights Attention(const ops::LayerFormats& formats) {
     AttentionWeights a;
     a.norm = Vector(config.hidden);
     a.norm_bias = NormBias();
-    a.qkv = Linear(config.qkv_width(), config.hidden);
-    a.o = Linear(config.hidden, config.q_width());
+    a.qkv = Matrix(config.qkv_width(), config.hidden, formats.qkv);
+    a.o = Matrix(config.hidden, config.q_width(), formats.o);
     if (config.qkv_bias) a.qkv_bias = Vector(config.qkv_width());
     if (config.o_bias) a.o_bias = Vector(config.hidden);
     if (config.attention_sinks) a.sinks = Make(AccDType(dtype), {config.num_heads});
@@ -101,31 +108,32 @@ struct Allocator {
     return a;
   }
 
-  FfnWeights Expert(int layer, int32_t expert) {
+  // moe_layer: among those with experts.
+  FfnWeights Expert(int moe_layer, int32_t expert, const ops::LayerFormats& formats) {
     if (space.place == nullptr) {
       Arena* const of_others = device.is_cpu() ? std::exchange(arena, nullptr) : arena;
-      FfnWeights own = counts ? FfnWeights() : OwnExpert();
+      FfnWeights own = counts ? FfnWeights() : OwnExpert(formats);
       arena = of_others;
       return own;
     }
     SY_CHECK(ops::IsGated(config.activation));  // as CheckStorable says
-    const moe::PackedExpert packed(config.hidden, config.expert_intermediate, type, space.packing, own_bias());
+    const moe::PackedExpert packed = PackedExpertOf(config, dtype, formats, space.packing);
     const Device form = {.kind = space.packing};
-    char* const memory = space.place(layer, expert);
+    char* const memory = space.place(moe_layer, expert);
     if (memory == nullptr) return {};
     return {.gate_up = ops::Weight::Over(packed.gate_up, memory, true, form),
             .down = ops::Weight::Over(packed.down, memory + packed.down_offset, true, form)};
   }
 
-  MoeWeights Moe(int layer, const std::vector<int32_t>& residents) {
+  MoeWeights Moe(int moe_layer, const std::vector<int32_t>& residents, const ops::LayerFormats& formats) {
     MoeWeights moe;
     moe.router = Make({.n = config.num_experts, .k = config.hidden, .dtype = dtype, .bias = config.router_logit_bias});
     if (config.router_bias) moe.router_bias = Make(AccDType(dtype), {config.num_experts});
     if (!space.none) {
-      for (const int32_t expert : residents) moe.experts.push_back(Expert(layer, expert));
+      for (const int32_t expert : residents) moe.experts.push_back(Expert(moe_layer, expert, formats));
     }
     if (config.shared_intermediate > 0) {
-      moe.shared = DenseFfn(config.shared_intermediate);
+      moe.shared = DenseFfn(config.shared_intermediate, formats);
       moe.shared_gate = Matrix(1, config.hidden);
     }
     return moe;
@@ -142,13 +150,14 @@ struct Allocator {
     weights.layers.resize(config.layers.size());
     for (size_t i = 0; i < config.layers.size() && status.ok(); ++i) {
       LayerWeights& layer = weights.layers[i];
-      layer.attention = Attention();
+      const ops::LayerFormats& formats = type.format.of(i);
+      layer.attention = Attention(formats);
       layer.ffn_norm = Vector(config.hidden);
       layer.ffn_norm_bias = NormBias();
       if (config.layers[i].moe) {
-        layer.moe = Moe(num_moe_layers++, residents);
+        layer.moe = Moe(num_moe_layers++, residents, formats);
       } else {
-        layer.dense = DenseFfn(config.dense_intermediate);
+        layer.dense = DenseFfn(config.dense_intermediate, formats);
       }
     }
     return weights;
@@ -190,6 +199,16 @@ int64_t ModelWeights::bytes() const {
   return bytes;
 }
 
+moe::ExpertForms ExpertFormsOf(const ModelConfig& config, const ops::WeightType& type, DeviceKind device) {
+  if (type.format.layers.empty()) return PackedExpertOf(config, type.dtype, type.format.all_layers, device);
+  std::vector<moe::PackedExpert> layers;
+  for (size_t i = 0; i < config.layers.size(); ++i) {
+    if (config.layers[i].moe) layers.push_back(PackedExpertOf(config, type.dtype, type.format.of(i), device));
+  }
+  if (layers.empty()) return PackedExpertOf(config, type.dtype, type.format.of(0), device);
+  return moe::ExpertForms(std::move(layers));
+}
+
 absl::Status CheckStorable(const ModelConfig& config) {
   if (ops::IsGated(config.activation)) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat("experts of ", config.model_type,
@@ -223,7 +242,7 @@ absl::StatusOr<std::vector<FfnWeights>> AllocateExperts(const ModelConfig& confi
   const ExpertSpace own;
   Allocator allocate{config, dtype, device, own};
   std::vector<FfnWeights> experts;
-  for (int64_t i = 0; i < count; ++i) experts.push_back(allocate.OwnExpert());
+  for (int64_t i = 0; i < count; ++i) experts.push_back(allocate.OwnExpert(allocate.type.format.all_layers));
   RETURN_IF_ERROR(allocate.status);
   return experts;
 }

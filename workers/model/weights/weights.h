@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "workers/model/config/config.h"
+#include "workers/moe/experts/packed_expert.h"
 #include "workers/ops/gemm/weight.h"
 #include "workers/tensor/tensor.h"
 
@@ -94,6 +95,9 @@ struct ExpertSpace {
   std::function<char*(int layer, int32_t expert)> place = nullptr;
   DeviceKind packing = DeviceKind::kCpu;  // their form at that place
 };
+
+// The routed experts as the device's products take them.
+moe::ExpertForms ExpertFormsOf(const ModelConfig& config, const ops::WeightType& type, DeviceKind device);
 
 // Unimplemented if the routed experts do not fit packed_expert.h: they cannot be in an ExpertSpace's place, nor in a
 // store.

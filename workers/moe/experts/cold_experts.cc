@@ -26,8 +26,9 @@ ColdExperts::ColdExperts(ColdExpertsOptions options, ExpertOffload* offload)
 absl::StatusOr<std::unique_ptr<ColdExperts>> ColdExperts::Create(ColdExpertsOptions options, ExpertOffload* offload) {
   SY_CHECK(!options.device.is_cpu() && options.source != nullptr && options.copy_seconds != nullptr &&
            options.host_seconds != nullptr);
-  const DType dtype = options.expert.down.dtype;
-  const int64_t hidden = options.expert.down.n, ffn = options.expert.down.k;
+  const ops::WeightDesc& down = options.expert.of(0).down;
+  const DType dtype = down.dtype;
+  const int64_t hidden = down.n, ffn = down.k;
   const Device device = options.device;
   auto cold = std::unique_ptr<ColdExperts>(new ColdExperts(std::move(options), offload));
   ASSIGN_OR_RETURN(cold->gathered_, Tensor::Allocate(dtype, {kMostRows, hidden}, device));
@@ -98,18 +99,19 @@ absl::Status ColdExperts::ComputeOnHost(const Stream& stream, int layer) {
   gate_up_.clear();
   down_.clear();
   offsets_.assign(1, 0);
+  const PackedExpert& expert = options_.expert.of(layer);
   double expected = 0;
   for (const Cold& cold : cold_) {
     char* const at = const_cast<char*>(options_.source(layer, cold.expert));
-    weights_.push_back(ops::Weight::Over(options_.expert.gate_up, at, /*packed=*/true));
+    weights_.push_back(ops::Weight::Over(expert.gate_up, at, /*packed=*/true));
     gate_up_.push_back(&weights_.back());
-    weights_.push_back(ops::Weight::Over(options_.expert.down, at + options_.expert.down_offset, /*packed=*/true));
+    weights_.push_back(ops::Weight::Over(expert.down, at + expert.down_offset, /*packed=*/true));
     down_.push_back(&weights_.back());
     offsets_.push_back(offsets_.back() + cold.count);
     expected += options_.host_seconds(cold.count);
   }
   // In the stream's order, the outputs of the layer before have left y_ by now.
-  const int64_t hidden = options_.expert.down.n;
+  const int64_t hidden = expert.down.n;
   RETURN_IF_ERROR(ops::ExpertFfn(
       Stream::OnCpu(&stream.pool()), {.gate_up = gate_up_, .down = down_, .offsets = offsets_, .clamp = options_.clamp},
       HostRows(x_.data(), rows_, hidden), hidden_.view().Rows(0, rows_), HostRows(y_.data(), rows_, hidden)));
@@ -124,7 +126,7 @@ absl::Status ColdExperts::ComputeOnHost(const Stream& stream, int layer) {
 absl::Status ColdExperts::SendBack(const Stream& stream, const ExpertRows& rows) {
   int64_t from = 0;
   for (const Cold& cold : cold_) {
-    const int64_t hidden = options_.expert.down.n, row_bytes = hidden * DTypeBytes(options_.expert.down.dtype);
+    const int64_t hidden = rows.y.dim(1), row_bytes = hidden * DTypeBytes(hidden_.dtype());
     RETURN_IF_ERROR(CopyTensor(stream, HostRows(y_.data() + from * row_bytes, cold.count, hidden),
                                rows.y.Rows(cold.begin, cold.count)));
     from += cold.count;

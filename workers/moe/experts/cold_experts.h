@@ -32,7 +32,7 @@
 namespace switchyard::moe {
 
 struct ColdExpertsOptions {
-  PackedExpert expert;                                       // for the CPU
+  ExpertForms expert;                                        // for the CPU
   Device device = Device::Cuda(0);                           // of the slots
   std::function<const char*(int layer, int expert)> source;  // an expert's bytes in that form, which must stay
   std::function<double()> copy_seconds;                      // of a copy to a slot, as measured
@@ -74,7 +74,7 @@ class ColdExperts : public ExpertWeightProvider {
   absl::Status SendBack(const Stream& stream, const ExpertRows& rows);
   double HostSeconds(int64_t rows) const { return slowness_ * options_.host_seconds(rows); }
   TensorView HostRows(char* memory, int64_t rows, int64_t width) const {
-    return TensorView(memory, options_.expert.down.dtype, {rows, width});
+    return TensorView(memory, hidden_.dtype(), {rows, width});
   }
 
   // A cold expert of the layer, and its rows.

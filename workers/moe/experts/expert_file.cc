@@ -240,8 +240,8 @@ absl::StatusOr<std::unique_ptr<ExpertFile>> ExpertFileOpening::Run() {
 
 absl::StatusOr<std::unique_ptr<ExpertFile>> ExpertFile::Open(const ExpertFileOptions& options, Fill fill,
                                                              Progress progress) {
-  SY_CHECK(options.num_layers >= 1 && options.num_experts >= 1 && options.expert.bytes > 0 && options.piece_bytes > 0 &&
-           options.piece_bytes % 4096 == 0);
+  SY_CHECK(options.num_layers >= 1 && options.num_experts >= 1 && options.expert.bytes() > 0 &&
+           options.piece_bytes > 0 && options.piece_bytes % 4096 == 0);
   return ExpertFileOpening(options, fill, progress).Run();
 }
 

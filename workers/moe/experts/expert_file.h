@@ -7,8 +7,9 @@
 //   32     u64 checksum of what follows up to `data` · i64 file bytes, data, stride, experts, identity's length
 //   80     identity: a text that names the file's source and purpose
 //   4096   u64 checksum of each expert's bytes [experts] · of each piece of them [experts][pieces]
-//   data   expert (layer, id) at data + (layer * E + id) * stride, each a PackedExpert; data and stride are multiples
-//          of 4 KiB, of 2 MiB for mapped experts of 32 MiB and more
+//   data   expert (layer, id) at data + (layer * E + id) * stride, each a PackedExpert, and zeros behind it where
+//          another layer's is larger; data and stride are multiples of 4 KiB, of 2 MiB for mapped experts of 32 MiB and
+//          more
 // Its name is made of the user and the identity.  It is 0600, and belongs to this user or is refused.  Processes that
 // map it hold a shared flock, its builder an exclusive one; others wait as long as the builder makes progress.  A file
 // that is incomplete, of another identity or length, or damaged is built again.
@@ -43,7 +44,7 @@ struct ExpertFileOptions {
   int64_t staging_bytes = 64 << 20;  // of memory, through which one on a disk is built; at least an expert's
   int64_t piece_bytes = 2 << 20;     // a multiple of 4 KiB
   std::string weights;               // identifies these weights: hash and age of their files
-  PackedExpert expert;
+  ExpertForms expert;
   DeviceKind device = DeviceKind::kCpu;         // whose packing
   int num_layers = 0;                           // that have experts
   int num_experts = 0;                          // E

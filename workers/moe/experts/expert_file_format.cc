@@ -21,7 +21,8 @@ int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit 
 }  // namespace
 
 ExpertFileFormat::ExpertFileFormat(const ExpertFileOptions& options)
-    : experts(int64_t{options.num_layers} * options.num_experts), expert_bytes(options.expert.bytes) {
+    : experts(int64_t{options.num_layers} * options.num_experts), forms_(options.expert) {
+  const int64_t expert_bytes = forms_.bytes();  // of the largest
   const int64_t unit = expert_bytes >= 16 * kHugePage && !options.on_disk ? kHugePage : kPage;
   layout = {.num_layers = options.num_layers,
             .num_experts = options.num_experts,
@@ -31,10 +32,10 @@ ExpertFileFormat::ExpertFileFormat(const ExpertFileOptions& options)
   layout.data = RoundUp(kExpertTableAt + table_bytes(), unit);
   layout.bytes = layout.data + experts * layout.stride;
   mapped_bytes = options.on_disk ? layout.data : layout.bytes;
-  identity = absl::StrCat("weights ", options.weights, " layers ", options.num_layers, " experts ", options.num_experts,
-                          " gate_up ", options.expert.gate_up.ToString(), " down ", options.expert.down.ToString(),
-                          " packed for ", options.device == DeviceKind::kCpu ? "cpu" : "cuda", " pieces ",
-                          options.piece_bytes, options.on_disk ? " on disk" : "");
+  identity =
+      absl::StrCat("weights ", options.weights, " layers ", options.num_layers, " experts ", options.num_experts, " ",
+                   options.expert.ToString(), " packed for ", options.device == DeviceKind::kCpu ? "cpu" : "cuda",
+                   " pieces ", options.piece_bytes, options.on_disk ? " on disk" : "");
   path = absl::StrFormat("%s/%s%d-%016x.pack", options.dir, kExpertFilePrefix, getuid(),
                          ChecksumOf(identity.data(), static_cast<int64_t>(identity.size())));
 }
@@ -67,16 +68,17 @@ void ExpertFileFormat::WriteHeader(char* memory) const {
 
 void ExpertFileFormat::WriteSums(int64_t index, const char* expert, char* memory) const {
   auto* const table = reinterpret_cast<uint64_t*>(memory + kExpertTableAt);
-  table[index] = ChecksumOf(expert, expert_bytes);
+  const int64_t bytes = BytesOf(index);
+  table[index] = ChecksumOf(expert, bytes);
   uint64_t* const of_pieces = table + experts + index * layout.pieces;
   for (int64_t piece = 0; piece < layout.pieces; ++piece) {
     const int64_t at = piece * layout.piece_bytes;
-    of_pieces[piece] = ChecksumOf(expert + at, std::min(layout.piece_bytes, expert_bytes - at));
+    of_pieces[piece] = ChecksumOf(expert + at, std::clamp<int64_t>(bytes - at, 0, layout.piece_bytes));
   }
 }
 
 bool ExpertFileFormat::HasSum(int64_t index, const char* expert, const char* memory) const {
-  return reinterpret_cast<const uint64_t*>(memory + kExpertTableAt)[index] == ChecksumOf(expert, expert_bytes);
+  return reinterpret_cast<const uint64_t*>(memory + kExpertTableAt)[index] == ChecksumOf(expert, BytesOf(index));
 }
 
 uint64_t ExpertFileFormat::HeaderChecksum(const char* memory) const {

@@ -48,13 +48,15 @@ struct ExpertFileFormat {
 
   ExpertFileLayout layout;
   int64_t experts = 0;       // of all layers
-  int64_t expert_bytes = 0;  // at most layout.stride
   int64_t mapped_bytes = 0;  // all of the file, or what is before its experts
   std::string identity, path;
 
  private:
+  int64_t BytesOf(int64_t index) const { return forms_.of(static_cast<int>(index / layout.num_experts)).bytes; }
   int64_t table_bytes() const { return experts * (1 + layout.pieces) * 8; }
   uint64_t HeaderChecksum(const char* memory) const;
+
+  ExpertForms forms_;
 };
 
 // The mapped part of a file.

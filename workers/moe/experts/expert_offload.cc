@@ -95,11 +95,12 @@ absl::Status ExpertOffload::CopyMissing(absl::Span<const offload::ExpertKey> wan
                                         Progress progress) {
   const int64_t before = store_->counters().copied_bytes;
   std::vector<size_t> missing;  // slots
+  int64_t total = 0;
   for (size_t slot = 0; slot < wanted.size(); ++slot) {
-    if (wanted[slot] != offload::kNoExpert && store_->StateOf(IdOf(wanted[slot])) == SlotState::kFree)
-      missing.push_back(slot);
+    if (wanted[slot] == offload::kNoExpert || store_->StateOf(IdOf(wanted[slot])) != SlotState::kFree) continue;
+    missing.push_back(slot);
+    total += store_->expert_bytes(IdOf(wanted[slot]).layer);
   }
-  const int64_t total = store_->expert_bytes() * static_cast<int64_t>(missing.size());
   for (const size_t slot : missing) {
     const auto start = [&] {
       return store_->StartCopy(IdOf(wanted[slot]), store_slots_[slot], CopyPriority::kPrefetch);

@@ -12,7 +12,7 @@ namespace switchyard::moe {
 namespace {
 
 int64_t SlotBytes(const ExpertStoreOptions& options) {
-  return (options.expert.bytes + options.slot_alignment - 1) / options.slot_alignment * options.slot_alignment;
+  return (options.expert.bytes() + options.slot_alignment - 1) / options.slot_alignment * options.slot_alignment;
 }
 
 char* AlignedUp(void* memory, int64_t alignment) {
@@ -67,15 +67,11 @@ ExpertStore::ExpertStore(ExpertStoreOptions options, std::unique_ptr<ExpertCopie
       slot_bytes_(SlotBytes(options_)),
       buffer_(std::move(buffer)),
       memory_(AlignedUp(buffer_.data(), options_.slot_alignment > kDeviceAlignment ? options_.slot_alignment : 1)),
+      gate_up_(static_cast<size_t>(options_.num_slots)),
+      down_(static_cast<size_t>(options_.num_slots)),
       slots_(static_cast<size_t>(options_.num_slots)),
       under_way_(static_cast<size_t>(options_.num_slots)),
       last_use_(static_cast<size_t>(options_.num_slots)) {
-  const PackedExpert& expert = options_.expert;
-  for (int slot = 0; slot < options_.num_slots; ++slot) {
-    // Copied bytes are packed, padding included.
-    gate_up_.push_back(ops::Weight::Over(expert.gate_up, MemoryOf(slot), true, options_.device));
-    down_.push_back(ops::Weight::Over(expert.down, MemoryOf(slot) + expert.down_offset, true, options_.device));
-  }
   thread_ = std::thread([this] { RunCopies(); });
 }
 
@@ -124,6 +120,10 @@ absl::Status ExpertStore::StartCopy(const ExpertId& id, int slot, CopyPriority p
                   .priority = priority,
                   .prefetched = priority == CopyPriority::kPrefetch,
                   .outcome = std::make_shared<Outcome>()};
+  // Copied bytes are packed, padding included.
+  const PackedExpert& expert = options_.expert.of(id.layer);
+  gate_up_[slot] = ops::Weight::Over(expert.gate_up, MemoryOf(slot), true, options_.device);
+  down_[slot] = ops::Weight::Over(expert.down, MemoryOf(slot) + expert.down_offset, true, options_.device);
   slot_of_[id] = slot;
   failed_.erase(id);
   queues_[static_cast<size_t>(priority)].push_back(slot);
@@ -208,7 +208,7 @@ absl::StatusOr<ExpertLease> ExpertStore::Acquire(absl::Span<const ExpertId> ids,
     if (!outcomes[i]->done) {
       status.Update(absl::DeadlineExceededError(absl::StrCat(
           "expert store: waited ", absl::FormatDuration(MonotonicNow() - begin), " for ", ids[i].ToString(), ", ",
-          slots_[slots[i]].copied, " of ", options_.expert.bytes, " bytes of it are there")));
+          slots_[slots[i]].copied, " of ", expert_bytes(ids[i].layer), " bytes of it are there")));
     } else {
       status.Update(outcomes[i]->status);
     }
@@ -265,7 +265,7 @@ int ExpertStore::NextToCopy() const {
   for (const std::deque<int>& queue : queues_) {
     for (const int slot : queue) {
       const Slot& held = slots_[slot];
-      if (held.started == options_.expert.bytes) continue;
+      if (held.started == expert_bytes(held.id.layer)) continue;
       const auto& chunks = under_way_[slot];
       if (chunks.empty() || chunks.begin()->second.outcome == held.outcome) return slot;
     }
@@ -278,7 +278,7 @@ void ExpertStore::StartChunk(int slot) {
   const ExpertChunk chunk = {.id = held.id,
                              .slot = slot,
                              .offset = held.started,
-                             .bytes = std::min(options_.chunk_bytes, options_.expert.bytes - held.started),
+                             .bytes = std::min(options_.chunk_bytes, expert_bytes(held.id.layer) - held.started),
                              .from = held.from == nullptr ? nullptr : held.from + held.started,
                              .to = MemoryOf(slot) + held.started,
                              .after = held.started == 0 ? last_use_[slot] : nullptr};
@@ -310,7 +310,7 @@ void ExpertStore::AwaitChunk() {
   Slot& held = slots_[chunk.slot];
   if (held.outcome != mine.outcome) return;  // it was given up, or has failed
   held.copied += chunk.bytes;
-  if (!finished.status.ok() || held.copied == options_.expert.bytes) FinishCopy(chunk.slot, finished.status);
+  if (!finished.status.ok() || held.copied == expert_bytes(held.id.layer)) FinishCopy(chunk.slot, finished.status);
 }
 
 void ExpertStore::RunCopies() {

@@ -54,7 +54,7 @@ struct ExpertStoreCounters {
 };
 
 struct ExpertStoreOptions {
-  PackedExpert expert;
+  ExpertForms expert;
   int num_slots = 0;  // at least 1
   Device device = Device::Cpu();
   int64_t chunk_bytes = 2 << 20;
@@ -133,7 +133,8 @@ class ExpertStore {
   absl::Status FailureOf(const ExpertId& id) const;
   ExpertStoreCounters counters() const;
   int64_t bytes() const { return buffer_.bytes(); }
-  int64_t expert_bytes() const { return options_.expert.bytes; }
+  int64_t expert_bytes() const { return options_.expert.bytes(); }  // of the largest
+  int64_t expert_bytes(int layer) const { return options_.expert.of(layer).bytes; }
 
  private:
   friend class ExpertLease;
@@ -188,10 +189,10 @@ class ExpertStore {
 
   const ExpertStoreOptions options_;
   const std::unique_ptr<ExpertCopier> copier_;  // the copy thread's
-  const int64_t slot_bytes_;                    // expert.bytes, rounded up
+  const int64_t slot_bytes_;                    // of the largest expert, rounded up
   const Buffer buffer_;
   char* const memory_;                       // [num_slots] of slot_bytes_, in buffer_
-  std::vector<ops::Weight> gate_up_, down_;  // [num_slots] over memory_; const once made
+  std::vector<ops::Weight> gate_up_, down_;  // [num_slots] over memory_; changed where a slot is free
 
   mutable absl::Mutex mu_;
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mu_);

@@ -1,14 +1,16 @@
 #include "workers/moe/experts/experts_in_place.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "scheduler/base/check.h"
 #include "workers/moe/layer/moe_context.h"
 
 namespace switchyard::moe {
 
-ExpertsInPlace::ExpertsInPlace(int num_layers, int num_experts, const PackedExpert& expert)
+ExpertsInPlace::ExpertsInPlace(int num_layers, int num_experts, ExpertForms expert)
     : num_experts_(static_cast<size_t>(num_experts)),
-      expert_(expert),
+      expert_(std::move(expert)),
       gate_up_(static_cast<size_t>(num_layers) * num_experts_),
       down_(gate_up_.size()) {}
 
@@ -20,8 +22,9 @@ void ExpertsInPlace::SetPlace(const ExpertId& id, const char* memory) {
   if (memory == nullptr) return;
   // (A weight may be written; these are not.)
   char* const packed = const_cast<char*>(memory);
-  gate_up_[at] = ops::Weight::Over(expert_.gate_up, packed, /*packed=*/true);
-  down_[at] = ops::Weight::Over(expert_.down, packed + expert_.down_offset, /*packed=*/true);
+  const PackedExpert& expert = expert_.of(id.layer);
+  gate_up_[at] = ops::Weight::Over(expert.gate_up, packed, /*packed=*/true);
+  down_[at] = ops::Weight::Over(expert.down, packed + expert.down_offset, /*packed=*/true);
 }
 
 absl::Status ExpertsInPlace::Check(absl::Span<const int32_t> experts) const {

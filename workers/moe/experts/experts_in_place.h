@@ -16,7 +16,7 @@ namespace switchyard::moe {
 class ExpertsInPlace : public ExpertWeightProvider {
  public:
   // At first none is there.
-  ExpertsInPlace(int num_layers, int num_experts, const PackedExpert& expert);
+  ExpertsInPlace(int num_layers, int num_experts, ExpertForms expert);
 
   // The expert lies there from now on, packed, 64-byte aligned; null: nowhere.  Nobody writes that memory.
   void SetPlace(const ExpertId& id, const char* memory);
@@ -32,7 +32,7 @@ class ExpertsInPlace : public ExpertWeightProvider {
   }
 
   const size_t num_experts_;
-  const PackedExpert expert_;
+  const ExpertForms expert_;
   std::vector<ops::Weight> gate_up_, down_;           // [L * E], empty where the expert is not there
   std::vector<const ops::Weight*> gate_ups_, downs_;  // of a call, by slot
 };

@@ -55,10 +55,14 @@ absl::Status ReplicatedExperts::Fill(const std::vector<std::vector<int32_t>>& ex
     if (is_wanted[at] == 0) RETURN_IF_ERROR(Release(id));
   }
   const int64_t begun_at = store_->counters().copied_bytes;
-  int64_t& fills = counters_.copies[static_cast<size_t>(CopyReason::kFill)];
-  const int64_t before = fills;
-  for (const ExpertId& id : wanted) RETURN_IF_ERROR(Hold(id, CopyReason::kFill));
-  RETURN_IF_ERROR(store_->AwaitCopies(begun_at, (fills - before) * options_.expert.bytes, deadline, progress));
+  const int64_t& fills = counters_.copies[static_cast<size_t>(CopyReason::kFill)];
+  int64_t to_copy = 0;
+  for (const ExpertId& id : wanted) {
+    const int64_t before = fills;
+    RETURN_IF_ERROR(Hold(id, CopyReason::kFill));
+    if (fills > before) to_copy += store_->expert_bytes(id.layer);
+  }
+  RETURN_IF_ERROR(store_->AwaitCopies(begun_at, to_copy, deadline, progress));
   for (const ExpertId& id : wanted) RETURN_IF_ERROR(store_->FailureOf(id));
   return absl::OkStatus();
 }

@@ -48,7 +48,7 @@ struct ReplicatedExpertsOptions {
   int num_layers = 0;   // L, those with experts
   int num_experts = 0;  // E
   int num_slots = 0;    // of the store: those of all layers' placements
-  PackedExpert expert;
+  ExpertForms expert;
   Device device = Device::Cpu();                             // where the slots are
   int64_t chunk_bytes = 2 << 20;                             // a multiple of 64
   double bytes_per_second = 0;                               // > 0: an emulated link

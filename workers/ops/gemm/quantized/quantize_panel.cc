@@ -4,8 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <set>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "workers/tensor/dtype.h"
 
 namespace switchyard::ops {
@@ -25,11 +28,16 @@ std::optional<WeightFormat> FindWeightFormat(absl::string_view name) {
 }
 
 std::string ToString(const WeightFormats& formats) {
-  std::string text = WeightFormatName(formats.dense);
-  if (formats.gate_up == formats.dense && formats.down == formats.dense) return text;
-  absl::StrAppend(&text, ", experts ", WeightFormatName(formats.gate_up));
-  if (formats.down != formats.gate_up) absl::StrAppend(&text, " and ", WeightFormatName(formats.down));
-  return text;
+  std::set<WeightFormat> dense, experts;
+  for (size_t i = 0; i < std::max<size_t>(formats.layers.size(), 1); ++i) {
+    const LayerFormats& layer = formats.of(i);
+    dense.insert({layer.qkv, layer.o, layer.dense_gate_up, layer.dense_down});
+    experts.insert({layer.gate_up, layer.down});
+  }
+  const auto names = [](const std::set<WeightFormat>& of) {
+    return absl::StrJoin(of, " and ", [](std::string* to, WeightFormat each) { *to += WeightFormatName(each); });
+  };
+  return experts == dense ? names(dense) : absl::StrCat(names(dense), ", experts ", names(experts));
 }
 
 std::string ToString(const WeightType& type) {

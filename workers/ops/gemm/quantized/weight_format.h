@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "workers/tensor/dtype.h"
@@ -31,17 +32,29 @@ constexpr WeightFormat HeadFormatAtLoad(WeightFormat format) {
   return format == WeightFormat::kInt4 ? WeightFormat::kQ6_K : HeadFormat(format);
 }
 
-// The formats of a model's matrices, by what they are.
+// The formats of a layer's matrices.
+struct LayerFormats {
+  bool operator==(const LayerFormats&) const = default;
+
+  WeightFormat qkv = {}, o = {};                     // of attention
+  WeightFormat dense_gate_up = {}, dense_down = {};  // of a feed-forward without a router, or a shared expert
+  WeightFormat gate_up = {}, down = {};              // of routed experts
+};
+
+// The formats of a model's matrices.
 struct WeightFormats {
   WeightFormats(WeightFormat all = WeightFormat::kPlain)  // NOLINT
       : WeightFormats(all, all, all, HeadFormatAtLoad(all)) {}
-  WeightFormats(WeightFormat of_dense, WeightFormat of_gate_up, WeightFormat of_down, WeightFormat of_head)
-      : dense(of_dense), gate_up(of_gate_up), down(of_down), head(of_head) {}
+  // dense: of all but routed experts and lm_head.
+  WeightFormats(WeightFormat dense, WeightFormat gate_up, WeightFormat down, WeightFormat of_head)
+      : all_layers{dense, dense, dense, dense, gate_up, down}, head(of_head) {}
   bool operator==(const WeightFormats&) const = default;
+  // Of the model's layer.
+  const LayerFormats& of(size_t layer) const { return layers.empty() ? all_layers : layers[layer]; }
 
-  WeightFormat dense;          // of attention, feed-forwards without a router and shared experts
-  WeightFormat gate_up, down;  // of routed experts
-  WeightFormat head;           // of lm_head
+  LayerFormats all_layers;
+  std::vector<LayerFormats> layers;  // instead of all_layers, where they differ: all of the model's
+  WeightFormat head;                 // of lm_head
 };
 
 // How a model's matrices are held.
@@ -58,7 +71,8 @@ inline constexpr int64_t kQuantGroup = 32;  // consecutive k of x with one scale
 // "plain", "int8", "int4", "q8_0", "q4_0", "q4_1", "mxfp4", "q6_k".
 const char* WeightFormatName(WeightFormat format);
 std::optional<WeightFormat> FindWeightFormat(absl::string_view name);
-// "int4"; "q8_0, experts q4_1"; "plain, experts q4_1 and q8_0".  Says nothing of lm_head.
+// "int4"; "q8_0, experts q4_1"; "q4_1 and q6_k, experts q8_0 and q4_1", in the order of WeightFormat.  Says nothing of
+// lm_head.
 std::string ToString(const WeightFormats& formats);
 // "bf16", "int4 (bf16)".
 std::string ToString(const WeightType& type);
