@@ -31,7 +31,7 @@ struct WorkerInfo {
   // These describe its model; empty where it has none yet:
   std::string architecture;
   std::string dtype;
-  std::string quantization;    // how it holds matrices: "int8", "int4"; empty: in the dtype
+  std::string quantization;    // how it holds matrices: "int8", "q8_0, experts q4_1"; empty: in the dtype
   std::string kv_cache_dtype;  // of keys and values: "int8", "fp8"; empty: the dtype
   int32_t vocab_size = 0;
   int32_t context = 0;

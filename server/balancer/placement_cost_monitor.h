@@ -20,7 +20,8 @@ class PlacementCostMonitor {
   // Bytes that must be copied, by all workers together, before the speed of copies counts as measured.
   static constexpr int64_t kMeasurableBytes = int64_t{16} << 20;
 
-  // expert_bytes: size of one expert.  copy_bytes_per_second: speed of an emulated link, which bounds copies; 0 = none.
+  // expert_bytes: of the largest expert.  copy_bytes_per_second: speed of an emulated link, which bounds copies; 0 =
+  // none.
   PlacementCostMonitor(int64_t expert_bytes, double copy_bytes_per_second);
 
   // Adds a finished step.  Impossible figures (negative or endless times) count as 0.

@@ -62,7 +62,7 @@ inline absl::Duration ExpertFillLimit(int64_t bytes) {
 absl::StatusOr<double> MeasureCopyRate(const moe::ExpertFile& file, const moe::ExpertForms& forms,
                                        moe::ExpertCopier* copier);
 
-// Pieces of an expert at least, where it is large enough.
+// Pieces of an expert of the largest layer at least, where it is large enough.
 inline constexpr int32_t kChunksPerCopy = 4;
 
 }  // namespace switchyard::worker

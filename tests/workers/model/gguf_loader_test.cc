@@ -203,7 +203,7 @@ double WorstOf(const ops::Weight& held, const ops::Weight& decoded) {
 
 // A layer whose experts' gate and up are of Q4_K.
 ops::LayerFormats LayerOf(WeightFormat qkv, WeightFormat o, WeightFormat down) {
-  return {qkv, o, o, o, WeightFormat::kQ4_1, down};
+  return {qkv, o, qkv, o, WeightFormat::kQ4_1, down};
 }
 
 // Each layer's matrices as they are stored, or, of several types of blocks (q, k and v), in a form that is near.

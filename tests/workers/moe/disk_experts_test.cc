@@ -155,7 +155,7 @@ TEST_P(DiskExpertsTest, EveryExpertComesFromTheDisk) {
   EXPECT_EQ(fills_, 3);
 }
 
-TEST_P(DiskExpertsTest, OfSmallExpertsNoMoreIsRead) {
+TEST_P(DiskExpertsTest, OfSmallExpertsNoMoreIsCopied) {
   std::vector<PackedExpert> layers(kLayers, PackedExpert(96, 80, DType::kF32, DeviceKind::kCpu));
   layers[1] = PackedExpert(96, 80, DType::kBf16, DeviceKind::kCpu);
   options_.expert = ExpertForms(layers);

@@ -44,15 +44,17 @@ struct LayerCommon {
 };
 
 struct Kind {
+  using Format = ops::WeightFormat ops::LayerFormats::*;
   CommonFormat LayerCommon::*common;
-  ops::WeightFormat ops::LayerFormats::*format;
+  Format format, instead;  // instead: of a kind before it, where no layer has this one
 };
-constexpr Kind kKinds[] = {{&LayerCommon::qkv, &ops::LayerFormats::qkv},
-                           {&LayerCommon::o, &ops::LayerFormats::o},
-                           {&LayerCommon::dense_gate_up, &ops::LayerFormats::dense_gate_up},
-                           {&LayerCommon::dense_down, &ops::LayerFormats::dense_down},
-                           {&LayerCommon::gate_up, &ops::LayerFormats::gate_up},
-                           {&LayerCommon::down, &ops::LayerFormats::down}};
+using Formats = ops::LayerFormats;
+constexpr Kind kKinds[] = {{&LayerCommon::qkv, &Formats::qkv, &Formats::qkv},
+                           {&LayerCommon::o, &Formats::o, &Formats::qkv},
+                           {&LayerCommon::dense_gate_up, &Formats::dense_gate_up, &Formats::qkv},
+                           {&LayerCommon::dense_down, &Formats::dense_down, &Formats::o},
+                           {&LayerCommon::gate_up, &Formats::gate_up, &Formats::dense_gate_up},
+                           {&LayerCommon::down, &Formats::down, &Formats::dense_down}};
 
 using Places = absl::flat_hash_map<const ops::Weight*, CommonFormat*>;
 
@@ -84,7 +86,7 @@ ops::WeightFormats StoredFormats(const std::vector<Param>& params, const ModelWe
   ops::WeightFormats formats;
   formats.head = ops::HeadFormat(head.Get());
   formats.layers.resize(layers.size());
-  for (const auto& [common, format] : kKinds) {
+  for (const auto& [common, format, instead] : kKinds) {
     // A layer without this kind of matrices has the format of one that has some, or of another kind, so that layers may
     // be alike.
     const auto any = std::find_if(layers.begin(), layers.end(),
@@ -92,7 +94,7 @@ ops::WeightFormats StoredFormats(const std::vector<Param>& params, const ModelWe
     for (size_t i = 0; i < layers.size(); ++i) {
       ops::LayerFormats& of = formats.layers[i];
       const LayerCommon* const from = !(layers[i].*common).empty() ? &layers[i] : any != layers.end() ? &*any : nullptr;
-      of.*format = from != nullptr ? (from->*common).Get() : of.o;
+      of.*format = from != nullptr ? (from->*common).Get() : of.*instead;
     }
   }
   const auto alike = [&](const ops::LayerFormats& layer) { return layer == formats.layers.front(); };

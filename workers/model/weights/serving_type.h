@@ -14,10 +14,11 @@
 
 namespace switchyard::model {
 
-// The formats of few bits in which matrices of layers are held as the checkpoint has them: in each layer that of the
-// tensors that a matrix is made of, or all of its experts' (MatrixReader::own_format), lm_head in 6 bits at least;
-// where they have several formats, or one that no weight can have, q6_k or q8_0 if it is near all (near_format); else
-// kPlain. What a layer does not have has the format that other layers' has, or o's.  params: those of `weights`.
+// The formats of few bits in which matrices of layers are held as the checkpoint has them: a layer's matrix in the one
+// format of all tensors that it is made of, or all experts' are (MatrixReader::own_format), lm_head in 6 bits at least;
+// where these have several formats, or one that no weight can have, q6_k or q8_0 if it is near all (near_format); else
+// kPlain.  A kind of matrices that a layer lacks has other layers' format, or that of another kind.
+// params: those of `weights`.
 ops::WeightFormats StoredFormats(const std::vector<Param>& params, const ModelWeights& weights);
 
 // fp32, bf16, fp16, fp64.  InvalidArgument for another name.

@@ -41,7 +41,7 @@ struct ExpertFileFormat;
 struct ExpertFileOptions {
   std::string dir = "/dev/shm";      // made (0700), and what it is in, if it is missing
   bool on_disk = false;              // not mapped
-  int64_t staging_bytes = 64 << 20;  // of memory, through which one on a disk is built; at least an expert's
+  int64_t staging_bytes = 64 << 20;  // of memory, through which one on a disk is built; at least a largest expert's
   int64_t piece_bytes = 2 << 20;     // a multiple of 4 KiB
   std::string weights;               // identifies these weights: hash and age of their files
   ExpertForms expert;
@@ -56,7 +56,7 @@ struct ExpertFileOptions {
 struct ExpertFileLayout {
   int num_layers = 0, num_experts = 0;
   int64_t bytes = 0, data = 0, stride = 0;
-  int64_t piece_bytes = 0, pieces = 0;  // of an expert
+  int64_t piece_bytes = 0, pieces = 0;  // of a largest expert
 
   // REQUIRES: layer and expert are the model's.
   int64_t IndexOf(int layer, int expert) const {

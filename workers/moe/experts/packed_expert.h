@@ -20,8 +20,8 @@ namespace switchyard::moe {
 
 // What an expert's matrices are of.
 struct ExpertType {
-  ExpertType(DType of_all, ops::WeightFormat of_gate_up = {}, ops::WeightFormat of_down = {})  // NOLINT
-      : dtype(of_all), gate_up(of_gate_up), down(of_down) {}
+  ExpertType(DType compute, ops::WeightFormat of_gate_up = {}, ops::WeightFormat of_down = {})  // NOLINT
+      : dtype(compute), gate_up(of_gate_up), down(of_down) {}
 
   DType dtype;
   ops::WeightFormat gate_up, down;  // in which the matrices are held
