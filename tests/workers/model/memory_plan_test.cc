@@ -2,6 +2,7 @@
 #include "workers/model/config/memory_plan.h"
 
 #include <fstream>
+#include <utility>
 
 #include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
@@ -116,18 +117,20 @@ TEST(LoaderTest, MemoryPlanAgreesWithWhatIsHeld) {
   }
 }
 
+// Bytes of the weights of two experts a layer, as they are held and as they are planned.
+std::pair<int64_t, int64_t> HeldAndPlanned(const ModelConfig& config, const ops::WeightFormats& formats) {
+  const ops::WeightType type = {DType::kBf16, formats};
+  const auto weights = AllocateWeights(config, type, {0, 1});
+  SY_CHECK_OK(weights.status());
+  return {weights->bytes(), static_cast<int64_t>(WeightBytes(config, type, 2))};
+}
+
 TEST(LoaderTest, MemoryPlanKnowsTheFormatOfEachKind) {
   using ops::WeightFormat;
   ModelConfig config = SmallConfig();
   config.hidden = 512;
   config.expert_intermediate = 1024;
-  const auto both = [&](const ops::WeightFormats& formats) {
-    const ops::WeightType type = {DType::kBf16, formats};
-    const auto weights = AllocateWeights(config, type, {0, 1});
-    EXPECT_TRUE(weights.ok()) << weights.status();
-    return std::pair(weights->bytes(), static_cast<int64_t>(WeightBytes(config, type, 2)));
-  };
-  const auto [held, planned] = both(WeightFormat::kQ8_0);
+  const auto [held, planned] = HeldAndPlanned(config, WeightFormat::kQ8_0);
   const auto of_experts = config.num_moe_layers() * 2 * config.hidden * config.expert_intermediate;
   for (const auto& [formats, saved] : {std::pair(ops::WeightFormats(WeightFormat::kQ8_0, WeightFormat::kQ4_0,
                                                                     WeightFormat::kQ8_0, WeightFormat::kQ8_0),
@@ -135,7 +138,7 @@ TEST(LoaderTest, MemoryPlanKnowsTheFormatOfEachKind) {
                                        std::pair(ops::WeightFormats(WeightFormat::kQ8_0, WeightFormat::kQ8_0,
                                                                     WeightFormat::kInt4, WeightFormat::kQ8_0),
                                                  of_experts / 2)}) {
-    const auto [less_held, less_planned] = both(formats);
+    const auto [less_held, less_planned] = HeldAndPlanned(config, formats);
     EXPECT_EQ(held - less_held, saved) << ops::ToString(formats);  // half of a byte for each number
     EXPECT_EQ(planned - less_planned, saved) << ops::ToString(formats);
   }
@@ -152,20 +155,14 @@ TEST(LoaderTest, MemoryPlanKnowsTheFormatsOfEachLayer) {
   config.expert_intermediate = config.dense_intermediate = 1024;
   config.layers.resize(4);
   for (size_t i = 0; i < 4; ++i) config.layers[i].moe = i > 0;
-  const auto both = [&](const ops::WeightFormats& formats) {
-    const ops::WeightType type = {DType::kBf16, formats};
-    const auto weights = AllocateWeights(config, type, {0, 1});
-    EXPECT_TRUE(weights.ok()) << weights.status();
-    return std::pair(weights->bytes(), static_cast<int64_t>(WeightBytes(config, type, 2)));
-  };
-  const auto [held, planned] = both(WeightFormat::kQ8_0);
+  const auto [held, planned] = HeldAndPlanned(config, WeightFormat::kQ8_0);
   ops::WeightFormats by_layer(WeightFormat::kQ8_0);
   by_layer.layers.assign(config.layers.size(), by_layer.all_layers);
   by_layer.layers[1].down = WeightFormat::kQ4_0;
   by_layer.layers[0].dense_down = WeightFormat::kQ4_0;
   by_layer.layers[0].gate_up = WeightFormat::kPlain;     // which it does not have
   by_layer.layers[1].dense_down = WeightFormat::kPlain;  // likewise
-  const auto [less_held, less_planned] = both(by_layer);
+  const auto [less_held, less_planned] = HeldAndPlanned(config, by_layer);
   const int64_t saved = config.hidden * config.expert_intermediate / 2 * 3;  // two experts' and the first layer's
   EXPECT_EQ(held - less_held, saved);
   EXPECT_EQ(planned - less_planned, saved);
